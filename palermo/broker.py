@@ -1,0 +1,247 @@
+"""What a broker must do: the contract between the runtime and the adapters.
+
+A Broker is one session with the place where jobs wait. It belongs to one event loop of
+one process, and it never mends itself: when the session is lost every call raises
+BrokerUnavailable, and its owner (the client, the worker) opens another. Every broker
+passes the same suite, tests/contract/broker_contract.py.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from palermo.core.address import Address
+from palermo.core.lifecycle import Settlement
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import DEFAULT_EXCHANGE
+from palermo.errors import UrlInvalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A message handed to one slot of one worker, not yet settled."""
+
+    message: Message
+    #: The slot it was handed to, from 1.
+    slot: int
+    #: What the broker needs to settle it; nobody else's business.
+    token: Any = None
+    #: Whether it was handed out before. Never proof that it ran: a give-back counts too.
+    redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """One queue, as a listing shows it."""
+
+    name: str
+    #: Jobs that wait.
+    pending: int
+    #: Jobs that a worker holds.
+    in_progress: int
+    #: Workers that serve it.
+    workers: int
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that a worker runs at this moment."""
+
+    id: str
+    job: str
+    queue: str
+    slot: int
+    #: Unix seconds.
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """One worker, as it describes itself."""
+
+    #: `pid:<pid>@<host>`.
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    slots: int
+    #: starting, idle, working, paused, quiet or stopping.
+    state: str
+    #: Unix seconds.
+    started_at: float
+    processed: int = 0
+    failed: int = 0
+    jobs: tuple[RunningJob, ...] = ()
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        return {
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues")},
+            "queues": list(self.queues),
+            "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
+        """The worker that to_plain described; fields this version does not know are left out."""
+        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        jobs = tuple(RunningJob(**{name: job[name] for name in RunningJob.__slots__}) for job in plain.get("jobs", ()))
+        return cls(**{**known, "queues": tuple(plain.get("queues", ())), "jobs": jobs})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some messages of a queue, in queue order (oldest first) unless asked for newest first."""
+
+    messages: tuple[Message, ...]
+    #: How many messages the queue holds that wait.
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Leave the message where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Take the message out of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Publish this message to its queue, and once that is confirmed take the old one out."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave this message and all behind it where they are, and end the sweep."""
+
+
+Verdict = Keep | Remove | Move | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep has done so far; `total` is how many messages it will look at."""
+
+    total: int
+    seen: int = 0
+    removed: int = 0
+    moved: int = 0
+
+
+class Consumer(Protocol):
+    """One worker's claim on jobs: at most one unsettled delivery per slot, over all its queues."""
+
+    async def receive(self, slot: int) -> Delivery:
+        """The next job for this slot, by the selection's priority; waits as long as none is there.
+
+        Cancelling the call gives back whatever was on its way. Raises BrokerUnavailable
+        when the session is lost.
+        """
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Do what the settlement says, so that at no instant is the job nowhere.
+
+        Returns once a Fail is stored and confirmed. Raises DeliveryLost if the job went
+        back to its queue meanwhile, and BrokerUnavailable if the session is lost; in both
+        cases nothing was taken away.
+        """
+
+    async def close(self) -> None:
+        """Stop taking jobs; what is unsettled goes back to its queue. May be called again."""
+
+
+class Broker(Protocol):
+    """Where jobs wait. See the module's first lines for its life."""
+
+    async def publish(self, message: Message) -> None:
+        """Store the message in the queue it names, making the queue if need be; returns once it is stored.
+
+        Raises BrokerUnavailable, BrokerRefused or PublishRefused; after any of them the
+        message may be stored or not, and publishing it again is safe but may double it.
+        """
+
+    async def publish_many(self, messages: Iterable[Message]) -> int:
+        """The same for many, with their confirms overlapping; returns how many, once all are stored."""
+
+    async def consume(
+        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+    ) -> Consumer:
+        """Begin to take jobs for this many slots, numbered from 1, and show this worker to others.
+
+        `tag` is `pid:<pid>@<host>`; a slot's own is that and `/worker-<n>`. `report` is asked
+        whenever someone lists workers, and must be quick.
+        """
+
+    async def queues(self) -> list[QueueInfo]:
+        """All queues that are known, by name; `failed` among them once it exists."""
+
+    async def workers(self) -> list[WorkerInfo]:
+        """All workers that are alive, by id."""
+
+    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+        """Some of the messages that wait, leaving order and counts as they were.
+
+        Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm.
+        """
+
+    async def sweep(
+        self,
+        queue: str,
+        decide: Callable[[Message], Verdict],
+        *,
+        progress: Callable[[Swept], None] | None = None,
+    ) -> Swept:
+        """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
+
+        What is kept stays in its order. Bounded memory; interrupted at any instant it loses
+        nothing, and at most the moves of the last moment are done twice when run again.
+        Raises NotFound for a queue that does not exist.
+        """
+
+    async def purge(self, queue: str) -> int:
+        """Remove all messages that wait; returns how many. Raises NotFound."""
+
+    async def delete(self, queue: str) -> int:
+        """Remove the queue and all in it that waits; returns how many. Raises NotFound."""
+
+    async def close(self) -> None:
+        """End the session. May be called again."""
+
+    def describe(self) -> str:
+        """What this session is connected to, for people; never with a password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """How to open a broker: what the settings say, in the adapter's terms."""
+
+    address: Address
+    exchange: str = DEFAULT_EXCHANGE
+    #: Seconds that opening, and publishing one message, may take.
+    timeout: float = 5.0
+    #: What the session is for, as far as the broker can show it: "client", "worker", …
+    name: str = "client"
+
+
+async def open_broker(session: Session) -> Broker:
+    """A new session with the broker that serves the URL's scheme, found by entry point `palermo.brokers`.
+
+    Raises UrlInvalid for a scheme nobody serves, BrokerUnavailable, BrokerRefused, StoreInvalid.
+    """
+    scheme = session.address.scheme
+    found = {entry.name: entry for entry in entry_points(group="palermo.brokers")}
+    if scheme not in found:
+        raise UrlInvalid(
+            f"no broker serves {scheme}:// (in {session.address}). Installed: {', '.join(sorted(found)) or 'none'}."
+        )
+    opener: Callable[[Session], Any] = found[scheme].load()
+    broker: Broker = await opener(session)
+    return broker

@@ -1,0 +1,55 @@
+"""How a job's arguments become one value to serialize, and come back: docs/wire.md, "Arguments"."""
+
+from collections.abc import Mapping, Sequence
+
+from palermo.errors import DecodeError
+
+BOTH = "both"
+
+
+def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, str]:
+    """One value that holds the arguments, and the `arguments` header that goes with it.
+
+    A list for positional ones, a dict for named ones, and both in one dict where a call has both.
+    """
+    if args and kwargs:
+        return {"args": list(args), "kwargs": dict(kwargs)}, BOTH
+    if kwargs:
+        return dict(kwargs), ""
+    return list(args), ""
+
+
+def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[object], dict[str, object]]:
+    """The positional and the named arguments in a decoded body.
+
+    `arguments` is the message's header of that name. `one` is for jobs declared with
+    arguments="one", which get the body as their single argument whatever it is.
+
+    Raises DecodeError for a header that means nothing, or a body that does not have the shape it promises.
+    """
+    if one:
+        return [value], {}
+    match arguments:
+        case "both":
+            if isinstance(value, dict) and value.keys() <= {"args", "kwargs"}:
+                args, kwargs = value.get("args", []), value.get("kwargs", {})
+                if (
+                    isinstance(args, (list, tuple))
+                    and isinstance(kwargs, dict)
+                    and all(isinstance(k, str) for k in kwargs)
+                ):
+                    return list(args), dict(kwargs)
+            raise DecodeError('header arguments is "both", but the body is not {"args": [...], "kwargs": {...}}.')
+        case "":
+            pass
+        case _:
+            raise DecodeError(f'header arguments is {arguments[:40]!r}; it may be absent or "both".')
+    match value:
+        case None:
+            return [], {}
+        case list() | tuple():
+            return list(value), {}
+        case dict() if all(isinstance(name, str) for name in value):
+            return [], dict(value)
+        case _:
+            return [value], {}

@@ -1,0 +1,240 @@
+"""A job on the wire: what it is made of, and how it becomes headers and comes back.
+
+The law of this file is docs/wire.md. Reading never fails: a known header of the wrong
+type stays among the foreign ones and is described in `defect`, so that the worker can
+fail the job with its body and headers untouched.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from palermo.core.failure import Failure, cut
+from palermo.core.topology import DEFAULT_QUEUE, FAILED_QUEUE
+from palermo.errors import HeadersTooLarge
+
+#: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these (AMQP field tables).
+HeaderValue = Any
+Headers = Mapping[str, HeaderValue]
+
+NO_HEADERS: Headers = MappingProxyType({})
+
+JSON = "application/json"
+
+#: The most a body may measure: RabbitMQ 4 refuses messages above 16 MiB by default (max_message_size).
+MAX_BODY = 16 * 1024 * 1024
+
+#: What all headers together may measure on the wire, in bytes. A content header is one frame, and a frame of more
+#: than frame_max (131,072, of which 8 are its own) makes RabbitMQ close the connection; 131,064 was measured to pass.
+#: What is left of it here is room for the properties.
+MAX_HEADERS = 131_064 - 4_096
+
+#: Never published again. RabbitMQ drops a message whose old x-death shows a cycle, and CC and BCC route copies.
+_STRIPPED = frozenset({"CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count"})
+_STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-")
+
+_TEXT = {
+    "job-class": "job",
+    "preview": "preview",
+    "arguments": "arguments",
+    "worker": "worker",
+}
+_NUMBER = {"created-at": "created_at", "retries": "retries", "policy-retries": "policy_retries"}
+_FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A job on the wire: what to run, with which bytes, and what has happened to it so far."""
+
+    #: Text of 1 to 255 bytes, a UUID unless the caller chose one; kept through retries and requeues.
+    id: str
+    #: The queue it was enqueued to, and where a retry or requeue puts it back.
+    queue: str
+    #: The job's wire name; "" where the message names none.
+    job: str
+    #: The serialized arguments; empty means no arguments.
+    body: bytes = b""
+    #: Media type of the serializer that wrote the body.
+    content_type: str = JSON
+    #: The compression of the body; "" for none.
+    content_encoding: str = ""
+    #: How the decoded body becomes arguments: "" by its shape, "both" for {"args": …, "kwargs": …}.
+    arguments: str = ""
+    #: Unix seconds; None where the publisher did not say.
+    created_at: int | None = None
+    #: How often it has been tried again, by policy or by hand; None on a fresh job, 0 after its first failure.
+    retries: int | None = None
+    #: The same, by policy alone; a requeue by hand starts it again at 0.
+    policy_retries: int | None = None
+    #: The arguments for people, at most 100 characters and then "..."; None where the publisher gave none.
+    preview: str | None = None
+    #: Why it failed last; None unless it lies in `failed`.
+    failure: Failure | None = None
+    #: The tag of the worker's slot in which it failed last.
+    worker: str | None = None
+    #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.
+    properties: Mapping[str, Any] = field(default_factory=lambda: NO_HEADERS)
+    #: Headers that Palermo does not know, as they came.
+    extra: Headers = field(default_factory=lambda: NO_HEADERS)
+    #: What is wrong with a known header; "" if nothing is.
+    defect: str = ""
+
+    @property
+    def attempt(self) -> int:
+        """Which run this is, from 1."""
+        return (self.retries or 0) + 1
+
+
+def to_headers(message: Message) -> dict[str, HeaderValue]:
+    """All headers of the message, ready to publish; what only a first publication may carry is left out."""
+    headers: dict[str, HeaderValue] = {
+        name: value
+        for name, value in message.extra.items()
+        if name not in _STRIPPED and not name.startswith(_STRIPPED_PREFIXES)
+    }
+    if message.job:
+        headers["job-class"] = message.job
+    headers["id"] = message.id
+    headers["queue"] = message.queue
+    for name, value in (
+        ("created-at", message.created_at),
+        ("preview", message.preview),
+        ("retries", message.retries),
+        ("policy-retries", message.policy_retries),
+        ("worker", message.worker),
+        ("arguments", message.arguments or None),
+    ):
+        if value is not None:
+            headers[name] = value
+    if message.failure is not None:
+        headers["exception-class"] = message.failure.exception_class
+        headers["exception-message"] = message.failure.message
+        headers["stack-trace"] = message.failure.stack_trace
+        headers["failed-at"] = message.failure.failed_at
+    return headers
+
+
+def from_wire(
+    *,
+    message_id: str | None,
+    content_type: str | None,
+    content_encoding: str | None,
+    headers: Headers,
+    body: bytes,
+    taken_from: str,
+    new_id: Callable[[], str],
+    properties: Mapping[str, Any] = NO_HEADERS,
+) -> Message:
+    """The message that an AMQP message is. Never raises: what is wrong with it is in `defect`.
+
+    `taken_from` is the queue it was taken from, which wins over its own `queue` header,
+    except in `failed`, where that header says where it belongs. `new_id` makes an id for
+    a message that came without one.
+    """
+    fields: dict[str, Any] = {}
+    extra: dict[str, HeaderValue] = {}
+    failure: dict[str, Any] = {}
+    queue = DEFAULT_QUEUE if taken_from == FAILED_QUEUE else taken_from
+    defects: list[str] = []
+    for name, value in headers.items():
+        if name in _TEXT:
+            if isinstance(value, str):
+                fields[_TEXT[name]] = value
+                continue
+        elif name in _NUMBER:
+            if isinstance(value, int) and not isinstance(value, bool):
+                fields[_NUMBER[name]] = value
+                continue
+        elif name == "id":
+            if isinstance(value, str):
+                message_id = message_id or value
+                continue
+            if message_id:
+                continue
+        elif name == "queue":
+            if isinstance(value, str):
+                queue = value if taken_from == FAILED_QUEUE else queue
+                continue
+        elif name in _FAILURE:
+            failure[name] = value
+            continue
+        else:
+            extra[name] = value
+            continue
+        extra[name] = value
+        wanted = "an integer" if name in _NUMBER else "text"
+        defects.append(f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {wanted}")
+    return Message(
+        id=message_id or new_id(),
+        queue=queue,
+        job=fields.pop("job", ""),
+        body=body,
+        content_type=content_type or JSON,
+        content_encoding=content_encoding or "",
+        failure=_failure_from(failure),
+        properties=properties,
+        extra=extra or NO_HEADERS,
+        defect="; ".join(defects),
+        **fields,
+    )
+
+
+def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
+    """The failure in a message's error headers, however another program wrote them; None without an exception class."""
+    if "exception-class" not in headers:
+        return None
+    failed_at = headers.get("failed-at")
+    return Failure(
+        exception_class=str(headers["exception-class"]),
+        message=str(headers.get("exception-message") or ""),
+        stack_trace=str(headers.get("stack-trace") or ""),
+        failed_at=failed_at if isinstance(failed_at, int) else 0,
+    )
+
+
+def fit(message: Message, limit: int = MAX_HEADERS) -> Message:
+    """The message with its headers cut until they fit one frame.
+
+    First the traceback, then the message, then foreign headers that leave no room: these are
+    dropped, largest first, and named in `dropped-headers`. Only a failed message is cut;
+    a fresh one that does not fit raises HeadersTooLarge, since its caller can still mend it.
+    """
+    size = headers_size(to_headers(message))
+    if size <= limit:
+        return message
+    if message.failure is None:
+        raise HeadersTooLarge(
+            f"the headers of job {message.id} measure {size} bytes and must fit {limit}; put the data into the arguments."
+        )
+    for stack_trace, text in ((4_000, 2_000), (0, 500)):
+        message = replace(message, failure=cut(message.failure, stack_trace=stack_trace, message=text))  # type: ignore[arg-type]
+        if headers_size(to_headers(message)) <= limit:
+            return message
+    extra = dict(message.extra)
+    dropped: list[str] = []
+    for name in sorted(extra, key=lambda name: headers_size({name: extra[name]}), reverse=True):
+        del extra[name]
+        dropped.append(name)
+        message = replace(message, extra=extra | {"dropped-headers": ", ".join(dropped)[:1_000]})
+        if headers_size(to_headers(message)) <= limit:
+            break
+    return message
+
+
+def headers_size(value: HeaderValue) -> int:
+    """At least as many bytes as the value takes in an AMQP field table."""
+    match value:
+        case str():
+            return 5 + len(value.encode(errors="replace"))
+        case bytes() | bytearray():
+            return 5 + len(value)
+        case Mapping():
+            return 5 + sum(
+                1 + len(str(name).encode(errors="replace")) + headers_size(item) for name, item in value.items()
+            )
+        case list() | tuple():
+            return 5 + sum(headers_size(item) for item in value)
+        case _:
+            return 9

@@ -1,0 +1,156 @@
+"""Every error Palermo raises, in one tree.
+
+    PalermoError
+    ├── UsageError                 the caller can mend it: a name, a setting, an argument
+    │   ├── SettingInvalid
+    │   │   └── UrlInvalid
+    │   ├── QueueNameInvalid
+    │   ├── IdInvalid
+    │   ├── OptionInvalid
+    │   └── JobNameTaken
+    ├── BrokerError                the broker or the way to it
+    │   ├── BrokerUnavailable      not reachable, or lost: trying again may help
+    │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission
+    │   ├── StoreInvalid           the SQLite file cannot be used
+    │   ├── PublishRefused         reachable, and would not store the message
+    │   ├── DeliveryLost           the delivery is no longer ours to settle
+    │   └── NotBrowsable           looking at this queue would harm it
+    ├── SerializationError
+    │   ├── EncodeError            a value the serializer cannot write
+    │   ├── BodyTooLarge
+    │   ├── HeadersTooLarge
+    │   ├── DecodeError            a body that is not what its media type says
+    │   │   └── SignatureInvalid
+    │   ├── MediaTypeUnknown
+    │   └── MediaTypeRefused
+    ├── JobError                   why a job failed without, or in spite of, its own code
+    │   ├── JobUnnamed
+    │   ├── JobNotFound
+    │   ├── HeaderInvalid
+    │   ├── ArgumentsInvalid
+    │   └── JobCrashed             the job's process died under it
+    └── NotFound                   an id, a queue or a filter that names nothing
+
+A class per thing that a caller would handle differently. The text of each says what
+happened, with the value, and what to do about it.
+"""
+
+
+class PalermoError(Exception):
+    """The root: ``except palermo.PalermoError`` catches all that Palermo itself raises."""
+
+
+class UsageError(PalermoError):
+    """Something the caller wrote cannot be used as it stands."""
+
+
+class SettingInvalid(UsageError):
+    """A setting has a value that means nothing."""
+
+
+class UrlInvalid(SettingInvalid):
+    """The broker URL cannot be read, or names a scheme that no installed broker serves."""
+
+
+class QueueNameInvalid(UsageError):
+    """A queue name outside the rule of docs/wire.md, or a name that is not for jobs."""
+
+
+class IdInvalid(UsageError):
+    """A job id that is not text of 1 to 255 bytes (the limit of AMQP's message-id)."""
+
+
+class OptionInvalid(UsageError):
+    """A job option that does not exist, does not exist yet, or has a value that means nothing."""
+
+
+class JobNameTaken(UsageError):
+    """Two different jobs registered under one wire name."""
+
+
+class BrokerError(PalermoError):
+    """The broker, or the way to it."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker did not answer in time, or the connection to it was lost."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker answered and refused us: credentials, virtual host or permission."""
+
+
+class StoreInvalid(BrokerError):
+    """A SQLite file that cannot be a broker: not a database, read-only, full, or another machine's."""
+
+
+class PublishRefused(BrokerError):
+    """The broker would not store the message, although the connection is sound."""
+
+
+class DeliveryLost(BrokerError):
+    """The delivery went back to its queue (connection or channel gone) before it was settled."""
+
+
+class NotBrowsable(BrokerError):
+    """Reading this queue would count against its messages, so it is not read in order to be shown."""
+
+
+class SerializationError(PalermoError):
+    """Values to bytes, or bytes to values, did not work."""
+
+
+class EncodeError(SerializationError):
+    """The serializer cannot write a value; the text names the path to it."""
+
+
+class BodyTooLarge(SerializationError):
+    """A body above 16 MiB, or one that would grow above 64 MB when decompressed."""
+
+
+class HeadersTooLarge(SerializationError):
+    """Headers that do not fit one AMQP frame."""
+
+
+class DecodeError(SerializationError):
+    """A body that is not what its media type says."""
+
+
+class SignatureInvalid(DecodeError):
+    """A signed body whose signature does not match: changed, or signed with another key."""
+
+
+class MediaTypeUnknown(SerializationError):
+    """No serializer or compression is registered under this name."""
+
+
+class MediaTypeRefused(SerializationError):
+    """A media type that this worker was not told to accept."""
+
+
+class JobError(PalermoError):
+    """Why a job failed without its own code raising."""
+
+
+class JobUnnamed(JobError):
+    """A message without the header job-class."""
+
+
+class JobNotFound(JobError):
+    """A message that names a job which this worker's modules did not register."""
+
+
+class HeaderInvalid(JobError):
+    """A header that Palermo knows, with a value of the wrong type."""
+
+
+class ArgumentsInvalid(JobError, UsageError):
+    """Arguments that do not fit the job's signature, when enqueuing or when running."""
+
+
+class JobCrashed(JobError):
+    """The process that ran the job died under it: a signal, an exit, or no memory."""
+
+
+class NotFound(PalermoError):
+    """An id, a queue or a filter that names nothing."""
