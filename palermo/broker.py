@@ -154,6 +154,9 @@ class Consumer(Protocol):
         cases nothing was taken away.
         """
 
+    async def rest(self, slot: int) -> None:
+        """Take nothing for this slot until it asks again; what was on its way to it goes back."""
+
     async def close(self) -> None:
         """Stop taking jobs; what is unsettled goes back to its queue. May be called again."""
 

@@ -1,1 +1,441 @@
-"""Values to bytes and back: the contract for serializers, and the registry that finds them by media type."""
+"""Values to bytes and back: the contract for serializers, and the registry that finds them by media type.
+
+A body is made in this order, and unmade in the other: serialize, sign, compress. The law is
+docs/wire.md: looking at a message never runs foreign code, decoding never imports anything,
+and what goes in comes out exactly or not at all.
+"""
+
+import pkgutil
+import sys
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass, replace
+from enum import Enum
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+from palermo.core.arguments import pack
+from palermo.core.message import MAX_BODY, Message
+from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+
+C = TypeVar("C", bound=type)
+
+SIGNED = "application/x-palermo-signed"
+
+#: The most a body may grow to when it is decompressed, in bytes.
+MAX_DECOMPRESSED = 64_000_000
+
+#: Found by name, as an entry point would be: the contract does not import adapters.
+_SIGNED_WRAPPER = "palermo.serializers.signed:Signed"
+
+#: What other clients write into content_encoding although it is no compression (kombu and Spring: the charset).
+_NO_COMPRESSION = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A job's arguments, ready for the wire: these fields of a Message."""
+
+    content_type: str
+    content_encoding: str
+    body: bytes
+    #: "" or "both", see core/arguments.py.
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unrestored:
+    """A dataclass or enum value that was only looked at: its class stays a name.
+
+    Serializing it writes what was read, so that arguments can be shown, changed in part, and sent again.
+    """
+
+    #: "dataclass" or "enum".
+    kind: str
+    #: The dotted name of the class.
+    name: str
+    #: The fields by name, or the name of the enum's member (the number, for a Flag).
+    value: object
+
+    def __repr__(self) -> str:
+        if isinstance(self.value, dict):
+            return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.value.items())})"
+        return f"{self.name}.{self.value}"
+
+
+#: Given as `classes` to `Serializer.loads`, makes dataclasses and enums come back as Unrestored.
+LOOKING: Mapping[str, type] = MappingProxyType({})
+
+NO_CLASSES: Mapping[str, type] = MappingProxyType({})
+
+
+class Serializer(Protocol):
+    """One way to write values as bytes. Stateless, and safe to use from several threads."""
+
+    #: One word, as in `serializer="json"` and `--accept pickle`.
+    name: str
+    #: As in the property content_type: lower case, without parameters.
+    media_type: str
+    #: Whether `loads` runs nothing that the bytes choose. Only safe ones are decoded in order to be shown.
+    safe: bool
+
+    def dumps(self, value: object) -> bytes:
+        """The value as bytes.
+
+        `value` is what `core.arguments.pack` returned, and raised errors name the culprit from
+        there: EncodeError begins with a path such as ``args[0]["when"]``.
+        """
+        ...
+
+    def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
+        """The value in the bytes; dataclasses and enums only of `classes`, by dotted name. Raises DecodeError.
+
+        With LOOKING as `classes` these come back as Unrestored.
+        """
+        ...
+
+
+class Compression(Protocol):
+    """One way to make bytes fewer."""
+
+    #: As in the property content_encoding.
+    name: str
+
+    def compress(self, data: bytes) -> bytes: ...
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """The bytes as they were; BodyTooLarge before they grow above `limit`, DecodeError if they are damaged."""
+        ...
+
+
+class Signing(Protocol):
+    """The wrapper that proves who wrote a body: palermo/serializers/signed.py."""
+
+    def wrap(self, body: bytes, *, content_type: str, job: str, id: str) -> bytes: ...
+
+    def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
+        """The inner media type and body, verified. Raises SignatureInvalid, DecodeError."""
+        ...
+
+    def look(self, body: bytes) -> tuple[str, bytes]:
+        """The inner media type and body, not verified: to be shown, never to be run. Raises DecodeError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Which serializers a worker decodes, by name or media type.
+
+    Signed is not a format but a proof: a body that is signed is verified, and what is inside must
+    be accepted all the same. ``only("signed")`` asks for that proof of every message.
+    """
+
+    #: None for every safe serializer.
+    named: frozenset[str] | None = None
+    #: Accepted besides.
+    besides: frozenset[str] = frozenset()
+    #: Whether unsigned messages are refused.
+    signed_only: bool = False
+
+    @classmethod
+    def default(cls) -> "Accept":
+        """Every safe serializer, signed or not."""
+        return cls()
+
+    @classmethod
+    def only(cls, *names: str) -> "Accept":
+        """These and nothing else.
+
+        With "signed" among them every message must be signed, and the others say what may
+        be inside: ``only("signed")`` any safe serializer, ``only("signed", "pickle")`` pickle.
+        """
+        wanted = frozenset(media_type(name) for name in names)
+        inner = wanted - {"signed", SIGNED}
+        return cls(named=inner or (None if wanted else inner), signed_only=inner != wanted)
+
+    def also(self, *names: str) -> "Accept":
+        """These too."""
+        return replace(self, besides=self.besides | {media_type(name) for name in names} - {"signed", SIGNED})
+
+    def permits(self, serializer: Serializer) -> bool:
+        """Whether a body of this serializer may be decoded."""
+        names = {serializer.name, serializer.media_type}
+        if names & self.besides:
+            return True
+        return serializer.safe if self.named is None else bool(names & self.named)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names and media types that were given, for `Serializers.check`."""
+        return (self.named or frozenset()) | self.besides
+
+
+class Serializers:
+    """The serializers and compressions a process knows: ask it, add to it and take away at run time."""
+
+    def __init__(self, *, signing_keys: Sequence[str | bytes] = ()) -> None:
+        """Empty; see `default`. Signed bodies are verified with any of the keys, and signed with the first.
+
+        Raises SettingInvalid for a key under 16 bytes.
+        """
+        self._keys = tuple(signing_keys)
+        self._signing: Signing | None = self._wrapper() if signing_keys else None
+        self._serializers: dict[str, Serializer] = {}
+        self._compressions: dict[str, Compression] = {}
+        self._classes: dict[str, type] = {}
+        self._undiscovered = False
+        self._broken: list[str] = []
+
+    @classmethod
+    def default(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
+        """A registry with all that is installed, by the entry points palermo.serializers and palermo.compressions."""
+        serializers = cls(signing_keys=signing_keys)
+        serializers._undiscovered = True
+        return serializers
+
+    def encode(
+        self,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        job: str,
+        id: str,
+        serializer: str = "json",
+        compression: str = "",
+        sign: bool = False,
+    ) -> Encoded:
+        """The arguments of a call, ready for the wire.
+
+        Raises EncodeError naming the path to what cannot be written, BodyTooLarge above 16 MiB
+        (64 MB before compression), MediaTypeUnknown, and SignatureInvalid to sign without a key.
+        """
+        value, arguments = pack(args, kwargs)
+        chosen = self.get(serializer)
+        body = chosen.dumps(value)
+        content_type = chosen.media_type
+        if sign:
+            body = self._signer().wrap(body, content_type=content_type, job=job, id=id)
+            content_type = SIGNED
+        if compression:
+            if len(body) > MAX_DECOMPRESSED:
+                raise _too_large(job, len(body), "before compression", MAX_DECOMPRESSED)
+            body = self.compression(compression).compress(body)
+        if len(body) > MAX_BODY:
+            raise _too_large(job, len(body), f"as {chosen.name}", MAX_BODY)
+        return Encoded(content_type=content_type, content_encoding=compression, body=body, arguments=arguments)
+
+    def decode(self, message: Message, *, accept: Accept, classes: Mapping[str, type] = NO_CLASSES) -> object:
+        """The value in a message's body, for a job to run with; None for an empty body.
+
+        `classes` are the dataclasses and enums that may be restored, see `classes_in`.
+
+        Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
+        """
+        kind = media_type(message.content_type)
+        if kind == SIGNED:
+            kind, body = self._signer().unwrap(self._decompressed(message), job=message.job, id=message.id)
+            serializer = self._permitted(media_type(kind), message, accept)
+        elif accept.signed_only:
+            raise MediaTypeRefused(
+                f"message {message.id} is not signed and this worker accepts only signed messages. "
+                "Enqueue it with sign=True and a key that this worker has."
+            )
+        elif not message.body:
+            return None
+        else:
+            serializer = self._permitted(kind, message, accept)
+            body = self._decompressed(message)
+        return serializer.loads(body, {**self._classes, **classes} if self._classes else classes) if body else None
+
+    def look(self, message: Message) -> object:
+        """The value in a message's body, to be shown and never to be run; None for an empty body.
+
+        Needs no key for a signed one, and restores no class: see Unrestored. Raises
+        SerializationError, MediaTypeRefused for a serializer that is not safe.
+        """
+        kind, body = media_type(message.content_type), self._decompressed(message)
+        if kind == SIGNED:
+            kind, body = self._wrapper().look(body)
+            kind = media_type(kind)
+        if not body:
+            return None
+        serializer = self.get(kind)
+        if not serializer.safe:
+            raise MediaTypeRefused(f"message {message.id} is {kind}, which is not decoded in order to be shown.")
+        return serializer.loads(body, LOOKING)
+
+    def get(self, name: str) -> Serializer:
+        """The serializer of a name or a media type, which may carry parameters. Raises MediaTypeUnknown."""
+        serializer = self._serializers.get(name)
+        if serializer is None:
+            self._discover()
+            name = media_type(name)
+            serializer = self._serializers.get(name)
+        if serializer is None:
+            raise self._unknown("serializer", name, self.names())
+        return serializer
+
+    def compression(self, name: str) -> Compression:
+        """The compression of a name as in content_encoding. Raises MediaTypeUnknown."""
+        self._discover()
+        wanted = name.strip().lower().removeprefix("x-")
+        if wanted not in self._compressions:
+            raise self._unknown("compression", name, self.compressions())
+        return self._compressions[wanted]
+
+    def names(self) -> list[str]:
+        """The names of all serializers, sorted."""
+        self._discover()
+        return sorted({serializer.name for serializer in self._serializers.values()})
+
+    def compressions(self) -> list[str]:
+        """The names of all compressions, sorted."""
+        self._discover()
+        return sorted(self._compressions)
+
+    def register(self, serializer: Serializer) -> None:
+        """Add a serializer under its name and its media type; it replaces what was there."""
+        self._discover()
+        self._add_serializer(serializer)
+
+    def unregister(self, name: str) -> None:
+        """Take a serializer away, by name or media type. Raises MediaTypeUnknown."""
+        gone = self.get(name)
+        self._serializers = {key: kept for key, kept in self._serializers.items() if kept is not gone}
+
+    def register_compression(self, compression: Compression) -> None:
+        """Add a compression; it replaces one of the same name."""
+        self._discover()
+        self._add_compression(compression)
+
+    def unregister_compression(self, name: str) -> None:
+        """Take a compression away. Raises MediaTypeUnknown."""
+        del self._compressions[self.compression(name).name]
+
+    def register_class(self, cls: C) -> C:
+        """Let a dataclass or enum be restored in every job, besides those that its annotations name. A decorator."""
+        self._classes[dotted_name(cls)] = cls
+        return cls
+
+    def check(self, accept: Accept) -> None:
+        """Raise MediaTypeUnknown if `accept` names something that is not registered."""
+        for name in sorted(accept.names):
+            self.get(name)
+
+    def _permitted(self, kind: str, message: Message, accept: Accept) -> Serializer:
+        serializer = self.get(kind)
+        if accept.permits(serializer):
+            return serializer
+        known = {each.media_type: each for each in self._serializers.values()}
+        accepted = ", ".join(sorted(name for name, each in known.items() if accept.permits(each))) or "nothing"
+        raise MediaTypeRefused(
+            f"message {message.id} is {kind} and this worker accepts only {accepted}. "
+            f"Add --accept {serializer.name} if you trust the publisher."
+        )
+
+    def _decompressed(self, message: Message) -> bytes:
+        encoding = message.content_encoding
+        if not encoding or not message.body or encoding.strip().lower() in _NO_COMPRESSION:
+            return message.body
+        return self.compression(encoding).decompress(message.body, MAX_DECOMPRESSED)
+
+    def _wrapper(self) -> Signing:
+        signing: Signing = pkgutil.resolve_name(_SIGNED_WRAPPER)(self._keys)
+        return signing
+
+    def _signer(self) -> Signing:
+        if self._signing is None:
+            raise SignatureInvalid(
+                "signed messages need a key, and none is set here. Set signing_keys to the key of those who publish."
+            )
+        return self._signing
+
+    def _discover(self) -> None:
+        """Load what is installed, once. A package that cannot be imported must not take the others down with it."""
+        if not self._undiscovered:
+            return
+        from importlib.metadata import entry_points  # costs milliseconds, which `import palermo` should not
+
+        for group, add in (
+            ("palermo.serializers", self._add_serializer),
+            ("palermo.compressions", self._add_compression),
+        ):
+            for entry in entry_points(group=group):
+                try:
+                    add(entry.load()())
+                except (ImportError, AttributeError) as error:
+                    self._broken.append(f"{entry.name} ({entry.value}) could not be imported: {error}")
+        # Last, so that another thread does not find half of them and take the rest for unknown.
+        self._undiscovered = False
+
+    def _add_serializer(self, serializer: Serializer) -> None:
+        self._serializers[media_type(serializer.name)] = serializer
+        self._serializers[media_type(serializer.media_type)] = serializer
+
+    def _add_compression(self, compression: Compression) -> None:
+        self._compressions[compression.name] = compression
+
+    def _unknown(self, what: str, name: str, known: Iterable[str]) -> MediaTypeUnknown:
+        return MediaTypeUnknown(
+            f"no {what} {name[:80]!r} is registered (there are: {', '.join(known) or 'none'}). "
+            + "; ".join((*self._broken, "check the name, or install the package that brings it."))
+        )
+
+
+def media_type(text: str) -> str:
+    """The media type, or the name of a serializer, in lower case and without parameters."""
+    return text.partition(";")[0].strip().lower()
+
+
+def dotted_name(thing: Any) -> str:
+    """`module.QualName` of a class or function, as every process knows it.
+
+    What is defined in `__main__` is named by its module's path: shop.tasks for
+    `python -m shop.tasks`, tasks for `python shop/tasks.py`.
+    """
+    module = str(thing.__module__)
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else PurePath(file).stem if file else module
+    return f"{module}.{thing.__qualname__}"
+
+
+def classes_in(hints: Iterable[object]) -> dict[str, type]:
+    """The dataclasses and enums that type hints name, by dotted name: those a job may be given.
+
+    Looks into unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts.
+    Hints are evaluated ones, as `typing.get_type_hints` returns them; where a field's own
+    cannot be evaluated (a name imported under TYPE_CHECKING) the fields of its class are left out.
+    """
+    found: dict[str, type] = {}
+    seen: dict[int, object] = {}  # by id, since a hint need not be hashable, and kept, since an id may come again
+    waiting = list(hints)
+    while waiting:
+        hint = waiting.pop()
+        if id(hint) in seen:
+            continue
+        seen[id(hint)] = hint
+        waiting += typing.get_args(hint)
+        if isinstance(hint, Enum):
+            waiting.append(type(hint))
+        elif isinstance(hint, type):
+            if is_dataclass(hint) or issubclass(hint, Enum):
+                found[dotted_name(hint)] = hint
+            if is_dataclass(hint) or typing.is_typeddict(hint):
+                with suppress(NameError, TypeError, AttributeError):
+                    waiting += typing.get_type_hints(hint).values()
+        else:
+            # What a generic, a NewType and a `type` statement stand for.
+            named = (getattr(hint, name, None) for name in ("__origin__", "__supertype__", "__value__"))
+            waiting += [each for each in named if each is not None]
+    return found
+
+
+def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the arguments of {job} measure {size:,} bytes {how} and must fit {limit:,}. "
+        "Store the data elsewhere and pass a reference to it."
+    )

@@ -1,0 +1,52 @@
+"""The command `palermo`: its subcommands, loaded when they are called, and the edge where errors become one line."""
+
+from importlib import import_module
+
+import click
+
+from palermo.cli.edge import Edge
+from palermo.cli.options import broker_options
+
+#: Every command: where it lives, and its line in `palermo --help`. Nothing is imported to show them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "worker": ("palermo.cli.worker:worker", "Run jobs."),
+    "enqueue": ("palermo.cli.enqueue:enqueue", "Enqueue one job and print its id."),
+    "dequeue": ("palermo.cli.queues:dequeue", "Take waiting jobs out of their queue by name and arguments."),
+    "queues": ("palermo.cli.lists:queues", "List the queues."),
+    "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
+    "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
+    "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
+    "purge": ("palermo.cli.queues:purge", "Remove all jobs that wait in a queue."),
+    "delete": ("palermo.cli.queues:delete", "Remove a queue and the jobs that wait in it."),
+    "demo": ("palermo.cli.demo:demo", "Watch the whole thing work, in this terminal."),
+}
+
+
+class Commands(Edge):
+    """The group of all commands, each imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=Commands,
+    epilog="Settings come from [tool.palermo] in pyproject.toml or palermo.toml, then PALERMO_* variables, then flags."
+    " Shell completion: eval \"$(_PALERMO_COMPLETE=bash_source palermo)\", or zsh_source, fish_source.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="palermo", message="%(prog)s %(version)s")
+@broker_options
+def main() -> None:
+    """Jobs on RabbitMQ: enqueue them, work on them, look at what failed, requeue it."""

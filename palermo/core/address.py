@@ -51,7 +51,7 @@ def parse_url(url: str) -> Address:
     options = tuple(parse_qsl(query, keep_blank_values=True))
     if scheme == "sqlite":
         return _sqlite(rest, options)
-    authority, slash, path = rest.partition("/")
+    authority, _, path = rest.partition("/")
     if "/" in path:
         raise UrlInvalid(f"the virtual host in the {scheme} URL has a slash; write it as %2F.")
     credentials, _, hosts = authority.rpartition("@")

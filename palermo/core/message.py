@@ -14,7 +14,7 @@ from palermo.core.failure import Failure, cut
 from palermo.core.topology import DEFAULT_QUEUE, FAILED_QUEUE
 from palermo.errors import HeadersTooLarge
 
-#: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these (AMQP field tables).
+#: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these.
 HeaderValue = Any
 Headers = Mapping[str, HeaderValue]
 
@@ -98,16 +98,15 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         headers["job-class"] = message.job
     headers["id"] = message.id
     headers["queue"] = message.queue
-    for name, value in (
-        ("created-at", message.created_at),
-        ("preview", message.preview),
-        ("retries", message.retries),
-        ("policy-retries", message.policy_retries),
-        ("worker", message.worker),
-        ("arguments", message.arguments or None),
-    ):
-        if value is not None:
-            headers[name] = value
+    known = {
+        "created-at": message.created_at,
+        "preview": message.preview,
+        "retries": message.retries,
+        "policy-retries": message.policy_retries,
+        "worker": message.worker,
+        "arguments": message.arguments or None,
+    }
+    headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:
         headers["exception-class"] = message.failure.exception_class
         headers["exception-message"] = message.failure.message
@@ -206,10 +205,11 @@ def fit(message: Message, limit: int = MAX_HEADERS) -> Message:
         return message
     if message.failure is None:
         raise HeadersTooLarge(
-            f"the headers of job {message.id} measure {size} bytes and must fit {limit}; put the data into the arguments."
+            f"the headers of job {message.id} measure {size} bytes and must fit {limit};"
+            " put the data into the arguments."
         )
     for stack_trace, text in ((4_000, 2_000), (0, 500)):
-        message = replace(message, failure=cut(message.failure, stack_trace=stack_trace, message=text))  # type: ignore[arg-type]
+        message = replace(message, failure=cut(message.failure, stack_trace=stack_trace, message=text))
         if headers_size(to_headers(message)) <= limit:
             return message
     extra = dict(message.extra)

@@ -1,0 +1,11 @@
+"""The worker: one parent that owns the broker and runs no user code, a template that holds it, slots that run it.
+
+    loop        takes jobs from the broker and settles them            parent
+    runner      has one slot run one job, whatever happens to it       parent
+    pipe        the frames between the processes                       all
+    template    imports the user's modules and forks the slots         template
+    slot        runs one job after another                             slot
+    executor    a message in, a result out; knows no processes         slot
+
+`palermo.worker.run.run_worker(options)` is the way in.
+"""

@@ -1,0 +1,111 @@
+"""A subscription to all queues of an idle worker, ended by the first delivery.
+
+What rang is settled on the bell's channel. While such a delivery is unsettled the next round
+uses another channel: subscribing to a queue that was just deleted closes the channel, and would
+give a running job back.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from palermo.brokers.rabbitmq.link import Channel, Got, Link
+from palermo.core.topology import amqp_queue
+from palermo.errors import PalermoError
+
+
+class Bell:
+    """Rings once per `listen`."""
+
+    def __init__(
+        self,
+        link: Link,
+        exchange: str,
+        *,
+        tag: str,
+        on_message: Callable[[str, Channel, Got], bool],
+        on_deleted: Callable[[str], None],
+    ) -> None:
+        """`on_message` says whether an idle slot took the delivery; `on_deleted` is told which queue is gone."""
+        self._link = link
+        self._exchange = exchange
+        self._tag = tag
+        self._on_message = on_message
+        self._on_deleted = on_deleted
+        self._channel: Channel | None = None
+        self._unsettled: dict[Channel, int] = {}
+        self._subscribed: dict[str, str] = {}
+        self._arrived: list[tuple[str, Got]] = []
+        self._rung = asyncio.Event()
+
+    async def listen(self, queues: tuple[str, ...]) -> None:
+        """Subscribe, wait for the first delivery, unsubscribe, and hand on what came, first queue first."""
+        channel = await self._open()
+        self._rung.clear()
+        self._arrived.clear()
+        try:
+            for queue in queues:
+                # One tag a queue: they share a channel, on which a tag is unique.
+                tag = f"{self._tag}:{queue}"
+                self._subscribed[tag] = queue
+                name = amqp_queue(self._exchange, queue)
+                await channel.call(channel.raw.basic_consume, name, self._on_delivery, consumer_tag=tag)
+                if self._rung.is_set():
+                    break
+            await self._rung.wait()
+        finally:
+            await self._unsubscribe(channel)
+        if self._link.error is not None:
+            raise self._link.error
+        self._hand_on(channel, queues)
+
+    def settled(self, channel: Channel) -> None:
+        """One delivery of this channel has been settled."""
+        if channel not in self._unsettled:
+            return
+        self._unsettled[channel] -= 1
+        if not self._unsettled[channel]:
+            del self._unsettled[channel]
+            if channel is not self._channel and channel.is_open:
+                channel.raw.close()
+
+    async def _open(self) -> Channel:
+        channel = self._channel
+        if channel is None or not channel.is_open or channel in self._unsettled:
+            channel = self._channel = await self._link.channel()
+            channel.on_close(self._rung.set)
+            channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+            await channel.call(channel.raw.basic_qos, prefetch_count=1)
+        return channel
+
+    async def _unsubscribe(self, channel: Channel) -> None:
+        tags, self._subscribed = list(self._subscribed), {}
+        for tag in tags:
+            if not channel.is_open:
+                return
+            try:
+                await channel.call(channel.raw.basic_cancel, tag)
+            except PalermoError:
+                return
+
+    def _hand_on(self, channel: Channel, queues: tuple[str, ...]) -> None:
+        arrived, self._arrived = self._arrived, []
+        if not channel.is_open:
+            return
+        for queue, got in sorted(arrived, key=lambda item: queues.index(item[0])):
+            if self._on_message(queue, channel, got):
+                self._unsettled[channel] = self._unsettled.get(channel, 0) + 1
+            else:
+                channel.raw.basic_nack(got.tag, requeue=True)
+
+    def _on_delivery(self, raw: Any, method: Any, properties: Any, body: bytes) -> None:
+        queue = method.consumer_tag.removeprefix(f"{self._tag}:")
+        # Kept until all subscriptions are ended: given back at once it would only come again.
+        self._arrived.append((queue, Got(method.delivery_tag, method.redelivered, properties, body)))
+        self._rung.set()
+
+    def _on_cancelled_by_broker(self, frame: Any) -> None:
+        queue = self._subscribed.pop(frame.method.consumer_tag, None)
+        if queue is not None:
+            self._on_deleted(queue)
+        self._rung.set()

@@ -1,0 +1,241 @@
+"""RabbitMQ as a broker: one session, on one connection to publish and one to consume.
+
+Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection
+that has ever published, acks included; the consuming one goes on. It is opened when first needed:
+a program that only enqueues has one connection.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from palermo.broker import Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.brokers.rabbitmq import sweep as sweeping
+from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
+from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
+from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.poll import PollSource
+from palermo.brokers.rabbitmq.presence import Presence, ask_workers
+from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.push import PushSource
+from palermo.brokers.rabbitmq.registry import Follower, Registry
+from palermo.brokers.rabbitmq.translate import NOT_FOUND
+from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import FAILED_QUEUE, amqp_queue
+from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+
+#: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
+_WINDOW = 1_000
+_WINDOW_BYTES = 16 * 1024 * 1024
+
+
+async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
+    """The entry point `amqp` and `amqps` of `palermo.brokers`."""
+    return RabbitmqBroker(session, await open_link(session, session.name))
+
+
+class RabbitmqBroker:
+    """See palermo.broker.Broker."""
+
+    def __init__(self, session: Session, link: Link) -> None:
+        self._session = session
+        self._exchange = session.exchange
+        self._link = link
+        self._consuming: Link | None = None
+        self._opening = asyncio.Lock()
+        self._publisher: Publisher | None = None
+        self._registry = Registry(self._exchange, self._open_publisher)
+        self._declarer = Declarer(link, self._exchange, register=self._registry.add)
+
+    async def publish(self, message: Message) -> None:
+        await self._publish(message, message.queue)
+
+    async def publish_many(self, messages: Iterable[Message]) -> int:
+        window: deque[tuple[asyncio.Future[None], Message]] = deque()
+        flying = count = 0
+        for message in messages:
+            if not self._declarer.has(message.queue):
+                await self._declarer.ensure(message.queue)
+            publisher = self._publisher
+            if publisher is None or not publisher.is_open:
+                publisher = await self._open_publisher()
+            window.append((self._send(publisher, message, message.queue), message))
+            count += 1
+            flying += len(message.body)
+            while len(window) >= _WINDOW or flying > _WINDOW_BYTES:
+                flying -= await self._confirmed(*window.popleft())
+            if not self._link.raw.writable.is_set():
+                await self._link.raw.writable.wait()
+        while window:
+            await self._confirmed(*window.popleft())
+        return count
+
+    async def consume(
+        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+    ) -> RabbitmqConsumer:
+        link = await self._consume_link()
+        declarer = Declarer(link, self._exchange, register=self._registry.add)
+
+        def slot_tag(slot: int) -> str:
+            return f"{tag}/worker-{slot}"
+
+        source: PushSource | PollSource
+        follower: Follower | None = None
+        if selection.fixed and len(selection.patterns) == 1:
+            queue = selection.patterns[0]
+            await self._know(link, {queue})
+            await declarer.ensure(queue)
+            source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag)
+        else:
+            source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
+            await self._know(link, set(selection.select(())))
+            follower = None if selection.fixed else await self._follow(link, source)
+            await source.know(follower.names if follower is not None else set())
+        presence = Presence(self._exchange, report, self._open_publisher)
+        await presence.begin(link)
+        return RabbitmqConsumer(source, presence, follower, self._publish)
+
+    async def queues(self) -> list[QueueInfo]:
+        names = await self._registry.names(self._link) | {FAILED_QUEUE}
+        workers = await self.workers()
+        running = [job.queue for worker in workers for job in worker.jobs]
+        found: list[QueueInfo] = []
+        for name in sorted(names):
+            counted = await self._declarer.count(name)
+            if counted is not None:
+                serving = sum(name in worker.queues for worker in workers)
+                found.append(QueueInfo(name=name, pending=counted[0], in_progress=running.count(name), workers=serving))
+        return found
+
+    async def workers(self) -> list[WorkerInfo]:
+        return await ask_workers(self._link, self._exchange)
+
+    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+        reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
+        await reader.count()
+        kind = await self._declarer.ensure(queue)
+        if kind != CLASSIC:
+            raise NotBrowsable(
+                f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
+                " so only its counts are shown."
+            )
+        return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+
+    async def sweep(
+        self,
+        queue: str,
+        decide: Callable[[Message], Verdict],
+        *,
+        progress: Callable[[Swept], None] | None = None,
+    ) -> Swept:
+        reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
+        return await sweeping.sweep(reader, queue, decide, self.publish_many, progress or (lambda _: None))
+
+    async def purge(self, queue: str) -> int:
+        channel = await self._link.channel()
+        try:
+            frame = await channel.call(channel.raw.queue_purge, amqp_queue(self._exchange, queue))
+        except PalermoError as error:
+            raise self._missing(queue) if channel.code == NOT_FOUND else error from error
+        await channel.close()
+        return int(frame.method.message_count)
+
+    async def delete(self, queue: str) -> int:
+        counted = await self._declarer.count(queue)
+        if counted is None:
+            # The name may outlive a queue that another program deleted.
+            if queue in await self._registry.names(self._link):
+                await self._registry.remove(queue)
+            raise self._missing(queue)
+        channel = await self._link.channel()
+        frame = await channel.call(channel.raw.queue_delete, amqp_queue(self._exchange, queue))
+        await channel.close()
+        self._declarer.forget(queue)
+        await self._registry.remove(queue)
+        return int(frame.method.message_count)
+
+    async def close(self) -> None:
+        if self._consuming is not None:
+            await self._consuming.close()
+        await self._link.close()
+
+    def describe(self) -> str:
+        return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}"
+
+    # -- publishing ------------------------------------------------------------------------------
+
+    async def _publish(self, message: Message, queue: str) -> None:
+        try:
+            async with asyncio.timeout(self._session.timeout):
+                if not self._declarer.has(queue):
+                    await self._declarer.ensure(queue)
+                publisher = self._publisher
+                if publisher is None or not publisher.is_open:
+                    publisher = await self._open_publisher()
+                try:
+                    await self._send(publisher, message, queue)
+                except Unroutable:
+                    await self._publish_again(message, queue)
+        except TimeoutError:
+            why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
+            raise BrokerUnavailable(
+                f"RabbitMQ at {self._link.where} did not confirm job {message.id} within"
+                f" {self._session.timeout:g} s: {why}."
+            ) from None
+
+    def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
+        return publisher.send(self._exchange, queue, to_properties(message), message.body)
+
+    async def _publish_again(self, message: Message, queue: str) -> None:
+        """The queue was deleted since it was declared: make it again, and publish once more."""
+        self._declarer.forget(queue)
+        await self._declarer.ensure(queue)
+        await self._send(await self._open_publisher(), message, queue)
+
+    async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> int:
+        """Wait for one confirm of many; returns the size of the body that is no longer in flight."""
+        try:
+            await future
+        except Unroutable:
+            await self._publish_again(message, message.queue)
+        return len(message.body)
+
+    async def _open_publisher(self) -> Publisher:
+        async with self._opening:
+            if self._publisher is None or not self._publisher.is_open:
+                self._publisher = await Publisher.open(self._link)
+            return self._publisher
+
+    # -- consuming -------------------------------------------------------------------------------
+
+    async def _consume_link(self) -> Link:
+        async with self._opening:
+            if self._consuming is None:
+                self._consuming = await open_link(self._session, self._session.name)
+            return self._consuming
+
+    async def _know(self, link: Link, queues: set[str]) -> None:
+        """Register the queues of this worker that other programs may have made."""
+        for queue in sorted(queues - await self._registry.names(link)):
+            await self._registry.add(queue)
+
+    async def _follow(self, link: Link, source: PollSource) -> Follower | None:
+        await self._registry.make()
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def know(names: set[str]) -> None:
+            with suppress(PalermoError):  # the session is lost: receive() says so
+                await source.know(names)
+
+        def changed(names: set[str]) -> None:
+            task = asyncio.ensure_future(know(set(names)))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        return await self._registry.follow(link, changed)
+
+    def _missing(self, queue: str) -> NotFound:
+        return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")

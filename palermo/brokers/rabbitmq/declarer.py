@@ -1,0 +1,119 @@
+"""What must exist before a job can be published or consumed: the exchange, the queue, the binding.
+
+Declaring costs half the publishing rate, so it is done once per session and queue. A queue
+that is there already with other arguments is used as it is.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.translate import NOT_FOUND, PRECONDITION_FAILED
+from palermo.core.topology import amqp_queue
+from palermo.errors import BrokerRefused, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+CLASSIC = "classic"
+
+_INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$")
+
+
+class Declarer:
+    """Makes queues on one link, each once."""
+
+    def __init__(self, link: Link, exchange: str, *, register: Callable[[str], Awaitable[None]]) -> None:
+        """`register` is awaited with a queue's name before the queue is made, so that a queue is never unknown."""
+        self._link = link
+        self._exchange = exchange
+        self._register = register
+        self._kinds: dict[str, str] = {}
+        self._exchange_made = False
+        self._lock = asyncio.Lock()
+        self._channel: Channel | None = None
+
+    def forget(self, queue: str) -> None:
+        """Declare it anew next time: it was deleted."""
+        self._kinds.pop(queue, None)
+
+    def has(self, queue: str) -> bool:
+        return queue in self._kinds
+
+    async def ensure(self, queue: str) -> str:
+        """The queue's type, "classic" unless someone else made it otherwise; declares and binds what is missing.
+
+        Raises BrokerRefused without the permission, BrokerUnavailable when the link is lost.
+        """
+        known = self._kinds.get(queue)
+        if known is not None:
+            return known
+        async with self._lock:
+            if queue not in self._kinds:
+                await self._make_exchange()
+                if await self.count(queue) is None:
+                    await self._register(queue)
+                self._kinds[queue] = await self._declare(queue)
+            return self._kinds[queue]
+
+    async def count(self, queue: str) -> tuple[int, int] | None:
+        """How many messages wait in the queue, and its consumers; None if it does not exist."""
+        channel = await self._open()
+        try:
+            frame = await channel.call(channel.raw.queue_declare, amqp_queue(self._exchange, queue), passive=True)
+        except PalermoError:
+            if channel.code == NOT_FOUND:
+                return None
+            raise
+        return int(frame.method.message_count), int(frame.method.consumer_count)
+
+    async def _open(self) -> Channel:
+        if self._channel is None or not self._channel.is_open:
+            self._channel = await self._link.channel()
+        return self._channel
+
+    async def _make_exchange(self) -> None:
+        if self._exchange_made:
+            return
+        channel = await self._open()
+        try:
+            await channel.call(channel.raw.exchange_declare, self._exchange, "direct", durable=True)
+        except PalermoError as error:
+            if channel.code == PRECONDITION_FAILED:
+                raise BrokerRefused(
+                    f"an exchange {self._exchange!r} exists that is not a durable direct one ({error});"
+                    " choose another name with --exchange."
+                ) from error
+            raise
+        self._exchange_made = True
+
+    async def _declare(self, queue: str) -> str:
+        name = amqp_queue(self._exchange, queue)
+        channel = await self._open()
+        kind = CLASSIC
+        try:
+            await channel.call(channel.raw.queue_declare, name, durable=True, arguments={"x-queue-type": CLASSIC})
+        except PalermoError as error:
+            if channel.code != PRECONDITION_FAILED:
+                raise
+            kind = self._differs(queue, str(error))
+            channel = await self._open()
+        await channel.call(channel.raw.queue_bind, name, self._exchange, routing_key=queue)
+        return kind
+
+    def _differs(self, queue: str, said: str) -> str:
+        """The type of a queue that exists with other arguments, from what the broker said of them."""
+        found = _INEQUIVALENT.search(said)
+        name = found["name"] if found else "its arguments"
+        theirs = found["theirs"].split(" (code")[0].rstrip(".") if found else said
+        log.warning(
+            "queue exists with other arguments and is used as it is queue=%s argument=%s there=%s ours=%s",
+            queue,
+            name,
+            theirs,
+            found["ours"] if found else "none",
+        )
+        if name != "x-queue-type":
+            return CLASSIC
+        return next((kind for kind in ("quorum", "stream") if kind in theirs), "unknown")

@@ -1,0 +1,127 @@
+"""Taking jobs from one queue: a subscription per slot, each with a prefetch of one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.wire import to_message
+from palermo.core.topology import amqp_queue
+from palermo.errors import PalermoError
+
+Token = tuple[Channel, int]
+
+
+class Slot:
+    """One slot's subscription. It holds at most one unsettled delivery, which waits here until asked for."""
+
+    def __init__(self, source: "PushSource", number: int) -> None:
+        self._source = source
+        self._number = number
+        self._channel: Channel | None = None
+        self._tag = ""
+        self._arrived: Delivery | None = None
+        self._asked: asyncio.Future[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def receive(self) -> Delivery:
+        while True:
+            if self._arrived is not None:
+                delivery, self._arrived = self._arrived, None
+                return delivery
+            try:
+                await self._subscribe()
+                if self._arrived is None:
+                    self._asked = asyncio.get_running_loop().create_future()
+                    await self._asked
+            except asyncio.CancelledError:
+                await asyncio.shield(self.rest())
+                raise
+            finally:
+                self._asked = None
+
+    async def rest(self) -> None:
+        """Unsubscribe; what has come and was not taken goes back."""
+        async with self._lock:
+            channel, tag = self._channel, self._tag
+            self._tag = ""
+            if channel is not None and channel.is_open and tag:
+                await channel.call(channel.raw.basic_cancel, tag)
+            delivery, self._arrived = self._arrived, None
+            if delivery is not None and channel is not None and channel.is_open:
+                channel.raw.basic_nack(delivery.token[1], requeue=True)
+
+    async def _subscribe(self) -> None:
+        async with self._lock:
+            if self._tag and self._channel is not None and self._channel.is_open:
+                return
+            if self._channel is None or not self._channel.is_open:
+                channel = self._channel = await self._source.link.channel()
+                channel.on_close(self._on_end)
+                channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+                await channel.call(channel.raw.basic_qos, prefetch_count=1)
+            await self._source.declarer.ensure(self._source.queue)
+            tag = self._source.tag(self._number)
+            await self._channel.call(
+                self._channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag
+            )
+            self._tag = tag
+
+    def _on_message(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        assert self._channel is not None
+        self._arrived = Delivery(
+            message=to_message(properties, body, taken_from=self._source.queue),
+            slot=self._number,
+            token=(self._channel, method.delivery_tag),
+            redelivered=method.redelivered,
+        )
+        self._wake()
+
+    def _on_cancelled_by_broker(self, _: object) -> None:
+        # The queue was deleted under us: declare it again and subscribe anew.
+        self._tag = ""
+        self._source.declarer.forget(self._source.queue)
+        self._wake()
+
+    def _on_end(self) -> None:
+        self._tag = ""
+        self._arrived = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(None)
+
+
+class PushSource:
+    """All slots of a worker on one queue."""
+
+    def __init__(
+        self, link: Link, declarer: Declarer, exchange: str, queue: str, *, slots: int, tag: Callable[[int], str]
+    ) -> None:
+        self.link = link
+        self.declarer = declarer
+        self.queue = queue
+        self.amqp_name = amqp_queue(exchange, queue)
+        self.tag = tag
+        self._slots = [Slot(self, number) for number in range(1, slots + 1)]
+
+    async def receive(self, slot: int) -> Delivery:
+        return await self._slots[slot - 1].receive()
+
+    async def rest(self, slot: int) -> None:
+        await self._slots[slot - 1].rest()
+
+    async def close(self) -> None:
+        for slot in self._slots:
+            await quietly(slot.rest())
+
+
+async def quietly(closing: Awaitable[None]) -> None:
+    """Await the end of something whose session may be gone already."""
+    try:
+        await closing
+    except PalermoError:
+        return

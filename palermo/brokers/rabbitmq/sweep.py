@@ -1,0 +1,209 @@
+"""Reading a queue without consuming it: pages held unacknowledged, and given back in order.
+
+RabbitMQ has no other way to look into a queue. What is held does not reach a worker meanwhile,
+so a look is as short as the page; closing a channel gives back everything on it at its old place
+(classic queues). A channel per page, because an ack searches all that its channel holds.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+from palermo.broker import Keep, Move, Page, Remove, Stop, Swept
+from palermo.brokers.rabbitmq.link import Channel, Got, Link
+from palermo.brokers.rabbitmq.translate import NOT_FOUND
+from palermo.brokers.rabbitmq.wire import to_message
+from palermo.core.message import Message
+from palermo.core.topology import amqp_queue
+from palermo.errors import NotFound, PalermoError
+
+#: Messages on one channel, at least this many in a long sweep: a connection has at most 2,047 channels.
+PAGE = 1_000
+
+#: The first page, and how many bytes of bodies a later one may hold as far as the one before foretells it.
+_FIRST_PAGE = 20
+_PAGE_BYTES = 32 * 1024 * 1024
+
+#: Seconds without a delivery after which the queue is asked whether anything is left.
+_QUIET = 0.05
+
+
+class Reader:
+    """One look into one queue. Everything it still holds goes back when it is closed."""
+
+    def __init__(self, link: Link, exchange: str, queue: str) -> None:
+        self._link = link
+        self._queue = queue
+        self._name = amqp_queue(exchange, queue)
+        self._held: list[Channel] = []
+        self._unsettled: dict[Channel, int] = {}
+
+    async def count(self) -> int:
+        """How many messages wait. Raises NotFound."""
+        channel = await self._link.channel()
+        try:
+            frame = await channel.call(channel.raw.queue_declare, self._name, passive=True)
+        except PalermoError as error:
+            if channel.code == NOT_FOUND:
+                raise NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.") from error
+            raise
+        await channel.close()
+        return int(frame.method.message_count)
+
+    async def pages(self, count: int) -> AsyncIterator[tuple[Channel, list[Got]]]:
+        """The first `count` messages that wait, oldest first, in pages; fewer if others take some meanwhile."""
+        most = max(PAGE, count // 1_000)
+        size = _FIRST_PAGE
+        while count > 0:
+            channel = await self._link.channel()
+            self._held.append(channel)
+            page = await _take(channel, self._name, min(size, count))
+            self._unsettled[channel] = len(page)
+            if not page:
+                return
+            count -= len(page)
+            size = max(1, min(most, _PAGE_BYTES * len(page) // (1 + sum(len(got.body) for got in page))))
+            yield channel, page
+
+    async def release(self, channel: Channel) -> None:
+        """Done with this page before the others."""
+        self._held.remove(channel)
+        del self._unsettled[channel]
+        await channel.close()
+
+    async def close(self) -> None:
+        """Give back what is still held, and wait until it is there again."""
+        held, self._held = self._held, []
+        missing = 0
+        for channel in held:
+            if channel.is_open:
+                channel.raw.basic_nack(0, multiple=True, requeue=True)
+                missing += self._unsettled.pop(channel, 0)
+            await channel.close()
+        if missing:
+            await self._restored(missing)
+
+    async def _restored(self, missing: int) -> None:
+        """Wait until the queue shows what it was given back: it counts before it has finished putting back.
+
+        Bounded, since where workers take jobs the count may never get there.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 0.25 + missing / 50_000
+        while loop.time() < deadline:
+            if await self.count() >= missing:
+                return
+            await asyncio.sleep(0.002)
+
+    def settled(self, channel: Channel, count: int) -> None:
+        """So many messages of this page are acknowledged."""
+        self._unsettled[channel] -= count
+
+
+async def _take(channel: Channel, queue: str, count: int) -> list[Got]:
+    """The next `count` messages of the queue, unacknowledged; fewer if it runs empty."""
+    got: list[Got] = []
+    news = asyncio.Event()
+
+    def on_message(_: object, method: object, properties: object, body: bytes) -> None:
+        got.append(Got(method.delivery_tag, method.redelivered, properties, body))  # type: ignore[attr-defined]
+        if len(got) >= count:
+            news.set()
+
+    channel.on_close(news.set)
+    await channel.call(channel.raw.basic_qos, prefetch_count=min(count, 65_535))
+    frame = await channel.call(channel.raw.basic_consume, queue, on_message)
+    while len(got) < count:
+        seen = len(got)
+        try:
+            async with asyncio.timeout(_QUIET):
+                await news.wait()
+        except TimeoutError:
+            if len(got) == seen and not await _waits(channel, queue) and len(got) == seen:
+                break
+        if channel.error is not None:
+            raise channel.error
+    # With the prefetch used up, or the queue empty, nothing is on its way: pika answers what comes after a cancel
+    # by a reject, which on a quorum queue counts as a failed delivery.
+    await channel.call(channel.raw.basic_cancel, frame.method.consumer_tag)
+    return got
+
+
+async def _waits(channel: Channel, queue: str) -> int:
+    """How many messages wait, asked twice: the second answer comes after all that the first saw being delivered."""
+    await channel.call(channel.raw.queue_declare, queue, passive=True)
+    frame = await channel.call(channel.raw.queue_declare, queue, passive=True)
+    return int(frame.method.message_count)
+
+
+async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:
+    """A page of the queue; see palermo.broker.Broker.browse."""
+    total = await reader.count()
+    first = max(0, total - offset - limit) if newest else offset
+    last = total - offset if newest else min(total, offset + limit)
+    chosen: list[Message] = []
+    seen = 0
+    try:
+        async for _, page in reader.pages(last):
+            wanted = page[max(0, first - seen) :]
+            seen += len(page)
+            chosen += [to_message(got.properties, got.body, taken_from=queue) for got in wanted]
+    finally:
+        await reader.close()
+    return Page(messages=tuple(reversed(chosen) if newest else chosen), total=total)
+
+
+async def sweep(
+    reader: Reader,
+    queue: str,
+    decide: Callable[[Message], Keep | Remove | Move | Stop],
+    publish: Callable[[list[Message]], Awaitable[object]],
+    progress: Callable[[Swept], None],
+) -> Swept:
+    """Ask `decide` about every message that waits; see palermo.broker.Broker.sweep.
+
+    `publish` stores a batch of messages and returns when all are confirmed: only then are the
+    old ones acknowledged. Dying in between runs those of one page twice; the other order loses them.
+    """
+    swept = Swept(total=await reader.count())
+    progress(swept)
+    stopped = False
+    try:
+        async for channel, page in reader.pages(swept.total):
+            gone: list[int] = []
+            moves: list[Message] = []
+            for got in page:
+                verdict = decide(to_message(got.properties, got.body, taken_from=queue))
+                match verdict:
+                    case Stop():
+                        stopped = True
+                        break
+                    case Move(message):
+                        moves.append(message)
+                        gone.append(got.tag)
+                    case Remove():
+                        gone.append(got.tag)
+                swept = replace(swept, seen=swept.seen + 1)
+            if moves:
+                await publish(moves)
+            _ack(channel, gone, whole=len(gone) == len(page))
+            reader.settled(channel, len(gone))
+            swept = replace(swept, removed=swept.removed + len(gone) - len(moves), moved=swept.moved + len(moves))
+            progress(swept)
+            if len(gone) == len(page):
+                await reader.release(channel)
+            if stopped:
+                break
+    finally:
+        await reader.close()
+    return swept
+
+
+def _ack(channel: Channel, tags: list[int], *, whole: bool) -> None:
+    if not channel.is_open:
+        raise channel.error or NotFound("the queue was deleted while it was being read.")
+    if whole and tags:
+        channel.raw.basic_ack(tags[-1], multiple=True)
+        return
+    for tag in tags:
+        channel.raw.basic_ack(tag)

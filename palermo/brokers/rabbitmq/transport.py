@@ -1,0 +1,151 @@
+"""pika's protocol machine on an asyncio transport.
+
+pika's own asyncio adapter brings a connection workflow with threads for name resolution and a
+write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, and pika only
+the protocol. Whatever is sent in one turn of the loop leaves in one write.
+
+The names with a leading underscore are pika's: the six hooks that an adapter must supply, and
+the three entry points that it feeds. They are the same in 1.3.2 to 1.4; pyproject.toml pins that
+range, and tests/rabbitmq/test_transport.py walks every path through them.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import pika
+from pika import connection, exceptions
+
+
+class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignore[misc]
+    """One AMQP connection on the running loop. Made by `connect`."""
+
+    def __init__(
+        self,
+        parameters: pika.ConnectionParameters,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_open: Callable[[Any], None],
+        on_error: Callable[[Any, Exception], None],
+        on_close: Callable[[Any, Exception], None],
+    ) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._output: list[bytes] = []
+        self._at_end = False
+        #: Cleared while the socket cannot take more; a publisher of many waits for it.
+        self.writable = asyncio.Event()
+        self.writable.set()
+        super().__init__(parameters, on_open, on_error, on_close, internal_connection_workflow=False)
+
+    # -- what pika asks of an adapter ------------------------------------------------------------
+
+    def _adapter_call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay, callback)
+
+    def _adapter_remove_timeout(self, timeout_id: asyncio.TimerHandle) -> None:
+        timeout_id.cancel()
+
+    def _adapter_add_callback_threadsafe(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(callback)
+
+    def _adapter_connect_stream(self) -> None:
+        raise AssertionError("the transport is connected by connect(), never by pika's workflow")
+
+    def _adapter_disconnect_stream(self) -> None:
+        self._flush()
+        if self._transport is None:
+            return
+        # close() sends what is still buffered, CloseOk and acks among it, but may wait for ever on
+        # a dead peer; abort() throws it away.
+        if isinstance(self._error, exceptions.ConnectionClosed):
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        if not self._output:
+            self._loop.call_soon(self._flush)
+        self._output.append(data)
+
+    def _flush(self) -> None:
+        if self._output and self._transport is not None:
+            data = b"".join(self._output)
+            self._output.clear()
+            self._transport.write(data)
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._on_stream_connected()
+
+    def data_received(self, data: bytes) -> None:
+        self._on_data_available(data)
+
+    def eof_received(self) -> bool:
+        self._at_end = True
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._output.clear()
+        self.writable.set()
+        lost: Exception | None = None
+        if exc is not None:
+            lost = exceptions.StreamLostError(f"connection lost: {exc!r}")
+        elif self._error is None or (self._at_end and not isinstance(self._error, exceptions.ConnectionClosed)):
+            lost = exceptions.StreamLostError("the broker closed the connection")
+        self._on_stream_terminated(lost)
+
+    def abort(self) -> None:
+        """Drop the connection at once, without AMQP's farewell."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def connect(
+    parameters: pika.ConnectionParameters, *, timeout: float, on_close: Callable[[Exception], None]
+) -> AsyncioConnection:
+    """An open connection to the one host that `parameters` names.
+
+    `on_close` is called once, with the reason, when the open connection ends for whatever cause.
+    Raises TimeoutError, OSError or a pika exception.
+    """
+    loop = asyncio.get_running_loop()
+    opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+
+    def on_error(_: object, error: Exception) -> None:
+        if not opened.done():
+            opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
+
+    def on_open(connected: AsyncioConnection) -> None:
+        if not opened.done():
+            opened.set_result(connected)
+
+    made = AsyncioConnection(
+        parameters, loop, on_open=on_open, on_error=on_error, on_close=lambda _, error: on_close(error)
+    )
+    context: ssl.SSLContext | None = None
+    server_hostname: str | None = None
+    if parameters.ssl_options is not None:
+        context = parameters.ssl_options.context
+        server_hostname = parameters.ssl_options.server_hostname or parameters.host
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(
+                lambda: made, parameters.host, parameters.port, ssl=context, server_hostname=server_hostname
+            )
+            return await opened
+    except BaseException:
+        made.abort()
+        # The connection's own error arrives after ours; it has been told already.
+        opened.cancel()
+        raise

@@ -1,0 +1,242 @@
+"""The embedded broker: all that palermo.broker.Broker asks for, on one SQLite file."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from palermo.broker import Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.brokers.sqlite import holders, sweeping
+from palermo.brokers.sqlite.bell import Bell
+from palermo.brokers.sqlite.consumer import SqliteConsumer
+from palermo.brokers.sqlite.faults import unusable
+from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, to_row
+from palermo.brokers.sqlite.opening import open_store, side_directory
+from palermo.brokers.sqlite.store import Store
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import check_exchange_name
+from palermo.errors import BrokerUnavailable, NotFound
+
+#: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
+_BATCH = 500
+_BATCH_BYTES = 8 * 1024 * 1024
+
+#: SQLite's numbers have 64 bits.
+_MOST = 2**63 - 1
+
+
+async def open_sqlite(session: Session) -> "SqliteBroker":
+    """A session with the file that the address names, made if it is not there.
+
+    Raises UrlInvalid, StoreInvalid, BrokerUnavailable.
+    """
+    exchange = check_exchange_name(session.exchange)
+    store = await open_store(session.address, session.timeout)
+    holders.tidy(side_directory(store.path))
+    return SqliteBroker(store, exchange)
+
+
+class SqliteBroker:
+    """One session with the file. Opened by open_sqlite."""
+
+    def __init__(self, store: Store, exchange: str) -> None:
+        self._store = store
+        self._exchange = exchange
+        self._directory = side_directory(store.path)
+        self._bell = Bell(self._directory, store.data_version)
+        self._consumers: list[SqliteConsumer] = []
+        self._closed = False
+
+    async def publish(self, message: Message) -> None:
+        row = to_row(message)
+        await self._store.write(lambda db: insert(db, self._exchange, message.queue, row), publishing=True)
+        self._bell.ring()
+
+    async def publish_many(self, messages: Iterable[Message]) -> int:
+        waiting = iter(messages)
+        stored = 0
+        while batch := _batch(waiting):
+            await self._store.write(lambda db, batch=batch: self._insert(db, batch), publishing=True)  # type: ignore[misc]
+            self._bell.ring()
+            stored += len(batch)
+            await asyncio.sleep(0)
+        return stored
+
+    async def consume(
+        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+    ) -> SqliteConsumer:
+        await holders.bury(self._store, self._directory)
+        reported = report()
+        try:
+            lock = holders.Lock(self._directory)
+        except OSError as error:
+            raise unusable(self._store.shown, error) from error
+
+        def enter(db: sqlite3.Connection) -> int:
+            for name in selection.select(()):
+                declare(db, self._exchange, name)
+            values = (self._exchange, tag, lock.name, json.dumps(selection.patterns), json.dumps(reported.to_plain()))
+            cursor = db.execute(
+                "insert into holder (exchange, tag, lock, selection, report) values (?, ?, ?, ?, ?)", values
+            )
+            return cursor.lastrowid or 0
+
+        try:
+            holder = await self._store.write(enter)
+        except BaseException:
+            lock.drop()
+            raise
+        consumer = SqliteConsumer(
+            self._store,
+            self._bell,
+            directory=self._directory,
+            lock=lock,
+            holder=holder,
+            exchange=self._exchange,
+            selection=selection,
+            report=report,
+            reported=reported,
+        )
+        self._consumers.append(consumer)
+        return consumer
+
+    async def queues(self) -> list[QueueInfo]:
+        await self._settle_down()
+        return await self._store.read(self._list_queues)
+
+    async def workers(self) -> list[WorkerInfo]:
+        await self._settle_down()
+        rows = await self._store.read(
+            lambda db: db.execute("select report from holder where exchange = ?", (self._exchange,)).fetchall()
+        )
+        return sorted((WorkerInfo.from_plain(json.loads(report)) for (report,) in rows), key=lambda worker: worker.id)
+
+    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+        await self._settle_down()
+        page = (min(limit, _MOST), min(offset, _MOST))
+
+        def find(db: sqlite3.Connection) -> Page:
+            number = self._number(db, queue)
+            rows = db.execute(
+                f"select {COLUMNS} from job where queue = ? and holder is null"
+                f" order by id {'desc' if newest else 'asc'} limit ? offset ?",
+                (number, *page),
+            ).fetchall()
+            ((total,),) = db.execute(
+                "select count(*) from job where queue = ? and holder is null", (number,)
+            ).fetchall()
+            return Page(messages=tuple(from_row(row, queue) for row in rows), total=total)
+
+        return await self._store.read(find)
+
+    async def sweep(
+        self,
+        queue: str,
+        decide: Callable[[Message], Verdict],
+        *,
+        progress: Callable[[Swept], None] | None = None,
+    ) -> Swept:
+        await self._settle_down()
+        number = await self._store.read(lambda db: self._number(db, queue))
+        return await sweeping.sweep(
+            self._store,
+            exchange=self._exchange,
+            queue=(number, queue),
+            decide=decide,
+            progress=progress,
+            moved=self._bell.ring,
+        )
+
+    async def purge(self, queue: str) -> int:
+        await self._settle_down()
+        number = await self._store.read(lambda db: self._number(db, queue))
+        return await sweeping.purge(self._store, number)
+
+    async def delete(self, queue: str) -> int:
+        removed = await self.purge(queue)
+
+        def drop(db: sqlite3.Connection) -> int:
+            number = self._number(db, queue)
+            late = db.execute("delete from job where queue = ? and holder is null", (number,)).rowcount
+            # A job that a worker holds may come back, and then needs a queue to come back to.
+            db.execute("update queue set hidden = 1 where id = ?", (number,))
+            db.execute(
+                "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
+            )
+            return late
+
+        return removed + await self._store.write(drop)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for consumer in self._consumers:
+            await consumer.close()
+        self._bell.close()
+        self._store.close()
+
+    def describe(self) -> str:
+        return f"SQLite file {self._store.shown}, exchange {self._exchange}"
+
+    async def _settle_down(self) -> None:
+        """Write what is done and bury the dead, so that what follows sees things as they are."""
+        if self._closed:
+            raise BrokerUnavailable(f"the session with {self._store.shown} is closed. Open another.")
+        for consumer in self._consumers:
+            await consumer.flush()
+        if await holders.bury(self._store, self._directory):
+            self._bell.ring()
+
+    def _insert(self, db: sqlite3.Connection, batch: list[tuple[str, Row]]) -> None:
+        numbers = {queue: declare(db, self._exchange, queue) for queue in dict(batch)}
+        db.executemany(
+            f"insert into job (queue, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
+            ((numbers[queue], *row) for queue, row in batch),
+        )
+
+    def _number(self, db: sqlite3.Connection, queue: str) -> int:
+        rows = db.execute(
+            "select id from queue where exchange = ? and name = ? and not hidden", (self._exchange, queue)
+        ).fetchall()
+        if not rows:
+            raise NotFound(
+                f"there is no queue {queue!r} in {self._store.shown}. `palermo queues` lists those there are."
+            )
+        return int(rows[0][0])
+
+    def _list_queues(self, db: sqlite3.Connection) -> list[QueueInfo]:
+        names = dict(
+            db.execute("select id, name from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
+        )
+        held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
+        selections = db.execute("select selection from holder where exchange = ?", (self._exchange,)).fetchall()
+        served = [
+            name
+            for (patterns,) in selections
+            for name in QueueSelection(tuple(json.loads(patterns))).select(names.values())
+        ]
+        pending = "select count(*) from job where queue = ? and holder is null"
+        return [
+            QueueInfo(
+                name=name,
+                pending=db.execute(pending, (number,)).fetchone()[0],
+                in_progress=held.get(number, 0),
+                workers=served.count(name),
+            )
+            for number, name in sorted(names.items(), key=lambda item: item[1])
+        ]
+
+
+def _batch(messages: Iterable[Message]) -> list[tuple[str, Row]]:
+    """The next messages, as rows."""
+    batch: list[tuple[str, Row]] = []
+    size = 0
+    for message in islice(messages, _BATCH):
+        batch.append((message.queue, to_row(message)))
+        size += len(message.body)
+        if size >= _BATCH_BYTES:
+            break
+    return batch

@@ -1,0 +1,332 @@
+"""One worker's claim on jobs in the file."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+from palermo.broker import Delivery, WorkerInfo
+from palermo.brokers.sqlite import holders
+from palermo.brokers.sqlite.bell import Bell
+from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
+from palermo.brokers.sqlite.store import Store, Work
+from palermo.core.lifecycle import Ack, Fail, Release, Settlement
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import FAILED_QUEUE
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
+
+T = TypeVar("T")
+
+#: How often we say what we do, and look whether others still live: within a second both must be known.
+TICK = 0.25
+
+#: SQLite functions take 127 arguments; more queues than this are nested.
+_QUEUES_PER_CALL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What proves that a job is ours: given back and claimed again, it is another claim."""
+
+    job: int
+    claims: int
+
+
+class SqliteConsumer:
+    """Takes jobs for the slots of one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        bell: Bell,
+        *,
+        directory: str,
+        lock: holders.Lock,
+        holder: int,
+        exchange: str,
+        selection: QueueSelection,
+        report: Callable[[], WorkerInfo],
+        reported: WorkerInfo,
+    ) -> None:
+        self._store = store
+        self._bell = bell
+        self._directory = directory
+        self._lock = lock
+        self._holder = holder
+        self._exchange = exchange
+        self._selection = selection
+        self._report = report
+        self._reported = reported
+        #: The claim of each slot that has an unsettled delivery.
+        self._held: dict[int, Claim] = {}
+        #: Done, but not yet taken out of the file: the next claim does both at once.
+        self._done: list[Claim] = []
+        self._flushing: asyncio.Task[None] | None = None
+        #: Calls that wait for a job, and calls that wait for their slot to be free.
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._blocked: deque[asyncio.Future[None]] = deque()
+        #: The queues to serve, by number, in order of priority; as of the queue table's state `_known`.
+        self._queues: dict[int, str] = {}
+        self._known: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lost: BrokerError | None = None
+        self._ticking = self._loop.create_task(self._tick())
+        self._ticking.add_done_callback(self._ticked)
+
+    async def receive(self, slot: int) -> Delivery:
+        try:
+            while slot in self._held:
+                await self._sleep(self._blocked)
+            look = False
+            while True:
+                self._check()
+                delivery = await self._take(slot, look=look)
+                if delivery is not None:
+                    # One ring may stand for many jobs: each who finds one wakes the next.
+                    self._wake()
+                    return delivery
+                look = True
+                await self._wait()
+        except asyncio.CancelledError:
+            # Perhaps it was this call that had been woken.
+            self._wake()
+            raise
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+        self._check()
+        match settlement:
+            case Ack():
+                # Taken out of the file with the slot's next claim, in one transaction instead of two;
+                # or in the loop's next round, should the slot not ask for another job at once.
+                self._done.append(claim)
+                self._loop.call_soon(self._flush_soon)
+                found = True
+            case Fail(message):
+                row = to_row(message)
+
+                def fail(db: sqlite3.Connection) -> bool:
+                    if found := self._delete(db, claim):
+                        insert(db, self._exchange, FAILED_QUEUE, row)
+                    return found
+
+                found = await self._write(fail)
+            case Release():
+
+                def give_back(db: sqlite3.Connection) -> bool:
+                    return release(db, _OURS, self._key(claim)) == 1
+
+                found = await self._write(give_back)
+                self._bell.ring()
+        del self._held[delivery.slot]
+        self._wake_all(self._blocked)
+        if not found:
+            raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+
+    async def rest(self, slot: int) -> None:
+        # A job is claimed only by a receive that hands it out, so nothing is ever on its way.
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Take what is done out of the file now."""
+        if self._done and self._lost is None:
+            await self._write(lambda db: None)
+
+    async def close(self) -> None:
+        self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
+        self._ticking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._ticking
+        self._wake_all(self._waiting)
+        self._wake_all(self._blocked)
+        held, self._held = self._held, {}
+        try:
+            with contextlib.suppress(BrokerError):
+                await self._write(lambda db: holders.remove(db, self._holder))
+            if self._flushing is not None:
+                await self._flushing
+            if held:
+                self._bell.ring()
+        finally:
+            # Whatever happened above: once the lock is gone, others give back what we held.
+            self._lock.drop()
+
+    # -- taking ------------------------------------------------------------
+
+    async def _take(self, slot: int, *, look: bool) -> Delivery | None:
+        """The next job for the slot, if there is one.
+
+        With `look` we look first, since there likely is none, and looking keeps no writer waiting.
+        """
+        if look and not self._done and await self._store.read(self._find) is None:
+            return None
+        delivery = await self._write(lambda db: self._claim(db, slot))
+        if delivery is not None:
+            self._held[slot] = delivery.token
+        return delivery
+
+    def _find(self, db: sqlite3.Connection) -> int | None:
+        self._resolve(db)
+        ((found,),) = db.execute(f"select {_first(len(self._queues))}", tuple(self._queues)).fetchall()
+        return None if found is None else int(found)
+
+    def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
+        self._resolve(db)
+        rows = db.execute(
+            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
+            f" returning id, claims, queue, {COLUMNS}",
+            (self._holder, slot, *self._queues),
+        ).fetchall()
+        if not rows:
+            return None
+        number, claims, queue, *row = rows[0]
+        message = from_row(row, self._queues[queue])
+        return Delivery(message=message, slot=slot, token=Claim(number, claims), redelivered=claims > 1)
+
+    def _resolve(self, db: sqlite3.Connection) -> None:
+        """Learn which queues there are, if that has changed."""
+        ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
+        if version == self._known:
+            return
+        rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
+        known: dict[str, int] = dict(rows)
+        self._queues = {known[name]: name for name in self._selection.select(known) if name in known}
+        self._known = version
+
+    # -- writing -----------------------------------------------------------
+
+    async def _write(self, work: Work[T]) -> T:
+        """The work, and in the same transaction all that is done by now."""
+        done: tuple[Claim, ...] = ()
+
+        def delete_and_work(db: sqlite3.Connection) -> tuple[T, bool]:
+            nonlocal done
+            done = tuple(self._done)
+            deleted = [self._delete(db, claim) for claim in done]
+            return work(db), all(deleted)
+
+        result, ours = await self._store.write(delete_and_work)
+        del self._done[: len(done)]
+        if not ours:
+            self._lose(BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead."))
+        return result
+
+    def _flush_soon(self) -> None:
+        if self._done and self._flushing is None:
+            self._flushing = self._loop.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        try:
+            await self.flush()
+        except BrokerError as error:
+            self._lose(error)
+        finally:
+            self._flushing = None
+
+    def _key(self, claim: Claim) -> tuple[int, int, int]:
+        return (claim.job, self._holder, claim.claims)
+
+    def _delete(self, db: sqlite3.Connection, claim: Claim) -> bool:
+        return db.execute(f"delete from job where {_OURS}", self._key(claim)).rowcount == 1
+
+    # -- waiting, and showing that we live ---------------------------------
+
+    async def _wait(self) -> None:
+        """Until there may be a job."""
+        if not self._waiting:
+            self._bell.listen(self._wake)
+        try:
+            await self._sleep(self._waiting)
+        finally:
+            if not self._waiting:
+                self._bell.ignore(self._wake)
+
+    async def _sleep(self, among: "deque[asyncio.Future[None]]") -> None:
+        future = self._loop.create_future()
+        among.append(future)
+        try:
+            await future
+        finally:
+            if future in among:
+                among.remove(future)
+
+    def _wake(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def _wake_all(self, among: "deque[asyncio.Future[None]]") -> None:
+        while among:
+            future = among.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    async def _tick(self) -> None:
+        version = self._store.data_version()
+        while True:
+            await asyncio.sleep(TICK)
+            await self._show()
+            if await holders.bury(self._store, self._directory, but=self._holder):
+                self._bell.ring()
+            await self._store.renew()
+            # The net under the bell: a publisher may have died between its commit and its ring.
+            if (found := self._store.data_version()) != version:
+                version = found
+                self._wake()
+
+    async def _show(self) -> None:
+        """Store the worker's report, if it has changed."""
+        report = self._report()
+        if report == self._reported:
+            return
+        values = (json.dumps(report.to_plain()), self._holder)
+        changed = await self._store.write(
+            lambda db: db.execute("update holder set report = ? where id = ?", values).rowcount
+        )
+        if not changed:
+            raise BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead.")
+        self._reported = report
+
+    def _ticked(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        match task.exception():
+            case BrokerError() as error:
+                self._lose(error)
+            case error:
+                self._lose(BrokerUnavailable(f"{self._store.shown}: this worker can no longer show itself: {error!r}"))
+
+    def _lose(self, error: BrokerError) -> None:
+        """The session is lost; all that wait learn it."""
+        self._lost = self._lost or error
+        self._wake_all(self._waiting)
+        self._wake_all(self._blocked)
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise type(self._lost)(str(self._lost))
+
+
+#: The condition that a claim still stands.
+_OURS = "id = ? and holder = ? and claims = ?"
+
+
+@cache
+def _first(queues: int) -> str:
+    """SQL for the oldest job in the first of so many queues that has one; coalesce looks no further than it must."""
+    one = "(select id from job where queue = ? and holder is null order by id limit 1)"
+    groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
+    return _coalesce([_coalesce([one] * size) for size in groups])
+
+
+def _coalesce(parts: list[str]) -> str:
+    return f"coalesce({', '.join([*parts, 'null', 'null'])})"

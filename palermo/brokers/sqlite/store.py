@@ -1,0 +1,135 @@
+"""The file and its transactions.
+
+A transaction is a plain function that runs from begin to commit without an await, so
+nothing of this process can come between. Other processes may be writing: then we wait
+our turn here, on the loop. SQLite's own busy handler blocks the thread, and under load
+it starves some processes for seconds (measured: 1.7 s); short random waits share evenly.
+"""
+
+import asyncio
+import math
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from palermo.brokers.sqlite.faults import is_busy, translated
+from palermo.errors import BrokerUnavailable, StoreInvalid
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+#: Another machine's store may be taken over when it has not been seen for this long.
+ABANDONED_AFTER = 30.0
+#: How often a session that writes renews its claim on the file.
+RENEW_EVERY = 5.0
+
+
+class Store:
+    """One connection with the file, for one loop of one process."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str, *, shown: str, machine: str, timeout: float) -> None:
+        self.path = path
+        #: The path for people.
+        self.shown = shown
+        self._connection = connection
+        self._machine = machine
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._inode: int | None = None
+        self._renewed = -math.inf
+
+    async def found(self, work: Work[T]) -> T:
+        """Like write, for the very first transaction, when there may be no tables yet."""
+        return await self._transact("begin immediate", work, publishing=False)
+
+    async def read(self, work: Work[T]) -> T:
+        """What `work` finds; all it reads is of one instant."""
+        return await self._transact("begin", work, publishing=False)
+
+    async def write(self, work: Work[T], *, publishing: bool = False) -> T:
+        """What `work` returns, once all it did is on the disk; when it raises, nothing was done."""
+        if time.monotonic() - self._renewed < RENEW_EVERY:
+            return await self._transact("begin immediate", work, publishing=publishing)
+
+        def renew_and_work(db: sqlite3.Connection) -> T:
+            self._renew(db)
+            return work(db)
+
+        return await self._transact("begin immediate", renew_and_work, publishing=publishing)
+
+    async def renew(self) -> None:
+        """Say that this machine still uses the file, unless that was said a moment ago."""
+        if time.monotonic() - self._renewed >= RENEW_EVERY:
+            await self.write(lambda db: None)
+
+    def data_version(self) -> int:
+        """A number that is another one once a different connection has changed the file."""
+        try:
+            return int(self._connection.execute("pragma data_version").fetchone()[0])
+        except sqlite3.Error:
+            return -1  # the next transaction will say what is wrong
+
+    def close(self) -> None:
+        """Close the connection, unless it is a parent process's."""
+        if os.getpid() == self._pid:
+            self._connection.close()
+
+    async def _transact(self, begin: str, work: Work[T], *, publishing: bool) -> T:
+        db = self._connection
+        deadline = 0.0
+        while True:
+            if os.getpid() != self._pid:
+                # SQLite's locks do not survive a fork; using them in both processes damages the file.
+                raise BrokerUnavailable(f"the session with {self.shown} belongs to the parent process. Open another.")
+            try:
+                db.execute(begin)
+                try:
+                    result = work(db)
+                    db.execute("commit")
+                    return result
+                except BaseException:
+                    if db.in_transaction:
+                        db.execute("rollback")
+                    raise
+            except sqlite3.Error as error:
+                now = time.monotonic()
+                deadline = deadline or now + self._timeout
+                if not is_busy(error) or now > deadline:
+                    raise translated(error, self.shown, publishing=publishing) from error
+            except (UnicodeEncodeError, OverflowError) as error:
+                raise translated(error, self.shown) from error
+            await asyncio.sleep(random.uniform(0.0002, 0.001))
+
+    def _renew(self, db: sqlite3.Connection) -> None:
+        """Keep other machines out.
+
+        WAL needs shared memory, so a file in use on two machines would be damaged.
+        """
+        self._check_file()
+        now = time.time()
+        ((machine, seen),) = db.execute(
+            "select (select value from meta where key = 'machine'), (select value from meta where key = 'seen')"
+        ).fetchall()
+        if machine not in (self._machine, "") and now - seen < ABANDONED_AFTER:
+            raise StoreInvalid(
+                f"{self.shown} is in use on another machine (seen {max(0.0, now - seen):.0f} s ago)."
+                " SQLite serves one machine; use RabbitMQ for several."
+                " If that machine is gone, or this one was just restarted, try again in half a minute."
+            )
+        db.execute("update meta set value = ? where key = 'machine'", (self._machine,))
+        db.execute("update meta set value = ? where key = 'seen'", (now,))
+        self._renewed = time.monotonic()
+
+    def _check_file(self) -> None:
+        """Notice that the file was removed or replaced: what is written to it from then on nobody would ever read."""
+        try:
+            inode = os.stat(self.path).st_ino
+        except OSError:
+            inode = -1
+        if self._inode is None:
+            self._inode = inode
+        elif inode != self._inode:
+            raise BrokerUnavailable(f"{self.shown} was removed or replaced while in use. Open it again.")

@@ -1,0 +1,108 @@
+"""`palermo enqueue`: one job by its name, from a shell."""
+
+import json
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.options import broker_options
+from palermo.cli.output import note
+from palermo.core.topology import check_job_queue
+from palermo.errors import SettingInvalid
+
+if TYPE_CHECKING:
+    from palermo.config import Settings
+
+
+@click.command()
+@click.argument("job")
+@click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
+@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else the job's own where PALERMO_IMPORTS names its code.")
+@click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
+@broker_options
+@click.pass_obj
+def enqueue(
+    run: Run, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, id: str | None
+) -> None:
+    """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id."""
+    args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
+    if queue is not None:
+        check_job_queue(queue)
+    settings = run.settings()
+    import_jobs(settings)
+    from palermo.client import Client
+
+    done = Client(settings).enqueue(known(job) or job, args, kwargs, queue=queue, id=id)
+    if not done.enqueued:
+        raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
+    if queue is None and known(job) is None:
+        note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")
+    click.echo(done.id)
+
+
+def parse_args(text: str | None) -> list[Any] | None:
+    """The JSON array behind --args. Raises click.BadParameter."""
+    value = _parsed(text, "--args")
+    if text is not None and not isinstance(value, list):
+        _refuse("--args", f"is a JSON {_kind(value)}, not an array. Write --args '[1, \"two\"]'.")
+    return value  # type: ignore[no-any-return]
+
+
+def parse_kwargs(text: str | None) -> dict[str, Any] | None:
+    """The JSON object behind --kwargs. Raises click.BadParameter."""
+    value = _parsed(text, "--kwargs")
+    if text is not None and not isinstance(value, dict):
+        _refuse("--kwargs", f"is a JSON {_kind(value)}, not an object. Write --kwargs '{{\"width\": 640}}'.")
+    return value  # type: ignore[no-any-return]
+
+
+def import_jobs(settings: "Settings") -> None:
+    """Import the modules of the setting `imports`, with the current directory importable.
+
+    Raises SettingInvalid for one that cannot be imported.
+    """
+    if not settings.imports:
+        return
+    sys.path.insert(0, "")
+    for module in settings.imports:
+        try:
+            import_module(module)
+        except Exception as error:  # what a user's module does when imported may raise anything
+            raise SettingInvalid(
+                f"module {module!r} of the setting imports cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+
+
+def known(job: str) -> Any:
+    """The job's definition if its code is imported here, else None."""
+    from palermo.jobs import registry
+
+    return registry.find(job)
+
+
+def _parsed(text: str | None, option: str) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        _refuse(option, "is nested too deep.")
+    except ValueError as error:
+        _refuse(option, f"is not JSON: {error}.")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _refuse(option: str, text: str) -> NoReturn:
+    raise click.UsageError(f"{option} {text}", click.get_current_context())
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return kinds.get(type(value), "number")

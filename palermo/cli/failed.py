@@ -1,0 +1,202 @@
+"""`palermo failed`: looking at failed jobs, running them again, throwing them away."""
+
+from typing import Any
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.enqueue import parse_args, parse_kwargs
+from palermo.cli.lists import tell_rest
+from palermo.cli.options import broker_options, filter_options, json_option, paging_options, yes_option
+from palermo.cli.output import (
+    Column,
+    ask_to_confirm,
+    confirm,
+    field,
+    print_facts,
+    print_json,
+    print_rows,
+    progress,
+)
+from palermo.cli.text import count, safe
+from palermo.core.topology import check_job_queue
+from palermo.errors import NotFound, PalermoError
+from palermo.filters import FailedFilter
+from palermo.verdicts import Taken
+
+
+@click.group()
+def failed() -> None:
+    """Look at failed jobs, requeue or discard them."""
+
+
+@failed.command("list")
+@broker_options
+@json_option
+@paging_options
+@filter_options
+@click.pass_obj
+def list_failed(run: Run, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
+    """List failed jobs, the one that failed first on top."""
+    offset = (page - 1) * limit
+    wanted = FailedFilter(**filters)
+    listing = run.inspector().failed(offset=offset, limit=limit, newest=newest, filter=wanted)
+    columns: list[Column] = [
+        field("Id"),
+        field("Queue"),
+        field("Job"),
+        ("Failed", lambda row: row["failed_at"]),
+        field("Retries"),
+        ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
+    ]
+    print_rows(listing.rows, columns, as_json=as_json, none="no failed jobs.")
+    tell_rest(len(listing.rows), listing.total, page=page)
+
+
+@failed.command("groups")
+@broker_options
+@json_option
+@filter_options
+@click.pass_obj
+def list_groups(run: Run, as_json: bool, **filters: Any) -> None:
+    """Failed jobs of one kind together: same job, same exception, same place in the code."""
+    columns: list[Column] = [
+        field("Count"),
+        field("Job"),
+        field("Last", "last_seen"),
+        field("Newest id", "id"),
+        ("Error", lambda row: f"{row['error']}: {row['message']}"),
+    ]
+    with progress("group") as show:
+        rows = run.inspector().groups(FailedFilter(**filters), progress=show)
+    print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
+
+
+@failed.command("show")
+@click.argument("id")
+@broker_options
+@json_option
+@click.pass_obj
+def show(run: Run, id: str, as_json: bool) -> None:
+    """Show all that is known about the failed job ID."""
+    row = run.inspector().failed_job(id)
+    if as_json:
+        print_json(row)
+        return
+    error = row["error"] or {"class": None, "message": None, "traceback": ""}
+    arguments = None if row["args"] is None else [*map(repr, row["args"])]
+    arguments = arguments and [*arguments, *(f"{name}={value!r}" for name, value in row["kwargs"].items())]
+    print_facts(
+        (
+            ("id", row["id"]),
+            ("job", row["job"]),
+            ("queue", row["queue"]),
+            ("arguments", arguments or row["preview"]),
+            ("content type", row["content_type"]),
+            ("created", row["created_at"]),
+            ("failed", row["failed_at"]),
+            ("retries", row["retries"]),
+            ("worker", row["worker"]),
+            ("error", error["class"]),
+            ("message", error["message"]),
+        )
+    )
+    if error["traceback"]:
+        click.echo("\n" + safe(error["traceback"].rstrip(), lines=True))
+
+
+def _selection_options(command: Any) -> Any:
+    command = click.option("--all", "every", is_flag=True, help="All of them, or all that the filters match.")(
+        filter_options(command)
+    )
+    return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
+
+
+@failed.command("requeue")
+@_selection_options
+@click.option("--args", "args_text", metavar="JSON", help="Other positional arguments, as a JSON array.")
+@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Other named arguments, as a JSON object.")
+@click.option("--to-queue", "--queue-to", "to_queue", metavar="QUEUE", help="Another queue than the one it came from.")
+@yes_option
+@broker_options
+@json_option
+@click.pass_obj
+def requeue(
+    run: Run,
+    ids: tuple[str, ...],
+    every: bool,
+    args_text: str | None,
+    kwargs_text: str | None,
+    to_queue: str | None,
+    yes: bool,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Run failed jobs again: those named, or with --all those that the filters match.
+
+    Each is stored in its queue before it leaves `failed`, so that nothing is lost if this
+    command is killed; run it again then.
+    """
+    wanted = _which(ids, every, FailedFilter(**filters))
+    args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
+    if to_queue is not None:
+        check_job_queue(to_queue)
+    errors: list[PalermoError] = []
+    with progress("requeue") as show:
+        taken = run.inspector().requeue(
+            wanted, args=args, kwargs=kwargs, queue=to_queue, progress=show, on_error=errors.append
+        )
+    _conclude("requeued", wanted, taken, errors, as_json=as_json)
+
+
+@failed.command("discard")
+@_selection_options
+@yes_option
+@broker_options
+@json_option
+@click.pass_obj
+def discard(run: Run, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
+    """Throw failed jobs away: those named, or with --all those that the filters match."""
+    wanted = _which(ids, every, FailedFilter(**filters))
+    ask_to_confirm(yes=yes)
+    inspector = run.inspector()
+    if not yes:
+        number = inspector.count_failed(wanted)
+        if number:
+            confirm(f"Throw away {count(number, 'failed job')} for good?", yes=yes)
+    errors: list[PalermoError] = []
+    with progress("discard") as show:
+        taken = inspector.discard(wanted, progress=show, on_error=errors.append)
+    _conclude("discarded", wanted, taken, errors, as_json=as_json)
+
+
+def _which(ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str, ...] | FailedFilter:
+    context = click.get_current_context()
+    if ids and every:
+        raise click.UsageError("name ids or say --all, not both", context)
+    if not ids and not every:
+        if wanted.everything:
+            raise click.UsageError("name the ids of failed jobs, or say --all", context)
+        raise click.UsageError("filters act only with --all; add it", context)
+    if ids and not wanted.everything:
+        raise click.UsageError("filters act only with --all, not with ids", context)
+    return ids or wanted
+
+
+def _conclude(
+    done: str,
+    wanted: tuple[str, ...] | FailedFilter,
+    taken: list[Taken],
+    errors: list[PalermoError],
+    *,
+    as_json: bool,
+) -> None:
+    """Print what was done, and then end as the first of what went wrong wants it."""
+    if as_json:
+        print_json([job._asdict() for job in taken])
+    elif taken or not errors:
+        click.echo(f"{done} {count(len(taken), 'job')}.")
+    if errors:
+        raise errors[0]
+    if isinstance(wanted, FailedFilter) and not wanted.everything and not taken:
+        raise NotFound(f"no failed job matches {wanted}.")

@@ -1,0 +1,78 @@
+"""`palermo queues`, `palermo jobs` and `palermo workers`: looking, which changes nothing."""
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.options import broker_options, json_option, paging_options
+from palermo.cli.output import Column, field, note, print_rows
+from palermo.cli.text import count
+from palermo.rows import Row
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def queues(run: Run, as_json: bool) -> None:
+    """List the queues: what waits, what is in progress, how many workers serve each."""
+    columns: list[Column] = [
+        field("Queue", "name"),
+        field("Pending"),
+        field("In progress", "in_progress"),
+        field("Workers"),
+        ("Paused", lambda row: "paused" if row["paused"] else ""),
+    ]
+    print_rows(run.inspector().queues(), columns, as_json=as_json, none="no queues.")
+
+
+@click.command()
+@click.argument("queue")
+@broker_options
+@json_option
+@paging_options
+@click.pass_obj
+def jobs(run: Run, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+    """List the jobs that wait in QUEUE, oldest first."""
+    listing = run.inspector().jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
+    columns: list[Column] = [
+        field("Id"),
+        field("Job"),
+        ("Created", lambda row: row["created_at"]),
+        field("Retries"),
+        ("Arguments", lambda row: row["preview"]),
+    ]
+    print_rows(listing.rows, columns, as_json=as_json, none=_none(f"jobs wait in queue {queue!r}", listing.total))
+    tell_rest(len(listing.rows), listing.total, page=page)
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def workers(run: Run, as_json: bool) -> None:
+    """List the workers that are alive, and what each of them is doing."""
+    columns: list[Column] = [
+        field("Worker", "id"),
+        field("State"),
+        field("Queues"),
+        field("Slots"),
+        field("Processed"),
+        field("Failed"),
+        ("Started", lambda row: row["started_at"]),
+        ("Running", _running),
+    ]
+    print_rows(run.inspector().workers(), columns, as_json=as_json, none="no workers.")
+
+
+def tell_rest(here: int, total: int, *, page: int) -> None:
+    """Say on stderr that there is more than this page shows."""
+    if here and here < total:
+        note(f"page {page}: {here:,} of {count(total, 'job')}. --page and --limit show others.")
+
+
+def _none(what: str, total: int) -> str:
+    return f"no {what}." if not total else f"no more {what}: {total:,} in all."
+
+
+def _running(row: Row) -> str:
+    return ", ".join(f"{job['job']} {job['id']}" for job in row["jobs"])

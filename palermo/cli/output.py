@@ -1,0 +1,167 @@
+"""How the commands print: tables, JSON, notes, progress and questions.
+
+Rows go to stdout and everything else to stderr, so that a pipe holds rows alone. On a
+terminal tables and progress are rich's; elsewhere they are plain aligned lines.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import click
+
+from palermo.broker import Swept
+from palermo.cli.text import count, one_line, shorter, shown
+from palermo.rows import Row
+
+#: A plain line of progress at most this often, in seconds.
+_EVERY = 2.0
+
+#: No cell of a plain table is wider, but for the last column's.
+_WIDTH = 60
+
+#: A column: its heading, and what it shows of a row.
+Column = tuple[str, Callable[[Row], object]]
+
+
+def field(heading: str, name: str | None = None) -> Column:
+    """The column that shows a field of the row, the heading's own in lower case unless named."""
+    key = name or heading.lower()
+    return heading, lambda row: row[key]
+
+
+def print_json(value: Any) -> None:
+    """One value as JSON: an array a row a line, so that a long one is never text as a whole."""
+    ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
+    encoder = json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False)
+    if not isinstance(value, list):
+        click.echo(encoder.encode(value))
+        return
+    separator = "["
+    for item in value:
+        click.echo(separator + "\n" + encoder.encode(item), nl=False)
+        separator = ","
+    click.echo("[]" if not value else "\n]")
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, none: str) -> None:
+    """The rows as a table, or as JSON; `none` says on stderr that there are none."""
+    if as_json:
+        print_json(list(rows))
+        return
+    if not rows:
+        note(none)
+        return
+    cells = [[shown(value(row)) for _, value in columns] for row in rows]
+    numeric = [all(isinstance(value(row), int) for row in rows) for _, value in columns]
+    headings = [heading for heading, _ in columns]
+    if is_terminal(sys.stdout):
+        _rich_table(headings, cells, numeric)
+    else:
+        _plain_table(headings, cells, numeric)
+
+
+def _rich_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading, right in zip(headings, numeric, strict=True):
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for line in cells:
+        # Text, so that brackets in a job's name are not taken for rich's markup.
+        table.add_row(*(Text(cell) for cell in line))
+    Console(highlight=False).print(table)
+
+
+def _plain_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    last = len(headings) - 1
+    lines = [
+        headings,
+        *([shorter(cell, _WIDTH) if n < last else cell for n, cell in enumerate(line)] for line in cells),
+    ]
+    widths = [max(len(line[n]) for line in lines) for n in range(len(headings))]
+    for line in lines:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(padded).rstrip())
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    click.echo(one_line(text), err=True)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at this stream."""
+    return stream.isatty()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed; ends the command unless the answer is yes.
+
+    Where nobody can be asked, `--yes` must have been given.
+    """
+    if yes:
+        return
+    ask_to_confirm(yes=yes)
+    if not click.confirm(one_line(question), err=True):
+        note("nothing done.")
+        raise click.exceptions.Exit(1)
+
+
+def ask_to_confirm(*, yes: bool) -> None:
+    """Raises click.UsageError where a question would have to be asked and nobody can be."""
+    if not yes and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        raise click.UsageError(
+            "this destroys something and there is no terminal to ask on; add --yes", click.get_current_context()
+        )
+
+
+@contextmanager
+def progress(verb: str) -> Iterator[Callable[[Swept], None]]:
+    """Shows how far a sweep is, on stderr: a bar on a terminal, a line now and then elsewhere."""
+    if is_terminal(sys.stderr):
+        with _bar(verb) as show:
+            yield show
+        return
+    last = time.monotonic()
+
+    def line(swept: Swept) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            done = swept.moved + swept.removed
+            note(f"{verb}: looked at {swept.seen:,} of {count(swept.total, 'job')}, took {done:,}")
+
+    yield line
+
+
+@contextmanager
+def _bar(verb: str) -> Iterator[Callable[[Swept], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(verb, total=None)
+
+        def show(swept: Swept) -> None:
+            bars.update(task, completed=swept.seen, total=swept.total)
+
+        yield show
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one a line, aligned."""
+    lines = [(name, shown(value)) for name, value in facts if value is not None]
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, value in lines:
+        click.echo(f"{name.ljust(width)}  {value}".rstrip())

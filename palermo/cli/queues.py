@@ -1,0 +1,74 @@
+"""`palermo purge`, `palermo delete` and `palermo dequeue`: taking waiting jobs away."""
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
+from palermo.cli.options import broker_options, yes_option
+from palermo.cli.output import ask_to_confirm, confirm, progress
+from palermo.cli.text import count, safe
+from palermo.core.topology import check_job_queue, check_queue_name
+from palermo.errors import NotFound
+
+
+@click.command()
+@click.argument("queue")
+@yes_option
+@broker_options
+@click.pass_obj
+def purge(run: Run, queue: str, yes: bool) -> None:
+    """Remove all jobs that wait in QUEUE; what a worker holds is left to it."""
+    check_queue_name(queue)
+    ask_to_confirm(yes=yes)
+    inspector = run.inspector()
+    if not yes:
+        confirm(f"Remove {count(inspector.size(queue), 'waiting job')} from queue {queue!r} for good?", yes=yes)
+    removed = inspector.purge(queue)
+    click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
+
+
+@click.command()
+@click.argument("queue")
+@yes_option
+@broker_options
+@click.pass_obj
+def delete(run: Run, queue: str, yes: bool) -> None:
+    """Remove QUEUE and the jobs that wait in it. A publisher or worker that needs it makes it again."""
+    check_queue_name(queue)
+    ask_to_confirm(yes=yes)
+    inspector = run.inspector()
+    if not yes:
+        waiting = count(inspector.size(queue), "waiting job")
+        confirm(f"Remove queue {queue!r} with {waiting} for good?", yes=yes)
+    removed = inspector.delete_queue(queue)
+    click.echo(f"removed queue {safe(queue)} with {count(removed, 'job')}.")
+
+
+@click.command()
+@click.argument("job")
+@click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
+@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
+@click.option("-q", "--queue", metavar="QUEUE", help="The queue to take them from.")
+@yes_option
+@broker_options
+@click.pass_obj
+def dequeue(
+    run: Run, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, yes: bool
+) -> None:
+    """Take waiting jobs named JOB out of their queue: all of them, or those with exactly these arguments."""
+    args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
+    ask_to_confirm(yes=yes)
+    if queue is not None:
+        check_job_queue(queue)
+    import_jobs(run.settings())
+    inspector = run.inspector()
+    queue = queue or inspector.queue_of(job)
+    if not yes:
+        waiting = inspector.count_jobs(job, args, kwargs, queue=queue)
+        if waiting:
+            confirm(f"Remove {count(waiting, 'waiting job')} {job} from queue {queue!r} for good?", yes=yes)
+    with progress("dequeue") as show:
+        removed = inspector.dequeue(job, args, kwargs, queue=queue, progress=show)
+    click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
+    if not removed:
+        raise NotFound(f"no such job {job} waits in queue {queue!r}.")

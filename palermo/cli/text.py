@@ -1,0 +1,45 @@
+"""Text from jobs, made safe to print: a job's name or error must not be able to drive a terminal."""
+
+import re
+
+#: C0 and C1 controls, DEL, lone surrogates, line and paragraph separators, and the marks that turn text round.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_NEWLINES = re.compile(r"\s*[\r\n]+\s*")
+
+
+def safe(text: str, *, lines: bool = False) -> str:
+    """The text with control characters written as escapes; with `lines` newlines and tabs stay."""
+    return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
+
+
+def one_line(text: str) -> str:
+    """The text on one line, safe to print."""
+    return safe(_NEWLINES.sub(" ", text.strip()))
+
+
+def shown(value: object) -> str:
+    """A cell of a table: nothing for None, and text on one line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return ", ".join(shown(item) for item in value)
+        case _:
+            return one_line(str(value))
+
+
+def shorter(text: str, width: int) -> str:
+    """The text cut to a width, with "…" where something is missing."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`, `50,000 jobs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -1,0 +1,253 @@
+"""Hooks: user code that runs around jobs and in the life of a worker.
+
+HOOKS is the catalogue, and docs/hooks.md is checked against it. A function is a hook by
+its name: it starts with one of the catalogue's names, as in Resque (`before_process`,
+`before_process_open_database`). Where several apply, the order is: those registered with
+`@palermo.hook` first, then the job's own; each group by name. Hooks are plain functions; those
+that a slot calls once per run may be coroutine functions too.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from palermo.core.failure import Failure
+from palermo.errors import OptionInvalid
+
+if TYPE_CHECKING:
+    from palermo.registry import JobDefinition
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_JOB = "the job's own (a global one gets the JobDefinition before them)"
+_WORKER = "a WorkerContext"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRow:
+    """One line of the catalogue."""
+
+    name: str
+    #: Where it runs: "caller" (the process that enqueues or dequeues), "slot" (the child that runs
+    #: jobs), "template" (the child that has imported the jobs and forks the slots).
+    process: str
+    #: What it is called with.
+    arguments: str
+    #: What it means when it returns False.
+    on_false: str
+    #: What happens when it raises.
+    on_raise: str
+
+    @property
+    def for_jobs(self) -> bool:
+        """Whether it belongs to a job, and not to the life of a worker."""
+        return self.arguments != _WORKER
+
+
+def _row(name: str, process: str, arguments: str, on_false: str, on_raise: str) -> HookRow:
+    return HookRow(name=name, process=process, arguments=arguments, on_false=on_false, on_raise=on_raise)
+
+
+_NOTHING = "nothing"
+_LOGGED = "logged; the worker goes on"
+_FAILS = "the job fails with that error"
+
+HOOKS: tuple[HookRow, ...] = (
+    _row("before_enqueue", "caller", _JOB, "not enqueued", "DontEnqueue: as False; else the caller gets it instead"),
+    _row("after_enqueue", "caller", _JOB, _NOTHING, "the caller gets it; the job is enqueued all the same"),
+    _row("before_process", "slot", _JOB, "skipped, no failure", f"DontProcess: as False; else {_FAILS}"),
+    _row("around_process", "slot", _JOB, _NOTHING, f"DontProcess before the yield: skipped, no failure; else {_FAILS}"),
+    _row("after_process", "slot", _JOB, _NOTHING, _FAILS),
+    _row("on_failure", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
+    _row("before_dequeue", "caller", _JOB, "not dequeued", "the caller gets it, nothing is dequeued"),
+    _row("after_dequeue", "caller", _JOB, _NOTHING, "the caller gets it; the jobs are gone all the same"),
+    _row("before_first_fork", "template", _WORKER, _NOTHING, "the worker does not start"),
+    _row("before_fork", "template", _WORKER, _NOTHING, _LOGGED),
+    _row("after_fork", "slot", _WORKER, _NOTHING, _LOGGED),
+    _row("queue_empty", "template", _WORKER, _NOTHING, _LOGGED),
+    _row("before_pause", "template", _WORKER, _NOTHING, _LOGGED),
+    _row("after_pause", "template", _WORKER, _NOTHING, _LOGGED),
+    _row("shutdown", "template", _WORKER, _NOTHING, _LOGGED),
+)
+
+JOB_HOOKS = tuple(row.name for row in HOOKS if row.for_jobs)
+WORKER_HOOKS = tuple(row.name for row in HOOKS if not row.for_jobs)
+
+#: Those that may be coroutine functions.
+AWAITED = ("before_process", "after_process", "on_failure")
+
+
+class DontEnqueue(Exception):
+    """Raised by a before_enqueue hook: the job is not enqueued, and nobody is told it went wrong."""
+
+
+class DontProcess(Exception):
+    """Raised by a before_process hook: the job is skipped and counts as done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """What a worker hook is told."""
+
+    #: `pid:<pid>@<host>`.
+    id: str
+    #: The worker's parent.
+    pid: int
+    host: str
+    queues: tuple[str, ...]
+
+
+def kind_of(name: str, kinds: Sequence[str] = JOB_HOOKS + WORKER_HOOKS) -> str | None:
+    """Which hook a function of this name is; None for none."""
+    return next((kind for kind in kinds if name == kind or name.startswith(kind + "_")), None)
+
+
+class Hooks:
+    """Functions registered as hooks, found again by kind."""
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self._kinds = tuple(kinds)
+        self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._sorted: dict[str, tuple[Callable[..., Any], ...]] = {}
+
+    def add(self, function: F) -> F:
+        """Register a function by its name; a reload of its module replaces it.
+
+        Raises OptionInvalid for a name that is no hook's, and for a coroutine function where none is awaited.
+        """
+        name = getattr(function, "__name__", "")
+        check_hook(name, function, self._kinds)
+        qualified = getattr(function, "__qualname__", name)
+        self._functions[function.__module__, qualified] = function
+        self._sorted = {}
+        return function
+
+    def remove(self, function: Callable[..., Any]) -> None:
+        """Forget a function; nothing happens if it is not there."""
+        self._functions = {key: value for key, value in self._functions.items() if value is not function}
+        self._sorted = {}
+
+    def of(self, kind: str) -> tuple[Callable[..., Any], ...]:
+        """The functions of one kind, by name."""
+        found = self._sorted.get(kind)
+        if found is None:
+            named = [(f.__name__, f) for f in self._functions.values() if kind_of(f.__name__, self._kinds) == kind]
+            found = tuple(function for _, function in sorted(named, key=lambda pair: pair[0]))
+            self._sorted[kind] = found
+        return found
+
+
+def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
+    """Raise OptionInvalid for what cannot be a hook of these kinds."""
+    kind = kind_of(name, kinds)
+    if kind is None:
+        raise OptionInvalid(f"{name!r} is no hook: its name must start with one of {', '.join(kinds)}.")
+    if inspect.isasyncgenfunction(function) or (inspect.iscoroutinefunction(function) and kind not in AWAITED):
+        raise OptionInvalid(f"hook {name!r} is a coroutine function; only {', '.join(AWAITED)} may be.")
+
+
+#: What `@palermo.hook` registers.
+registered = Hooks(JOB_HOOKS + WORKER_HOOKS)
+
+
+def hook(function: F) -> F:
+    """Register a function for all jobs, or for the life of the workers that import it, by its name.
+
+    See HOOKS for the names and what each is called with. Raises OptionInvalid for other names.
+    """
+    return registered.add(function)
+
+
+def bound(kind: str, definition: "JobDefinition", instance: object | None = None) -> tuple[Callable[..., Any], ...]:
+    """The hooks of one kind that apply to a job, global ones first, to be called with the job's own arguments.
+
+    For on_failure the error goes before these. `instance` is the object whose `process`
+    runs, so that a class's hooks and its process share state.
+    """
+    own = definition.hooks(kind, instance)
+    everywhere = registered.of(kind)
+    return (*(partial(function, definition) for function in everywhere), *own) if everywhere else own
+
+
+def permitted(
+    kind: str,
+    definition: "JobDefinition",
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instance: object | None = None,
+) -> bool:
+    """Run the hooks of a `before_…` kind; False as soon as one says no, by False, DontEnqueue or DontProcess."""
+    try:
+        return all(call(*args, **kwargs) is not False for call in bound(kind, definition, instance))
+    except (DontEnqueue, DontProcess):
+        return False
+
+
+def notify(
+    kind: str,
+    definition: "JobDefinition",
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instance: object | None = None,
+) -> None:
+    """Run the hooks of an `after_…` kind; what one raises comes out, and those behind it do not run."""
+    for call in bound(kind, definition, instance):
+        call(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReport:
+    """What a failure back end is told about a job that failed."""
+
+    id: str
+    #: Its wire name; "" if the message named none.
+    job: str
+    queue: str
+    #: The arguments for people, at most 100 characters and then "...".
+    preview: str
+    failure: Failure
+    #: The tag of the slot that ran it.
+    worker: str
+
+
+B = TypeVar("B", bound=Callable[[FailureReport], Any])
+
+_backends: dict[tuple[str, str], Callable[[FailureReport], Any]] = {}
+
+
+def failure_backend(function: B) -> B:
+    """Register a function to be told of each failed job, besides the queue `failed`.
+
+    It runs in the slot. What it raises is logged and changes nothing for the job. A reload
+    of its module replaces it.
+    """
+    if not callable(function) or isinstance(function, type):
+        raise OptionInvalid(f"{function!r} cannot be a failure back end: give a function that takes a FailureReport.")
+    name = getattr(function, "__qualname__", "") or repr(function)
+    _backends[getattr(function, "__module__", ""), name] = function
+    return function
+
+
+def failure_backends() -> tuple[Callable[[FailureReport], Any], ...]:
+    """The registered failure back ends, in the order of registration."""
+    return tuple(_backends.values())
+
+
+def log_failure(report: FailureReport) -> None:
+    """A failure back end that ships: one line per failed job in the log `palermo.failures`.
+
+    `palermo.failure_backend(palermo.hooks.log_failure)` turns it on.
+    """
+    logging.getLogger("palermo.failures").error(
+        "%s: %s id=%s job=%s queue=%s args=%r worker=%s",
+        report.failure.exception_class,
+        report.failure.message.partition("\n")[0],
+        report.id,
+        report.job,
+        report.queue,
+        report.preview,
+        report.worker,
+    )

@@ -1,0 +1,330 @@
+"""The inspector: everything that can be seen of queues, jobs and workers, and done to them, as a library.
+
+The command line and the web pages are built on this and on nothing else. Rows are those of
+palermo.rows. Looking takes no job, loses none and leaves the order as it was; what takes
+jobs away judges them in one sweep (palermo.verdicts), with bounded memory.
+
+Beside its own names the inspector has those of the original Palermo: queues_info,
+workers_info, jobs_in_queue, retry_failed_job, retry_all, purge_queue, start_worker,
+stop_worker.
+"""
+
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from palermo import hooks
+from palermo.broker import Broker, Page, Swept, Verdict
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+from palermo.core.topology import FAILED_QUEUE, check_job_queue, check_queue_name
+from palermo.dequeuing import Dequeuing
+from palermo.errors import NotFound, PalermoError
+from palermo.filters import FailedFilter
+from palermo.jobs import registry
+from palermo.registry import JobDefinition
+from palermo.rewriting import Rewriting
+from palermo.rows import Row, job_row, queue_row, worker_row
+from palermo.verdicts import (
+    Counting,
+    Discarding,
+    Finding,
+    FindingOne,
+    Grouping,
+    Requeueing,
+    Selection,
+    Taken,
+    Which,
+    sweep_failed,
+    trim,
+)
+
+if TYPE_CHECKING:
+    from palermo.client import Client
+    from palermo.worker.handle import WorkerHandle
+
+T = TypeVar("T")
+
+Progress = Callable[[Swept], None]
+
+#: Gets what would else be raised at the end of a command that did all it could.
+OnError = Callable[[PalermoError], None]
+
+#: Every failed job.
+ALL = FailedFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of rows, and how many there are in all."""
+
+    rows: list[Row]
+    total: int
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Inspector:
+    """Looks at one broker and acts on it, through a client's connection. Safe to share between threads."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    # -- looking
+
+    def queues(self) -> list[Row]:
+        """All queues by name, `failed` always among them."""
+        rows = {info.name: queue_row(info) for info in self._ask(lambda broker: broker.queues())}
+        none = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
+        rows.setdefault(FAILED_QUEUE, none)
+        return [rows[name] for name in sorted(rows)]
+
+    def workers(self) -> list[Row]:
+        """All workers that are alive, by id, with the jobs they run."""
+        return [worker_row(info) for info in self._ask(lambda broker: broker.workers())]
+
+    def jobs(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Listing:
+        """Jobs that wait in a queue, oldest first. Raises NotFound for a queue that does not exist."""
+        check_queue_name(queue)
+        page = self._browse(queue, offset=offset, limit=limit, newest=newest)
+        state = JobState.FAILED if queue == FAILED_QUEUE else JobState.PENDING
+        return Listing(self._rows(page.messages, state), page.total)
+
+    def size(self, queue: str) -> int:
+        """How many jobs wait in a queue. Raises NotFound."""
+        check_queue_name(queue)
+        for info in self._ask(lambda broker: broker.queues()):
+            if info.name == queue:
+                return info.pending
+        return self._browse(queue, limit=1).total
+
+    def peek(self, queue: str, *, start: int = 0, count: int = 1) -> list[Row]:
+        """The next jobs of a queue, from `start` on. Raises NotFound."""
+        return self.jobs(queue, offset=start, limit=count).rows
+
+    def failed(
+        self, *, offset: int = 0, limit: int = 100, newest: bool = False, filter: FailedFilter = ALL
+    ) -> Listing:
+        """Failed jobs, the one that failed first on top; of two copies of one id only the first.
+
+        A filter reads all of them; without one only the page is read.
+        """
+        if not filter.everything:
+            finding = Finding(filter, offset=offset, limit=limit, newest=newest)
+            self._sweep(finding)
+            return Listing(self._rows(finding.messages, JobState.FAILED), finding.count)
+        try:
+            page = self._browse(FAILED_QUEUE, offset=offset, limit=limit, newest=newest)
+        except NotFound:
+            return Listing([], 0)
+        unique = {message.id: message for message in reversed(page.messages)}
+        return Listing(self._rows(tuple(reversed(unique.values())), JobState.FAILED), page.total)
+
+    def failed_job(self, id: str) -> Row:
+        """One failed job. Raises NotFound."""
+        finding = FindingOne(id)
+        self._sweep(finding)
+        if finding.message is None:
+            raise no_failed_jobs([id])
+        return self._rows((finding.message,), JobState.FAILED)[0]
+
+    def count_failed(self, which: Which = ALL) -> int:
+        """How many failed jobs are meant; two copies of one id are one job."""
+        counting = Counting(Selection(which))
+        self._sweep(counting)
+        return counting.count
+
+    def groups(self, filter: FailedFilter = ALL, *, progress: Progress | None = None) -> list[Row]:
+        """Failed jobs of one kind together, the largest group first.
+
+        A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
+        """
+        grouping = Grouping(filter)
+        self._sweep(grouping, progress)
+        return grouping.rows()
+
+    # -- failed jobs
+
+    def requeue(
+        self,
+        which: Which,
+        *,
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
+        queue: str | None = None,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+    ) -> list[Taken]:
+        """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
+
+        Each is published and confirmed before it leaves `failed`, so an interruption loses
+        none; those that fail again meanwhile are not looked at. `args` and `kwargs` replace
+        their half of the arguments, `queue` the queue it came from.
+
+        Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
+        queue's name is no name, the new arguments do not fit), stop none of the others; in the
+        end NotFound, or the first reason, is raised, or given to `on_error` where that is given.
+        """
+        if queue is not None:
+            check_job_queue(queue)
+        selection = Selection(which)
+        judge = Requeueing(selection, queue=queue, rewrite=self._rewriting(args, kwargs))
+        self._sweep(judge, progress)
+        _tell(on_error, judge.refusal, _missing(selection))
+        return judge.taken
+
+    def discard(
+        self,
+        which: Which,
+        *,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+    ) -> list[Taken]:
+        """Throw failed jobs away: one id, several ids, or all that a filter matches.
+
+        For ids that are not there NotFound is raised after the others, or given to `on_error`.
+        """
+        judge = Discarding(Selection(which))
+        self._sweep(judge, progress)
+        _tell(on_error, _missing(judge.selection))
+        return judge.taken
+
+    def trim_failed(
+        self, *, max_age: float | None = None, max_count: int | None = None, now: float | None = None
+    ) -> int:
+        """Take out of `failed` what is older than `max_age` seconds and what exceeds `max_count`, oldest first.
+
+        Both default to the settings failed_max_age and failed_max_count. Returns how many were taken.
+        """
+        settings = self._client.settings
+        age = settings.failed_max_age if max_age is None else max_age
+        count = settings.failed_max_count if max_count is None else max_count
+        at = time.time() if now is None else now
+        return self._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
+
+    # -- queues
+
+    def purge(self, queue: str) -> int:
+        """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
+        check_queue_name(queue)
+        return self._ask(lambda broker: broker.purge(queue))
+
+    def delete_queue(self, queue: str) -> int:
+        """Remove a queue and the jobs that wait in it; returns how many. Raises NotFound."""
+        check_queue_name(queue)
+        return self._ask(lambda broker: broker.delete(queue))
+
+    def dequeue(
+        self,
+        job: str | JobDefinition,
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
+        *,
+        queue: str | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Take waiting jobs out of their queue: all of this name, or those with exactly these arguments.
+
+        Without `queue` it is the job's own, or the default queue where its code is not
+        imported here. Where it is, its hooks before_dequeue (which may veto) and
+        after_dequeue run, with the arguments given. Returns how many were taken.
+        """
+        name, definition = (job, registry.find(job)) if isinstance(job, str) else (job.name, job)
+        if definition is not None and not hooks.permitted("before_dequeue", definition, args or (), kwargs or {}):
+            return 0
+        judge = Dequeuing(name, args, kwargs, serializers=self._client.serializers)
+        self._sweep_queue(queue or self.queue_of(name), judge, progress)
+        if definition is not None:
+            hooks.notify("after_dequeue", definition, args or (), kwargs or {})
+        return judge.count
+
+    def count_jobs(
+        self,
+        job: str,
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
+        *,
+        queue: str | None = None,
+    ) -> int:
+        """How many waiting jobs `dequeue` would take."""
+        judge = Dequeuing(job, args, kwargs, serializers=self._client.serializers, count_only=True)
+        self._sweep_queue(queue or self.queue_of(job), judge)
+        return judge.count
+
+    def queue_of(self, job: str) -> str:
+        """The queue of a job by its name: its own where its code is imported here, else the default one."""
+        definition = registry.find(job)
+        return (definition.queue if definition else None) or self._client.settings.default_queue
+
+    # -- workers
+
+    def start_worker(self, modules: Sequence[str], **options: Any) -> "WorkerHandle":
+        """Start a worker on this broker in a process of its own; options as for `palermo.start_worker`."""
+        from palermo.worker.handle import start_worker
+
+        return start_worker(modules, settings=self._client.settings, **options)
+
+    def stop_worker(self, worker: "WorkerHandle") -> None:
+        """Stop a worker that start_worker started; returns once its running jobs have ended and it is gone."""
+        worker.stop()
+
+    queues_info = queues
+    workers_info = workers
+    jobs_in_queue = jobs
+    retry_failed_job = requeue
+    purge_queue = purge
+
+    def retry_all(self, *, progress: Progress | None = None) -> list[Taken]:
+        """Run all failed jobs again; the same as ``requeue(FailedFilter())``."""
+        return self.requeue(ALL, progress=progress)
+
+    # -- behind them
+
+    def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+        return self._client.run(question)
+
+    def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+        return self._ask(lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest))
+
+    def _sweep(self, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
+        self._ask(lambda broker: sweep_failed(broker, judge, progress))
+
+    def _sweep_queue(
+        self, queue: str, judge: Callable[[Message], Verdict], progress: Progress | None = None
+    ) -> None:
+        check_job_queue(queue)
+        self._ask(lambda broker: broker.sweep(queue, judge, progress=progress))
+
+    def _rewriting(
+        self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None
+    ) -> Callable[[Message], Message] | None:
+        if args is None and kwargs is None:
+            return None
+        return Rewriting(self._client.serializers, args, kwargs, find=registry.find)
+
+    def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
+        return [job_row(message, state, self._client.serializers) for message in messages]
+
+
+def _missing(selection: Selection) -> NotFound | None:
+    return no_failed_jobs(selection.missing) if selection.missing else None
+
+
+def no_failed_jobs(ids: Sequence[str]) -> NotFound:
+    """The error for ids that are not in `failed`."""
+    shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
+    return NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
+
+
+def _tell(on_error: OnError | None, *errors: PalermoError | None) -> None:
+    for error in errors:
+        if error is None:
+            continue
+        if on_error is None:
+            raise error
+        on_error(error)

@@ -1,0 +1,360 @@
+"""What a user writes and touches: `@palermo.job`, `enqueue`, `options`, and the job that runs now.
+
+A function becomes an object that still calls it; a class stays the class it was. Both get
+`enqueue`, whose keywords are the job's own: everything that is Palermo's goes through
+`@palermo.job(...)` and `.options(...)`. What happens behind `enqueue` is in client.py.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from palermo.errors import OptionInvalid
+from palermo.options import CALLABLE, DECLARABLE, check_options
+from palermo.registry import JobDefinition, Registry, define
+
+if TYPE_CHECKING:
+    from palermo.client import Client
+
+__all__ = [
+    "ClassJob",
+    "CurrentJob",
+    "Enqueuer",
+    "FunctionJob",
+    "Job",
+    "JobClass",
+    "JobDefinition",
+    "Registry",
+    "current_job",
+    "enter",
+    "job",
+    "registry",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K", bound="JobClass")
+
+#: The jobs that `@palermo.job` declared in this process.
+registry = Registry()
+
+#: One call's arguments for enqueue_many: positional in a tuple or list, named in a dict.
+Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that was enqueued. False in a condition if a before_enqueue hook kept it from being."""
+
+    id: str
+    queue: str
+    #: Its wire name.
+    job: str
+    enqueued: bool = True
+
+    def __bool__(self) -> bool:
+        return self.enqueued
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentJob:
+    """The job that this code runs in."""
+
+    id: str
+    queue: str
+    #: Its wire name.
+    job: str
+    #: Which run this is, from 1.
+    attempt: int
+    #: The tag of the slot that runs it, `pid:<pid>@<host>/worker-<n>`.
+    worker: str
+    #: Unix seconds; None where the publisher did not say.
+    created_at: int | None = None
+
+
+_current: ContextVar[CurrentJob | None] = ContextVar("palermo.current_job", default=None)
+
+
+def current_job() -> CurrentJob | None:
+    """The job that this code runs in; None outside of one."""
+    return _current.get()
+
+
+def enter(current: CurrentJob) -> None:
+    """For workers: make this the current job, for the rest of this context."""
+    _current.set(current)
+
+
+class HasProcess(Protocol[P]):
+    """What a class job has."""
+
+    def process(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+class Enqueuer(Generic[P]):
+    """A job with options: what `.options()` gives, and what enqueues for the decorated function or class."""
+
+    __slots__ = ("_compression", "_id", "_queue", "_serializer", "_sign", "definition")
+
+    def __init__(
+        self,
+        definition: JobDefinition,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        serializer: str | None = None,
+        compression: str | None = None,
+        sign: bool | None = None,
+    ) -> None:
+        self.definition = definition
+        self._queue = queue
+        self._id = id
+        self._serializer = serializer
+        self._compression = compression
+        self._sign = sign
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Store one job on the broker; its arguments are the job's own.
+
+        Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError,
+        BodyTooLarge, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
+        or PublishRefused.
+        """
+        return _client().enqueue(self.definition, args, kwargs, **self._options())
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]:
+        """Store many jobs, with their confirms overlapping.
+
+        Each call is a tuple or list of positional arguments, or a dict of named ones, and is
+        read as the jobs go out: they may come from a generator. Whatever is raised, the calls
+        before it may be stored.
+        """
+        if self._id is not None:
+            raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
+        return _client().enqueue_many(((self.definition, *split(call)) for call in calls), **self._options())
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for asyncio programs: waits without holding up the event loop."""
+        return await _client().enqueue_async(self.definition, args, kwargs, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "queue": self._queue,
+            "id": self._id,
+            "serializer": self._serializer,
+            "compression": self._compression,
+            "sign": self._sign,
+        }
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self._options().items() if value is not None)
+        return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
+
+
+class FunctionJob(Generic[P, R]):
+    """A decorated function: calling it calls the function, `enqueue` enqueues it."""
+
+    definition: JobDefinition
+
+    def __init__(self, definition: JobDefinition, function: Callable[P, R]) -> None:
+        self.definition = definition
+        self._function = function
+        self._enqueuer: Enqueuer[P] = Enqueuer(definition)
+        self.enqueue = self._enqueuer.enqueue
+        self.enqueue_many = self._enqueuer.enqueue_many
+        self.enqueue_async = self._enqueuer.enqueue_async
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def options(self, **options: Any) -> Enqueuer[P]:
+        """The job with other options for what is enqueued through it: queue, id, serializer, compression, sign."""
+        return bound(self.definition, options)
+
+    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Take out of the job's queue all waiting jobs with these arguments; returns how many."""
+        return _dequeue(self.definition, args, kwargs)
+
+    def hook(self, function: F) -> F:
+        """Register a hook for this job, by the function's name; it gets the job's arguments."""
+        return self.definition.own_hooks.add(function)
+
+    def __reduce__(self) -> str:
+        return self.definition.target.__qualname__  # as a function is: by where it is found
+
+    def __repr__(self) -> str:
+        return f"<palermo job {self.definition.name}>"
+
+
+class ClassJob(Protocol[P]):
+    """A decorated class, as a type checker sees it through a call of `palermo.job(...)`."""
+
+    definition: JobDefinition
+
+    def __call__(self) -> Any: ...
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]: ...
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def options(self, **options: Any) -> Enqueuer[P]: ...
+
+    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
+
+
+class JobClass:
+    """A base for class jobs that tells a type checker what the decorator adds; it does nothing else.
+
+    mypy does not look at what a class decorator returns. Either derive from this, or name
+    the plugin `palermo.mypy_plugin` in mypy's settings, which needs no base.
+    """
+
+    definition: JobDefinition
+
+    @classmethod
+    def enqueue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def enqueue_many(cls, calls: Iterable[Arguments]) -> list[Job]:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    async def enqueue_async(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def options(cls: type[HasProcess[P]], **options: Any) -> Enqueuer[P]:
+        """See FunctionJob."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def dequeue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> int:
+        """See FunctionJob."""
+        raise _undecorated(cls)
+
+
+class _OfClass:
+    """One of the attributes that a decorated class gets. A subclass is another job, and has none until decorated."""
+
+    def __init__(self, definition: JobDefinition, value: Any) -> None:
+        self._definition = definition
+        self._value = value
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if owner is not self._definition.target:
+            raise AttributeError(
+                f"class {owner.__qualname__!r} is not a job, only its base {self._definition.name!r} is."
+                " Decorate it with @palermo.job."
+            )
+        return self._value
+
+
+class JobDecorator(Protocol):
+    """What `palermo.job(...)` gives."""
+
+    @overload
+    def __call__(self, target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: type[HasProcess[P]], /) -> ClassJob[P]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> FunctionJob[P, R]: ...
+
+
+@overload
+def job(target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
+@overload
+def job(target: type[HasProcess[P]], /) -> ClassJob[P]: ...  # type: ignore[overload-overlap]
+@overload
+def job(target: Callable[P, R], /) -> FunctionJob[P, R]: ...
+@overload
+def job(
+    *,
+    queue: str | None = None,
+    name: str | None = None,
+    serializer: str | None = None,
+    compression: str | None = None,
+    sign: bool | None = None,
+    arguments: str = "",
+) -> JobDecorator: ...
+def job(target: Any = None, /, **options: Any) -> Any:
+    """Declare a function, or a class with `process`, as a job; with or without parentheses.
+
+    `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
+    how its arguments travel (settings decide where it says nothing). `arguments="one"`
+    gives it the decoded body as its single argument, as jobs from other languages want it.
+
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    """
+    check_options(options, DECLARABLE, "@palermo.job")
+    return _declare(target, options) if target is not None else lambda target: _declare(target, options)
+
+
+def bound(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any]:
+    """The job with these options for its enqueues. Raises OptionInvalid, QueueNameInvalid, IdInvalid."""
+    check_options(options, CALLABLE, ".options()")
+    return Enqueuer(definition, **options)
+
+
+def split(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], Mapping[str, Any]]:
+    """One item of enqueue_many as positional and named arguments. Raises OptionInvalid."""
+    match arguments:
+        case tuple() | list():
+            return arguments, {}
+        case Mapping():
+            return (), arguments
+        case _:
+            raise OptionInvalid(
+                f"enqueue_many got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
+                ' Give each call a tuple of positional arguments, such as ("a.png",), or a dict of named ones.'
+            )
+
+
+def _declare(target: Any, options: Mapping[str, Any]) -> Any:
+    definition = define(target, **options)
+    if not definition.is_class:
+        registry.register(definition)
+        return FunctionJob(definition, target)
+    enqueuer: Enqueuer[Any] = Enqueuer(definition)
+    added = {
+        "definition": definition,
+        "enqueue": enqueuer.enqueue,
+        "enqueue_many": enqueuer.enqueue_many,
+        "enqueue_async": enqueuer.enqueue_async,
+        "options": lambda **options: bound(definition, options),
+        "dequeue": lambda *args, **kwargs: _dequeue(definition, args, kwargs),
+    }
+    for name in added:
+        taken = vars(target).get(name)
+        if taken is not None and not isinstance(taken, _OfClass):
+            raise OptionInvalid(
+                f"class {target.__qualname__!r} has an attribute {name!r} of its own, which @palermo.job adds."
+                " Give yours another name."
+            )
+    registry.register(definition)
+    for name, value in added.items():
+        setattr(target, name, _OfClass(definition, value))
+    return target
+
+
+def _client() -> "Client":
+    from palermo.client import default_client
+
+    return default_client()
+
+
+def _dequeue(definition: JobDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    raise NotImplementedError
+
+
+def _undecorated(cls: type) -> OptionInvalid:
+    return OptionInvalid(f"class {cls.__qualname__!r} is not a job yet. Decorate it with @palermo.job.")

@@ -1,0 +1,62 @@
+"""The options of a job: which there are, which are planned, and which values they take."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from palermo.core.topology import check_id, check_job_queue
+from palermo.errors import OptionInvalid
+from palermo.registry import nearest
+
+#: What `@palermo.job` takes.
+DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments")
+#: What `.options()` takes.
+CALLABLE = ("queue", "id", "serializer", "compression", "sign")
+
+#: Options that are planned, and what they will do; refused by name until they do it.
+LATER = {
+    "retries": "automatic retries",
+    "backoff": "automatic retries",
+    "retry_on": "automatic retries",
+    "timeout": "a limit on a job's run time",
+    "expires": "jobs that lapse",
+    "delay": "delayed jobs",
+    "cron": "recurring jobs",
+    "every": "recurring jobs",
+    "tz": "recurring jobs",
+    "tenant": "fair shares between tenants",
+    "unique": "unique jobs",
+    "unique_key": "unique jobs",
+    "on_duplicate": "unique jobs",
+    "debounce": "unique jobs",
+    "limit": "limits on what runs at once",
+    "limit_key": "limits on what runs at once",
+    "rate": "limits on what runs at once",
+    "priority": "priorities within a queue",
+    "batch": "batches",
+    "keep_result": "results",
+}
+
+
+def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Raise for an option that is unknown here, not there yet, or has a value that means nothing."""
+    for name, value in options.items():
+        match name:
+            case _ if name in LATER:
+                raise OptionInvalid(f"option {name!r} is not there yet: {LATER[name]} come with a later version.")
+            case _ if name not in known:
+                raise OptionInvalid(
+                    f"{where} has no option {name!r}.{nearest(name, known)} It takes {', '.join(known)};"
+                    " the job's own arguments go to enqueue."
+                )
+            case _ if value is None:
+                pass
+            case "queue":
+                check_job_queue(value)
+            case "id":
+                check_id(value)
+            case "serializer" | "compression" if not isinstance(value, str):
+                raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
+            case "sign" if not isinstance(value, bool):
+                raise OptionInvalid(f"option sign={value!r} is neither True nor False.")
+            case "arguments" if value not in ("", "one"):
+                raise OptionInvalid(f'option arguments={value!r} means nothing; it may be "one", or left out.')

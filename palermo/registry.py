@@ -1,0 +1,251 @@
+"""The jobs a program has declared, by their wire names."""
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, get_type_hints
+
+from palermo.core.topology import DEFAULT_QUEUE
+from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
+from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
+
+MAX_JOB_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobDefinition:
+    """A job as its decorator declared it."""
+
+    #: The wire name: `package.module.QualName`, or the one given.
+    name: str
+    #: What was decorated: a function, or a class with `process`.
+    target: Callable[..., Any]
+    #: The parameters of an enqueue: the function's, or those of `process` without self.
+    signature: inspect.Signature
+    is_class: bool
+    #: None where the setting default_queue decides.
+    queue: str | None = None
+    #: "one" for a job that gets the decoded body as its single argument, whatever it is; else "".
+    arguments: str = ""
+    #: None where the setting of that name decides, here and in the next two.
+    serializer: str | None = None
+    compression: str | None = None
+    sign: bool | None = None
+    #: A function job's own hooks; a class has them as methods.
+    own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
+
+    @property
+    def one(self) -> bool:
+        """Whether the decoded body is the single argument."""
+        return self.arguments == "one"
+
+    @cached_property
+    def classes(self) -> Mapping[str, type]:
+        """Dataclasses and Enums that the annotations name, by dotted name: those a body may be decoded to."""
+        from palermo.serialization import classes_in
+
+        code = getattr(self.target, "process", None) if self.is_class else self.target
+        try:
+            hints = get_type_hints(code)
+        except Exception:
+            # A name that exists for the type checker only, or not yet: such a parameter restores nothing.
+            hints = {}
+            for parameter in self.signature.parameters.values():
+                if not isinstance(parameter.annotation, str) and parameter.annotation is not parameter.empty:
+                    hints[parameter.name] = parameter.annotation
+        return classes_in(hint for name, hint in hints.items() if name != "return")
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise ArgumentsInvalid unless the job can be called with these."""
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentsInvalid(
+                f"arguments do not fit job {self.name!r}: {error}. It takes {self.signature}."
+            ) from None
+        if self.one and (kwargs or len(args) != 1):
+            raise ArgumentsInvalid(
+                f'job {self.name!r} is declared with arguments="one": give it exactly one argument, by position.'
+            )
+
+    def instantiate(self) -> object | None:
+        """A fresh object of a class job, for one run; None for a function job."""
+        return self.target() if self.is_class else None
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], instance: object | None = None) -> Any:
+        """Run the job, on a fresh object unless given one; a coroutine function gives its coroutine."""
+        if not self.is_class:
+            return self.target(*args, **kwargs)
+        made: Any = self.target() if instance is None else instance
+        return made.process(*args, **kwargs)
+
+    def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
+        """The job's own hooks of one kind, inherited ones too, by name; to be called with the job's arguments.
+
+        Methods that need an object get `instance`, or one made for them.
+        """
+        if not self.is_class:
+            return self.own_hooks.of(kind)
+        names = self._method_hooks.get(kind)
+        if not names:
+            return ()
+        if instance is None and any(bound for _, bound in names):
+            instance = self.instantiate()
+        return tuple(getattr(instance if bound else self.target, name) for name, bound in names)
+
+    @cached_property
+    def _method_hooks(self) -> Mapping[str, tuple[tuple[str, bool], ...]]:
+        """By kind, in order: the class's hook methods, and whether they need an object."""
+        found: dict[str, list[tuple[str, bool]]] = {}
+        for name in dir(self.target):  # sorted
+            kind = kind_of(name, JOB_HOOKS)
+            raw = inspect.getattr_static(self.target, name) if kind else None
+            if kind and (callable(raw) or isinstance(raw, (staticmethod, classmethod))):
+                check_hook(name, getattr(raw, "__func__", raw), JOB_HOOKS)
+                found.setdefault(kind, []).append((name, isinstance(raw, types.FunctionType)))
+        return {kind: tuple(names) for kind, names in found.items()}
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The file and the name in it where the job was written: the same again after a reload."""
+        space = _globals(self.target)
+        return str(space.get("__file__") or space.get("__name__")), self.target.__qualname__
+
+
+class Registry:
+    """Jobs by wire name: all that this process can run."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobDefinition] = {}
+
+    def register(self, definition: JobDefinition) -> None:
+        """Add a job; the same code imported again takes its own place.
+
+        Raises JobNameTaken where other code has the name.
+        """
+        known = self._jobs.get(definition.name)
+        if known is not None and known.origin != definition.origin:
+            raise JobNameTaken(
+                f"job name {definition.name!r} is declared twice: {_place(known)} and {_place(definition)}."
+                " Give one of them another with @palermo.job(name=...)."
+            )
+        self._jobs[definition.name] = definition
+
+    def unregister(self, name: str) -> None:
+        """Forget a job; nothing happens if it is not there."""
+        self._jobs.pop(name, None)
+
+    def get(self, name: str) -> JobDefinition:
+        """The job of this name. Raises JobNotFound."""
+        try:
+            return self._jobs[name]
+        except KeyError:
+            module = name.rpartition(".")[0]
+            start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
+            raise JobNotFound(f"no job {name!r} in this worker. {start} the name in @palermo.job.") from None
+
+    def find(self, name: str) -> JobDefinition | None:
+        """The job of this name, or None."""
+        return self._jobs.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """All wire names, sorted."""
+        return tuple(sorted(self._jobs))
+
+    def queues(self, default: str = DEFAULT_QUEUE) -> tuple[str, ...]:
+        """The queues that the jobs name, sorted; `default` stands for those that name none."""
+        return tuple(sorted({definition.queue or default for definition in self._jobs.values()}))
+
+
+def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:
+    """The definition of what was decorated. Raises OptionInvalid for what cannot be a job."""
+    is_class = isinstance(target, type)
+    if not is_class and not isinstance(target, types.FunctionType):
+        raise OptionInvalid(
+            f"{target!r} cannot be a job: @palermo.job goes on a function, or on a class with a method `process`."
+        )
+    process = _process_of(target) if is_class else target
+    if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."
+        )
+    return JobDefinition(
+        name=wire_name(target) if name is None else check_job_name(name),
+        target=target,
+        signature=inspect.signature(process),
+        is_class=is_class,
+        **declared,
+    )
+
+
+def wire_name(target: Any) -> str:
+    """`package.module.QualName`; in `__main__`, by the module's real path, so that a worker that imports it agrees."""
+    module: str = target.__module__
+    if module in ("__main__", "__mp_main__"):
+        space = _globals(target)
+        spec = space.get("__spec__")
+        file = space.get("__file__")
+        if spec is not None:
+            module = spec.name
+        elif file:
+            module = str(file).replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    return f"{module}.{target.__qualname__}"
+
+
+def check_job_name(name: object) -> str:
+    """The name, if it may be a job's wire name. Raises OptionInvalid."""
+    rule = "A job's name is text of 1 to 255 bytes without blanks at the ends"
+    if not isinstance(name, str):
+        raise OptionInvalid(f"job name {name!r} is not text. {rule}.")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise OptionInvalid(f"job name {name!r} cannot be written as UTF-8. {rule}.") from None
+    if not 1 <= size <= MAX_JOB_NAME_BYTES or name != name.strip():
+        raise OptionInvalid(f"job name {name[:80]!r} ({size} bytes) cannot be used. {rule}.")
+    return name
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A blank and a question whether the closest of the known names was meant; "" if none is close."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _process_of(cls: type) -> Callable[..., Any]:
+    """What `process` is to a caller who has an object of the class."""
+    raw = inspect.getattr_static(cls, "process", None)
+    if raw is None:
+        raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`; it is what a worker calls.")
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise OptionInvalid(
+            f"class {cls.__qualname__!r} cannot be made without arguments ({error}); a worker makes one object per run."
+        ) from None
+    except ValueError:
+        pass  # a class written in C has no signature to look at
+    if isinstance(raw, (staticmethod, classmethod)):
+        found: Callable[..., Any] = getattr(cls, "process")  # noqa: B009
+        return found
+    if not isinstance(raw, types.FunctionType):
+        raise OptionInvalid(f"`process` of class {cls.__qualname__!r} is not a method.")
+    # A bound method without an object: partial() would not drop `self` from the signature by name.
+    return types.MethodType(raw, object.__new__(object))
+
+
+def _globals(target: Any) -> Mapping[str, Any]:
+    if isinstance(target, types.FunctionType):
+        return target.__globals__
+    module = sys.modules.get(target.__module__)
+    return vars(module) if module else {"__name__": target.__module__}
+
+
+def _place(definition: JobDefinition) -> str:
+    file, name = definition.origin
+    return f"{name} in {file}"

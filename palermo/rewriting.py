@@ -1,0 +1,90 @@
+"""Other arguments for a job that has failed: its body written anew, everything else as it was."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from palermo.core.message import Message
+from palermo.core.preview import preview
+from palermo.errors import DecodeError, MediaTypeUnknown, SerializationError
+from palermo.rows import arguments_of
+from palermo.serialization import MAX_DECOMPRESSED, SIGNED, Serializers, media_type
+from palermo.serializers.signed import Signed
+
+if TYPE_CHECKING:
+    from palermo.registry import JobDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """Writes other arguments into a message, in the serializer it came in.
+
+    Where that one is not safe, or not known here, JSON; a signed message is signed again.
+    None for `args` or `kwargs` leaves that half as it is.
+    """
+
+    serializers: Serializers
+    args: Sequence[object] | None
+    kwargs: Mapping[str, object] | None
+    #: The declaration of a job by its name, where its code is here: the arguments must fit it.
+    find: "Callable[[str], JobDefinition | None]"
+
+    def __call__(self, message: Message) -> Message:
+        """The message with the other arguments; same id, same headers, preview made anew.
+
+        Raises ArgumentsInvalid, EncodeError, BodyTooLarge, SignatureInvalid without a key to
+        sign with, and DecodeError if the half that stays cannot be read.
+        """
+        args, kwargs = self._merged(message)
+        definition = self.find(message.job)
+        if definition is not None:
+            definition.bind(args, kwargs)
+        encoded = self.serializers.encode(
+            args,
+            kwargs,
+            job=message.job,
+            id=message.id,
+            serializer=self._serializer(message),
+            compression=self._compression(message),
+            sign=media_type(message.content_type) == SIGNED,
+        )
+        return replace(
+            message,
+            body=encoded.body,
+            content_type=encoded.content_type,
+            content_encoding=encoded.content_encoding,
+            arguments=encoded.arguments,
+            preview=preview(args, kwargs),
+        )
+
+    def _merged(self, message: Message) -> tuple[Sequence[object], Mapping[str, object]]:
+        if self.args is not None and self.kwargs is not None:
+            return self.args, self.kwargs
+        there = arguments_of(message, self.serializers)
+        if there is None:
+            raise DecodeError(
+                f"the arguments of job {message.id} ({message.content_type}) cannot be read here, so no half of them"
+                " can be kept. Give both the positional and the named ones: --args and --kwargs."
+            )
+        return (there[0] if self.args is None else self.args, there[1] if self.kwargs is None else self.kwargs)
+
+    def _serializer(self, message: Message) -> str:
+        kind = media_type(message.content_type)
+        try:
+            if kind == SIGNED:
+                kind, _ = Signed(()).look(self._decompressed(message))
+            found = self.serializers.get(kind)
+        except SerializationError:
+            return "json"
+        return found.name if found.safe else "json"
+
+    def _compression(self, message: Message) -> str:
+        """Its compression; none where other clients wrote a charset into that property."""
+        try:
+            return self.serializers.compression(message.content_encoding).name
+        except MediaTypeUnknown:
+            return ""
+
+    def _decompressed(self, message: Message) -> bytes:
+        name = self._compression(message)
+        return self.serializers.compression(name).decompress(message.body, MAX_DECOMPRESSED) if name else message.body

@@ -1,0 +1,205 @@
+"""A message in, a result out: finding the job, reading its arguments, hooks, the call, and what it raised.
+
+This is the edge where anything may be raised: the user's code, and what serialized data
+makes of itself. Nothing but a Result comes out. It knows no processes and no pipes; it
+runs in a slot, and as well in a test.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import time
+from asyncio import base_events, runners
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palermo import hooks, jobs, registry
+from palermo.core import arguments, preview
+from palermo.core.failure import Failure, from_exception
+from palermo.core.lifecycle import Raised, Result, Succeeded
+from palermo.core.message import Message
+from palermo.errors import HeaderInvalid, JobCrashed, JobUnnamed
+from palermo.registry import JobDefinition, Registry
+from palermo.serialization import Accept, Serializers
+
+log = logging.getLogger("palermo.worker")
+
+SUCCEEDED = Succeeded()
+SKIPPED = Succeeded(skipped=True)
+
+#: Frames at the start of every traceback that are not the user's.
+_OURS = frozenset(
+    file
+    for file in (__file__, jobs.__file__, registry.__file__, hooks.__file__, contextlib.__file__, runners.__file__, base_events.__file__)
+    if file
+)
+
+
+class Executor:
+    """Runs messages one at a time, with the jobs and hooks that are registered in this process."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        serializers: Serializers,
+        accept: Accept,
+        worker: str,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._registry = registry
+        self._serializers = serializers
+        self._accept = accept
+        #: The tag of the slot, for current_job and the failure's report.
+        self._worker = worker
+        self._now = now
+
+    def run(self, message: Message) -> Result:
+        """Run the job and say how it went.
+
+        In a context of its own, so that context variables that a job sets are gone for the next one.
+        """
+        return contextvars.copy_context().run(self._run, message)
+
+    def crashed(self, message: Message, failure: Failure) -> None:
+        """Tell the hooks and failure back ends about a job whose process died under it."""
+        contextvars.copy_context().run(self._crashed, message, failure)
+
+    def _run(self, message: Message) -> Result:
+        try:
+            definition, args, kwargs = self._prepare(message)
+        except BaseException as error:
+            # No frame of ours says more than the error's own text, and none of the user's is there.
+            failure = self._failure(error.with_traceback(None))
+            self._report(message, failure, [], {})
+            return Raised(failure)
+        self._enter(message)
+        try:
+            return self._call(definition, args, kwargs)
+        except BaseException as error:  # a job that calls sys.exit() has not done its work either
+            failure = self._failure(error)
+            self._report(message, failure, args, kwargs)
+            return Raised(failure)
+
+    def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
+        """The job and the arguments it can be called with."""
+        if message.defect:
+            raise HeaderInvalid(f"{message.defect}. Mend the program that published job {message.id}.")
+        if not message.job:
+            raise JobUnnamed(
+                f"message {message.id} names no job: its header job-class is missing. Mend the program that published it."
+            )
+        definition = self._registry.get(message.job)
+        value = self._serializers.decode(message, accept=self._accept, classes=definition.classes)
+        args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
+        definition.bind(args, kwargs)
+        return definition, args, kwargs
+
+    def _enter(self, message: Message) -> None:
+        jobs.enter(
+            jobs.CurrentJob(
+                id=message.id,
+                queue=message.queue,
+                job=message.job,
+                attempt=message.attempt,
+                worker=self._worker,
+                created_at=message.created_at,
+            )
+        )
+
+    def _call(self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> Result:
+        instance = definition.instantiate()
+        try:
+            if not hooks.permitted("before_process", definition, args, kwargs, instance):
+                return SKIPPED
+            if not hooks.calls("around_process", definition, instance):
+                _finish(definition.call(args, kwargs, instance))
+            elif not self._call_within(definition, args, kwargs, instance):
+                return SKIPPED
+            hooks.notify("after_process", definition, args, kwargs, instance)
+        except BaseException as error:
+            self._on_failure(definition, error, args, kwargs, instance)
+            raise
+        return SUCCEEDED
+
+    def _call_within(
+        self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any], instance: object | None
+    ) -> bool:
+        """Run the job inside its around hooks; False if one of them skipped it."""
+        entered = False
+        try:
+            with hooks.around(definition, args, kwargs, instance):
+                entered = True
+                _finish(definition.call(args, kwargs, instance))
+        except hooks.DontProcess:
+            if entered:
+                raise
+            return False
+        return True
+
+    def _failure(self, error: BaseException) -> Failure:
+        return from_exception(error, failed_at=int(self._now()), skip=_OURS)
+
+    def _on_failure(
+        self,
+        definition: JobDefinition,
+        error: BaseException,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        instance: object | None = None,
+    ) -> None:
+        """Call the on_failure hooks. What they raise is logged: the job's own error is the one to keep."""
+        try:
+            found = hooks.calls("on_failure", definition, instance)
+        except BaseException:  # a class that cannot be made has no hooks to call, and that is what failed
+            return
+        for hook in found:
+            try:
+                hook(error, *args, **kwargs)
+            except BaseException:
+                log.exception("on_failure hook failed hook=%s job=%s", _name(hook), definition.name)
+
+    def _report(self, message: Message, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Tell the failure back ends, none of which may lose the job."""
+        backends = hooks.failure_backends()
+        if not backends:
+            return
+        report = hooks.FailureReport(
+            id=message.id,
+            job=message.job,
+            queue=message.queue,
+            preview=message.preview if message.preview is not None else preview.preview(args, kwargs),
+            failure=failure,
+            worker=self._worker,
+        )
+        for backend in backends:
+            try:
+                backend(report)
+            except BaseException:
+                log.exception("failure back end failed backend=%s id=%s", _name(backend), message.id)
+
+    def _crashed(self, message: Message, failure: Failure) -> None:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        try:
+            definition, args, kwargs = self._prepare(message)
+        except BaseException as error:
+            # It crashed before its arguments were read, or they read differently now: no hook can be called with them.
+            log.warning("on_failure hooks not called id=%s error=%r", message.id, str(error))
+        else:
+            self._enter(message)
+            self._on_failure(definition, JobCrashed(failure.message), args, kwargs)
+        self._report(message, failure, args, kwargs)
+
+
+def _finish(value: Any) -> Any:
+    """The value, or what it comes to if it is a coroutine: jobs may be `async def`."""
+    if value is not None and inspect.iscoroutine(value):
+        return asyncio.run(value)
+    return value
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,175 @@
+"""The frames between parent, template and slots: four bytes of length, big-endian, and as many bytes.
+
+What the parent writes is a pickled tuple, since nothing else writes there. What comes back
+from processes that run user code is never unpickled: SUCCESS, or a JSON object. Anything
+else is Garbage, and the process that sent it is treated as crashed.
+"""
+
+import asyncio
+import json
+import pickle
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from palermo.errors import PalermoError
+
+HEADER = 4
+
+#: The whole frame a slot sends for a job that returned: the common case costs no parsing.
+SUCCESS = b"\x00\x00\x00\x01+"
+
+#: The most a slot may send: a failure is 18 kB and its JSON at most six times that.
+MAX_REPLY = 1024 * 1024
+
+_READ = 65_536
+
+
+class Garbage(PalermoError):
+    """Bytes that are no frame, or a frame that means nothing."""
+
+
+def pack(value: tuple[Any, ...]) -> bytes:
+    """A frame from the parent."""
+    payload = pickle.dumps(value, 5)
+    return len(payload).to_bytes(HEADER, "big") + payload
+
+
+def pack_reply(value: dict[str, Any]) -> bytes:
+    """A frame to the parent."""
+    payload = json.dumps(value).encode()
+    return len(payload).to_bytes(HEADER, "big") + payload
+
+
+def unpack_reply(payload: bytes) -> dict[str, Any]:
+    """What pack_reply packed. Raises Garbage."""
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise Garbage(f"{payload[:40]!r} is not JSON") from None
+    if not isinstance(value, dict):
+        raise Garbage(f"{payload[:40]!r} is not a JSON object")
+    return value
+
+
+class Frames:
+    """Cuts a stream of bytes into the payloads of its frames."""
+
+    __slots__ = ("_data", "_limit")
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._data = bytearray()
+        self._limit = limit
+
+    @property
+    def empty(self) -> bool:
+        """Whether every byte so far belonged to a whole frame."""
+        return not self._data
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that these bytes complete. Raises Garbage for a frame above the limit."""
+        self._data += data
+        found: list[bytes] = []
+        start = 0
+        while len(self._data) - start >= HEADER:
+            size = int.from_bytes(self._data[start : start + HEADER], "big")
+            if self._limit is not None and size > self._limit:
+                raise Garbage(f"a frame of {size} bytes")
+            end = start + HEADER + size
+            if len(self._data) < end:
+                break
+            found.append(bytes(self._data[start + HEADER : end]))
+            start = end
+        del self._data[:start]
+        return found
+
+
+class BlockingPipe:
+    """A child's end: it has nothing to do but wait for the next frame."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._data = b""
+
+    def fileno(self) -> int:
+        """The descriptor, to wait for."""
+        return self._socket.fileno()
+
+    def read(self) -> tuple[Any, ...] | None:
+        """The next frame from the parent, or None if the parent is gone."""
+        data = self._data or self._socket.recv(_READ)
+        while len(data) < HEADER:
+            more = self._socket.recv(_READ) if data else b""
+            if not more:
+                return None
+            data += more
+        end = HEADER + int.from_bytes(data[:HEADER], "big")
+        if len(data) < end:
+            # A body of megabytes: read the rest into its place instead of gluing pieces together.
+            whole = bytearray(end)
+            whole[: len(data)] = data
+            view, filled = memoryview(whole), len(data)
+            while filled < end:
+                count = self._socket.recv_into(view[filled:])
+                if not count:
+                    return None
+                filled += count
+            self._data = b""
+            return pickle.loads(view[HEADER:])  # type: ignore[no-any-return]
+        self._data = data[end:]
+        return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
+
+    def write(self, frame: bytes) -> None:
+        """Send a whole frame."""
+        self._socket.sendall(frame)
+
+
+class SlotPipe(asyncio.Protocol):
+    """The parent's end of a slot's pair. The transport buffers what the slot has not read yet."""
+
+    def __init__(
+        self,
+        on_success: Callable[[], None],
+        on_reply: Callable[[dict[str, Any]], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._on_success = on_success
+        self._on_reply = on_reply
+        self._on_end = on_end
+        self._frames: Frames | None = None
+        self._transport: asyncio.Transport | None = None
+        self._why = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def write(self, frame: bytes) -> None:
+        """Send a whole frame; a pair that has ended says so by `on_end`, not here."""
+        assert self._transport is not None
+        self._transport.write(frame)
+
+    def data_received(self, data: bytes) -> None:
+        if data == SUCCESS and self._frames is None:
+            self._on_success()
+            return
+        frames = self._frames or Frames(MAX_REPLY)
+        try:
+            for payload in frames.feed(data):
+                if payload == SUCCESS[HEADER:]:
+                    self._on_success()
+                else:
+                    self._on_reply(unpack_reply(payload))
+        except Garbage as error:
+            self.abort(f"sent garbage: {error}")
+            return
+        self._frames = None if frames.empty else frames
+
+    def abort(self, why: str) -> None:
+        """End the pair because of what the slot did."""
+        self._why = why
+        assert self._transport is not None
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_end(self._why)

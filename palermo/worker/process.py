@@ -1,0 +1,51 @@
+"""What the worker's processes do to themselves: titles, the tie to their parent, standard streams."""
+
+import contextlib
+import ctypes
+import os
+import sys
+
+import setproctitle
+
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+
+
+def set_title(text: str) -> None:
+    """Show this in `ps` instead of the command line, which may hold a password. Costs about 1 µs."""
+    setproctitle.setproctitle(text)
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the process `parent`, which forked this one, ends in whatever way.
+
+    Linux only; elsewhere the end of file on the socket pair ends an idle child, and a
+    busy one when its job is done.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    # It may have died before the tie was made.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def own_group() -> None:
+    """Leave the terminal's foreground group, so that Ctrl-C reaches the parent alone, which decides."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+
+
+def close_stdin() -> None:
+    """Read nothing from standard input, which belongs to the terminal's user and not to jobs."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if null != 0:
+        os.close(null)
+
+
+def flush() -> None:
+    """Write out what was printed; the process may be killed, or leave without Python's own flush, at any time."""
+    for stream in (sys.stdout, sys.stderr):
+        # A job may have closed or replaced them, and the reader of a pipe may be gone.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()

@@ -1,0 +1,66 @@
+"""Process titles: what `ps` says a worker's processes are doing, at a price that a no-op job does not notice."""
+
+import time
+from collections.abc import Callable
+
+from palermo.worker.process import set_title
+
+#: Titles of single jobs that a slot may show in one second.
+_BURST = 20
+
+
+class SlotTitle:
+    """A slot's title: "idle", or the job it runs.
+
+    A slot cannot look at the clock while its job runs, so the title is set when a job
+    begins. Jobs that follow each other faster than 20 a second would do nothing but that,
+    so after 20 in one second the title says only that there are many, until the next second.
+    """
+
+    def __init__(self, slot: int, *, show: Callable[[str], None] = set_title) -> None:
+        self._prefix = f"palermo slot {slot}: "
+        self._show = show
+        self._second = 0
+        self._left = _BURST
+        self._idle = False
+        self._many = False
+
+    @property
+    def stale(self) -> bool:
+        """Whether the title names work that is over."""
+        return not self._idle
+
+    def working(self, job: str, id: str, now: float) -> None:
+        """A job begins."""
+        second = int(now)
+        if second != self._second:
+            self._second, self._left, self._many = second, _BURST, False
+        if self._left:
+            self._left -= 1
+            since = time.strftime("%H:%M:%S", time.localtime(second))
+            self._show(f"{self._prefix}{job or 'a job without a name'} {id} since {since}")
+        elif not self._many:
+            self._many = True
+            self._show(f"{self._prefix}many short jobs")
+        self._idle = False
+
+    def idle(self) -> None:
+        """Nothing to do."""
+        self._idle = True
+        self._many = False
+        self._show(f"{self._prefix}idle")
+
+
+def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
+    """The parent's title, by the worker's state."""
+    match state:
+        case "working":
+            return f"palermo worker: {busy} of {slots} slots busy"
+        case "idle":
+            return f"palermo worker: waiting for {queues}"
+        case "paused" if busy:
+            return f"palermo worker: paused, {busy} of {slots} slots busy"
+        case "stopping" if busy:
+            return f"palermo worker: stopping, {busy} of {slots} slots busy"
+        case _:
+            return f"palermo worker: {state}"

@@ -1,0 +1,86 @@
+"""Compressions, as content_encoding names them. No body grows above the limit: a bomb is an error, not a full memory."""
+
+import zlib
+from io import BytesIO
+from typing import Any, Final, NoReturn
+
+from palermo.errors import BodyTooLarge, DecodeError, MediaTypeUnknown
+
+#: Bytes read at once. Of zstd, where 4 bytes may become 128 kB, only this much is put in at once,
+#: so that a bomb overshoots the limit by 32 MB at most.
+_CHUNK: Final = 65_536
+_ZSTD_CHUNK: Final = 1_024
+
+#: What a zstd frame may ask the decoder to keep, in bytes; a power of two.
+_ZSTD_WINDOW: Final = 2**26
+
+
+class Gzip:
+    """RFC 1952, several members in a row included. Equal bytes make equal bytes: no time stamp."""
+
+    name = "gzip"
+
+    def compress(self, data: bytes) -> bytes:
+        import gzip
+
+        return gzip.compress(data, compresslevel=6, mtime=0)
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        import gzip
+
+        parts: list[bytes] = []
+        size = 0
+        try:
+            with gzip.GzipFile(fileobj=BytesIO(data)) as file:
+                while part := file.read1(_CHUNK):
+                    parts.append(part)
+                    size += len(part)
+                    if size > limit:
+                        _too_large("gzip", len(data), limit)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DecodeError(f"the body is not gzip: {error}") from error
+        return b"".join(parts)
+
+
+class Zstd:
+    """RFC 8878, one frame. Needs the package zstandard, which Palermo does not bring by itself."""
+
+    name = "zstd"
+
+    def compress(self, data: bytes) -> bytes:
+        return _zstandard().ZstdCompressor(level=3).compress(data)
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        library = _zstandard()
+        frame = library.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
+        parts: list[bytes] = []
+        size = 0
+        try:
+            for start in range(0, len(data), _ZSTD_CHUNK):
+                part = frame.decompress(data[start : start + _ZSTD_CHUNK])
+                parts.append(part)
+                size += len(part)
+                if size > limit:
+                    _too_large("zstd", len(data), limit)
+        except library.ZstdError as error:
+            raise DecodeError(f"the body is not zstd: {error}") from error
+        if not frame.eof or frame.unused_data:
+            raise DecodeError("the body is not one zstd frame: it is cut short, or something follows.")
+        return b"".join(parts)
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MediaTypeUnknown(
+            "compression 'zstd' needs the package zstandard, which is not installed: pip install 'palermo[zstd]'."
+        ) from error
+    return zstandard
+
+
+def _too_large(name: str, size: int, limit: int) -> NoReturn:
+    raise BodyTooLarge(
+        f"the body of {size:,} bytes grows above {limit:,} when its {name} is decompressed. "
+        "Store the data elsewhere and pass a reference to it."
+    )

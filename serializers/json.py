@@ -1,0 +1,90 @@
+"""JSON: the default, and what other languages write. Python's own values travel as tags.
+
+``{"$palermo": "date", "value": "2014-11-03"}`` is a date. A dict with a key of its own named
+"$palermo", or with keys that are not text, travels as a tag of pairs, so nothing is ambiguous.
+nan and inf, which JSON lacks, are tags too; the bare NaN that some programs write is refused.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from types import NoneType
+from typing import Any, Final, NoReturn
+
+from palermo.core.message import JSON
+from palermo.errors import DecodeError
+from palermo.serializers.tags import MAX_DEPTH, Format, is_plain, restored, tagged, too_deep
+
+TAG: Final = "$palermo"
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def _wrap(kind: str, value: object, name: str) -> object:
+    return {TAG: kind, "class": name, "value": value} if name else {TAG: kind, "value": value}
+
+
+_FORMAT: Final = Format(
+    name="JSON",
+    scalars=frozenset({str, int, float, bool, NoneType}),
+    keys=frozenset({str}),
+    # Python refuses to write or read a number of more than 4,300 digits, and may be set to refuse 641.
+    least=-(2**2_000),
+    most=2**2_000,
+    finite=True,
+    reserved=TAG,
+    wrap=_wrap,
+)
+
+# is_plain and tagged have looked for cycles already, and for more than these checks would find.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
+
+
+class JsonSerializer:
+    """RFC 8259 in UTF-8; a byte order mark is read over."""
+
+    name = "json"
+    media_type = JSON
+    safe = True
+
+    def dumps(self, value: object) -> bytes:
+        if is_plain(value, _FORMAT):
+            try:
+                return _ENCODER.encode(value).encode()
+            except ValueError:  # nan, a number of very many digits, or half of a surrogate pair: the walk tells which
+                pass
+        return _ENCODER.encode(tagged(value, _FORMAT)).encode()
+
+    def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
+        try:
+            text = data.removeprefix(_BOM).decode()
+            decoder = _tag_decoder(classes) if TAG in text else _PLAIN_DECODER
+            value = decoder.decode(text)
+        except RecursionError as error:
+            raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
+        except ValueError as error:
+            raise DecodeError(f"the body is not JSON: {error}") from error
+        # Only a body with that many brackets can be that deep, and few are.
+        if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
+            raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
+        return value
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise DecodeError(
+        f'the body is not JSON: {text} is no JSON value. Write null, or {{"{TAG}": "float", "value": "nan"}}.'
+    )
+
+
+_PLAIN_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _tag_decoder(classes: Mapping[str, type]) -> json.JSONDecoder:
+    return json.JSONDecoder(parse_constant=_refuse_constant, object_hook=partial(_restored, classes=classes))
+
+
+def _restored(found: dict[str, Any], *, classes: Mapping[str, type]) -> object:
+    if TAG not in found:
+        return found
+    if "value" not in found or not found.keys() <= {TAG, "class", "value"}:
+        raise DecodeError(f'the body has a "{TAG}" that is no tag of Palermo: its keys are {sorted(found)!r:.120}.')
+    return restored(found[TAG], found["value"], found.get("class"), classes)

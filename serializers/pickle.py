@@ -1,0 +1,67 @@
+"""Pickle: almost any Python value, and no protection whatever against who wrote it.
+
+Unpickling runs code that the bytes choose. So a worker refuses it until told
+``--accept pickle``, nothing unpickles in order to show, and signing is the way to
+accept it from a publisher that others can write beside.
+"""
+
+import pickle
+from collections.abc import Mapping
+from typing import Final
+
+from palermo.errors import DecodeError, EncodeError
+from palermo.serializers.tags import MAX_DEPTH, path, step
+
+#: Read by Python 3.8 and later.
+_PROTOCOL: Final = 5
+
+
+class PickleSerializer:
+    """The standard library's pickle. Classes are found by import, whatever `classes` says."""
+
+    name = "pickle"
+    media_type = "application/x-pickle"
+    safe = False
+
+    def dumps(self, value: object) -> bytes:
+        try:
+            return pickle.dumps(value, protocol=_PROTOCOL)
+        except Exception as error:  # a user's __reduce__ may raise anything
+            steps = _way_to_culprit(value)
+            raise EncodeError(f"{path(value, steps)} cannot be pickled: {type(error).__name__}: {error}") from error
+
+    def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
+        try:
+            return pickle.loads(data)
+        except Exception as error:  # the bytes choose what runs here, and it may raise anything
+            raise DecodeError(
+                f"the body cannot be unpickled: {type(error).__name__}: {error}. Classes are found by import, "
+                "so the worker must be able to import them by the names they had where the job was enqueued."
+            ) from error
+
+
+def _way_to_culprit(value: object) -> list[str]:
+    """The steps to the innermost item of lists, tuples and dicts that does not pickle by itself either."""
+    steps: list[str] = []
+    while len(steps) < MAX_DEPTH:
+        match value:
+            case dict():
+                items = list(value.items())
+            case list() | tuple():
+                items = list(enumerate(value))
+            case _:
+                break
+        bad = next(((key, item) for key, item in items if not _pickles(item)), None)
+        if bad is None:
+            break
+        steps.append(step(bad[0]))
+        value = bad[1]
+    return steps
+
+
+def _pickles(value: object) -> bool:
+    try:
+        pickle.dumps(value, protocol=_PROTOCOL)
+    except Exception:  # as above
+        return False
+    return True

@@ -1,0 +1,337 @@
+"""What JSON and msgpack lack: Python values as tags of plain ones, and back, exactly or not at all.
+
+A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class.
+How a tag looks among the bytes is the serializer's business, see Format.wrap. A subclass
+(defaultdict, namedtuple, numpy.float64) is refused: it would come back as something else.
+"""
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import Enum, Flag
+from typing import Any, Final
+from uuid import UUID
+
+from palermo.errors import DecodeError, EncodeError
+from palermo.serialization import LOOKING, Unrestored, dotted_name
+
+#: How deep lists, dicts, sets and dataclasses may lie in each other. Low enough that whoever walks
+#: a decoded value by recursion (a preview, a row) is safe from RecursionError.
+MAX_DEPTH: Final = 100
+
+_COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_NESTED: Final = frozenset({list, dict, *_COLLECTIONS.values()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What a serializer can write without a tag."""
+
+    name: str
+    #: The exact types of scalars, and of keys in a dict.
+    scalars: frozenset[type]
+    keys: frozenset[type]
+    #: The whole numbers that need no tag: at least `least` and at most `most`.
+    least: int
+    most: int
+    #: Whether nan and inf need a tag.
+    finite: bool
+    #: A key that a user's dict may not have, since it marks a tag; "" for none.
+    reserved: str
+    #: Makes a tag: kind, plain value, dotted name of a class or "".
+    wrap: Callable[[str, object, str], object]
+
+
+class _Unwritable(Exception):
+    """On its way up from the culprit, collecting the path from its end to its start."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps: list[str] = []
+
+
+def is_plain(value: object, form: Format, room: int = MAX_DEPTH) -> bool:
+    """Whether the value needs no tag, save for numbers and texts, which the encoder itself checks.
+
+    Looks at the types of a whole list or dict at once and at single values only where they nest,
+    so that it costs a fraction of the encoding.
+    """
+    kind = type(value)
+    items: Iterable[object]
+    if kind is list:
+        items = value  # type: ignore[assignment]
+    elif kind is dict:
+        if not form.keys.issuperset(map(type, value)) or form.reserved in value:  # type: ignore[call-overload, operator]
+            return False
+        items = value.values()  # type: ignore[attr-defined]
+    else:
+        return kind in form.scalars
+    kinds = set(map(type, items))
+    if kinds <= form.scalars:
+        return True
+    if not room or not kinds - form.scalars <= {list, dict}:
+        return False
+    return all(is_plain(item, form, room - 1) for item in items if type(item) in _NESTED)
+
+
+def tagged(value: object, form: Format) -> object:
+    """The value with a tag in place of all that is not plain.
+
+    Raises EncodeError, which names the path to what cannot be written.
+    """
+    try:
+        return _tagged(value, form, MAX_DEPTH)
+    except _Unwritable as error:
+        raise EncodeError(f"{path(value, error.steps[::-1])} {error.reason}") from None
+
+
+def path(value: object, steps: list[str]) -> str:
+    """How a person names a place in the arguments that `core.arguments.pack` made one value of."""
+    if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and steps:
+        text = steps[0].strip('["]') + "".join(steps[1:])
+    else:
+        text = {list: "args", dict: "kwargs"}.get(type(value), "value") + "".join(steps)
+    return text if len(text) <= 200 else f"{text[:100]} … {text[-90:]}"
+
+
+def step(key: object) -> str:
+    """One step of a path: into a list or a dict."""
+    text = f'"{key}"' if isinstance(key, str) else repr(key)
+    return f"[{text if len(text) <= 60 else text[:60] + '…'}]"
+
+
+def _tagged(value: Any, form: Format, room: int) -> object:
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind is int:
+        return value if form.least <= value <= form.most else form.wrap("int", hex(value), "")
+    if kind is float:
+        finite = not form.finite or value - value == 0
+        return value if finite else form.wrap("float", repr(value), "")
+    if kind in form.scalars:
+        return value
+    if kind in _SCALARS:
+        name, write = _SCALARS[kind]
+        return form.wrap(name, write(value), "")
+    if not room:
+        raise _Unwritable(f"is nested more than {MAX_DEPTH} deep, or contains itself; pass it in a flatter shape.")
+    if kind is list:
+        return _items(value, form, room)
+    if kind in _COLLECTIONS.values():
+        return form.wrap(kind.__name__, _items(value, form, room), "")
+    if kind is dict:
+        if form.keys.issuperset(map(type, value)) and form.reserved not in value:
+            return _fields(value, form, room)
+        return form.wrap("dict", _pairs(value, form, room), "")
+    if isinstance(value, Enum):
+        member = value.value if isinstance(value, Flag) else value.name
+        return form.wrap("enum", _tagged(member, form, room - 1), dotted_name(kind))
+    if is_dataclass(value):
+        values = {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
+        return form.wrap("dataclass", _fields(values, form, room, "."), dotted_name(kind))
+    if kind is Unrestored:
+        return form.wrap(value.kind, _tagged(value.value, form, room), value.name)
+    raise _Unwritable(_refusal(kind, form))
+
+
+def _items(values: Iterable[object], form: Format, room: int) -> list[object]:
+    written: list[object] = []
+    try:
+        for value in values:
+            written.append(_tagged(value, form, room - 1))  # noqa: PERF401 (its length is the index of the culprit)
+    except _Unwritable as error:
+        error.steps.append(step(len(written)) if isinstance(values, (list, tuple)) else "{…}")
+        raise
+    return written
+
+
+def _fields(values: Mapping[Any, object], form: Format, room: int, dot: str = "") -> dict[object, object]:
+    written: dict[object, object] = {}
+    for key, value in values.items():
+        try:
+            written[_tagged(key, form, room - 1)] = _tagged(value, form, room - 1)
+        except _Unwritable as error:
+            error.steps.append(f"{dot}{key}" if dot else step(key))
+            raise
+    return written
+
+
+def _pairs(values: Mapping[Any, object], form: Format, room: int) -> list[object]:
+    written: list[object] = []
+    for key, value in values.items():
+        try:
+            written.append([_tagged(key, form, room - 1), _tagged(value, form, room - 1)])
+        except _Unwritable as error:
+            error.steps.append(step(key))
+            raise
+    return written
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _Unwritable(
+                f"is text with a lone surrogate, {value[:40]!r}, which UTF-8 cannot hold; "
+                "pass bytes (os.fsencode for a file name)."
+            ) from None
+    return value
+
+
+def _refusal(kind: type, form: Format) -> str:
+    name = kind.__qualname__ if kind.__module__ == "builtins" else dotted_name(kind)
+    for base in (*_SCALARS, str, int, float, list, dict, *_COLLECTIONS.values()):
+        if issubclass(kind, base):
+            return f"is a {name}, which would come back as a plain {base.__name__}; pass a {base.__name__} instead."
+    return (
+        f"is a {name}, which {form.name} cannot hold. Pass plain values (text, numbers, lists, dicts, datetime, Decimal, "
+        "UUID, bytes, enums, dataclasses), or an id to find it by."
+    )
+
+
+def _write_moment(value: datetime | time) -> str:
+    """ISO 8601 with the time zone's name behind, as in RFC 9557, and [fold=1] where it is set."""
+    text = value.isoformat()
+    zone = value.tzinfo
+    if zone is not None and type(zone) is not timezone:
+        key = getattr(zone, "key", None)
+        if key is None or type(zone).__module__.partition(".")[0] not in ("zoneinfo", "_zoneinfo"):
+            raise _Unwritable(
+                f"has a time zone of {type(zone).__module__}.{type(zone).__qualname__}, which would be lost; "
+                "use datetime.timezone or zoneinfo.ZoneInfo."
+            )
+        text += f"[{key}]"
+    return f"{text}[fold=1]" if value.fold else text
+
+
+def _read_datetime(text: str) -> datetime:
+    moment, zone, fold = _parts(text)
+    value = datetime.fromisoformat(moment)
+    if zone is None:
+        return value.replace(fold=fold)
+    named = value.replace(tzinfo=zone, fold=fold)
+    # Another release of the zone's rules may disagree here; then the instant is what counts, not the wall clock.
+    return named if named.utcoffset() == value.utcoffset() else value.astimezone(zone)
+
+
+def _read_time(text: str) -> time:
+    moment, zone, fold = _parts(text)
+    value = time.fromisoformat(moment)
+    return value.replace(tzinfo=zone or value.tzinfo, fold=fold)
+
+
+def _parts(text: str) -> tuple[str, tzinfo | None, int]:
+    moment, *suffixes = text.replace("]", "").split("[")
+    zone: tzinfo | None = None
+    for suffix in suffixes:
+        if "=" not in suffix:
+            from zoneinfo import ZoneInfo  # seldom needed
+
+            zone = ZoneInfo(suffix)
+    return moment, zone, int("fold=1" in suffixes)
+
+
+def _base64(value: bytes | bytearray) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+#: Kind and how to write it, by exact type.
+_SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
+    datetime: ("datetime", _write_moment),
+    date: ("date", date.isoformat),
+    time: ("time", _write_moment),
+    timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+    Decimal: ("decimal", str),
+    UUID: ("uuid", str),
+    bytes: ("bytes", _base64),
+    bytearray: ("bytearray", _base64),
+}
+
+#: The plain type and how to read it, by kind.
+_READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
+    "datetime": (str, _read_datetime),
+    "date": (str, date.fromisoformat),
+    "time": (str, _read_time),
+    "timedelta": (list, lambda value: timedelta(*value)),
+    "decimal": (str, Decimal),
+    "uuid": (str, UUID),
+    "bytes": (str, _bytes),
+    "bytearray": (str, lambda text: bytearray(_bytes(text))),
+    "int": (str, lambda text: int(text, 16)),
+    "float": (str, float),
+    "tuple": (list, tuple),
+    "set": (list, set),
+    "frozenset": (list, frozenset),
+    "dict": (list, dict),
+}
+
+
+def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]) -> object:
+    """The value that a tag stands for. Dataclasses and enums only of `classes`; Unrestored for LOOKING.
+
+    Raises DecodeError for a tag that means nothing or names a class that was not given.
+    """
+    if kind in ("dataclass", "enum") and isinstance(name, str):
+        return _instance(str(kind), value, name, classes)
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise DecodeError(f"the body has a value of kind {kind!r:.80}, which this version of Palermo does not know.")
+    wanted, read = _READERS[kind]
+    if type(value) is wanted:
+        try:
+            return read(value)
+        except (ValueError, TypeError, ArithmeticError, LookupError, OSError):
+            pass  # OSError: a time zone's name that is a directory
+    raise DecodeError(f"the body has a {kind} that cannot be read: {value!r:.80}.")
+
+
+def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> object:
+    if classes is LOOKING:
+        return Unrestored(kind, name, value)
+    cls = classes.get(name)
+    if cls is None:
+        short = name.rpartition(".")[2]
+        raise DecodeError(
+            f"the body has a value of {name!r:.120}, which this job may not restore. Annotate the parameter with it "
+            f"(`order: {short:.60}`; `A | {short:.60}` for one of several), or register it with Serializers.register_class."
+        )
+    try:
+        if kind == "enum" and issubclass(cls, Enum):
+            return cls(value) if issubclass(cls, Flag) else cls[value]
+        if kind == "dataclass" and is_dataclass(cls) and isinstance(value, dict):
+            return _dataclass(cls, value)
+    except Exception as error:  # a user's __post_init__ may raise anything, and it is the body that does not suit it
+        raise DecodeError(
+            f"the body has a value that does not make a {name}: {type(error).__name__}: {error}"
+        ) from error
+    raise DecodeError(f"the body has a {kind} of {name!r:.120}, which is {cls.__name__} here and no {kind}.")
+
+
+def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
+    """By its constructor, so that fields added since get their defaults, and then what no constructor takes.
+
+    As with dataclasses.replace, __post_init__ runs again and should leave what it made alone.
+    """
+    computed = {each.name for each in fields(cls) if not each.init} & values.keys()
+    made = cls(**{name: value for name, value in values.items() if name not in computed})
+    for name in computed:
+        object.__setattr__(made, name, values[name])
+    return made
+
+
+def too_deep(value: object, room: int = MAX_DEPTH) -> bool:
+    """Whether lists, dicts, tuples and sets lie more than MAX_DEPTH deep in each other."""
+    if type(value) not in _NESTED:
+        return False
+    if not room:
+        return True
+    items: Iterable[object] = [*value, *value.values()] if isinstance(value, dict) else value  # type: ignore[assignment]
+    return any(too_deep(item, room - 1) for item in items if type(item) in _NESTED)

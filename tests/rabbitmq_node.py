@@ -1,0 +1,294 @@
+"""RabbitMQ nodes that belong to the tests: started, stopped and killed at will, and gone without a trace.
+
+A node has its own ports, data, cookie and epmd, listens on loopback only, loads no plugin and
+reads none of the machine's own RabbitMQ configuration, so several run at once beside each other
+and beside an installed one. Nothing here asks for root, and nothing minds it.
+"""
+
+import contextlib
+import os
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+import pika
+from pika.exceptions import AMQPError
+
+#: Seconds a node may take to answer: 5 to 8 on two idle cores, more when the tests keep them busy.
+START_WITHIN = 90.0
+_STOP_WITHIN = 30.0
+
+#: Below the ports that systems hand out for outgoing connections (32768 and up on Linux, 49152 on macOS): a node
+#: that is down for a while must find its port still free.
+_PORTS = range(12_000, 32_000)
+_given: set[int] = set()
+
+#: Where the server is when it is not on the PATH, as for a normal user on Debian. The first is Debian's real script:
+#: the one in /usr/sbin changes to the user rabbitmq, who may not write to a private folder.
+_USUAL_PLACES = ("/usr/lib/rabbitmq/bin", "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+
+#: Ends with its standard input, that is with the tests, however they end; then kills what still runs and tidies up.
+_GUARD = """
+cat >/dev/null
+for file in "$1"/groups/*; do
+    [ -e "$file" ] && kill -KILL -"${file##*/}"
+done
+rm -rf "$1"
+"""
+
+
+class NodeFailed(Exception):
+    """A node did not start, stop or obey; the text ends with what it said."""
+
+
+class Node(Protocol):
+    """A broker that a test may harm. Its data outlives everything but the end of its context."""
+
+    #: Where it listens: loopback, unless it runs in a container on another machine.
+    host: str
+    port: int
+
+    def start(self) -> None:
+        """Start, and return once it serves AMQP; nothing if it runs."""
+
+    def stop(self) -> None:
+        """Stop in good order."""
+
+    def kill9(self) -> None:
+        """End its process with SIGKILL."""
+
+    def restart(self) -> None:
+        """Stop in good order and start again on the same port and data."""
+
+    def ctl(self, *arguments: str) -> str:
+        """What `rabbitmqctl -q` with these arguments prints. Takes a second or two."""
+
+
+def url_of(node: Node, *, user: str = "guest", password: str = "guest", vhost: str = "/") -> str:
+    """The AMQP URL of a node."""
+    credentials = f"{quote(user, safe='')}:{quote(password, safe='')}"
+    return f"amqp://{credentials}@{node.host}:{node.port}/{quote(vhost, safe='')}"
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and that this process was not given before."""
+    for _ in range(1_000):
+        port = random.choice(_PORTS)
+        if port in _given:
+            continue
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            _given.add(port)
+            return port
+    raise NodeFailed("no free port from 12000 to 31999.")
+
+
+def answers(host: str, port: int, url: str) -> bool:
+    """Whether a broker lets us in there: a whole AMQP handshake, not just a port that accepts.
+
+    The first bytes are asked for by hand, since a node that boots (or a container's proxy) hangs up, and the
+    client library would log each attempt as an error.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=1) as probe:
+            probe.sendall(b"AMQP\x00\x00\x09\x01")
+            if probe.recv(1) != b"\x01":
+                return False
+        pika.BlockingConnection(pika.URLParameters(url)).close()
+    except (OSError, AMQPError):
+        return False
+    return True
+
+
+def find_server() -> Path | None:
+    """The script that starts a RabbitMQ server here, if one is installed."""
+    path = os.pathsep.join([_USUAL_PLACES[0], os.environ.get("PATH", ""), *_USUAL_PLACES[1:]])
+    found = shutil.which("rabbitmq-server", path=path)
+    return Path(found) if found else None
+
+
+def _find_epmd() -> str:
+    """Erlang's port mapper, which sits beside `erl` or in its erts folder."""
+    if found := shutil.which("epmd"):
+        return found
+    ask = "io:format('~s/erts-~s/bin/epmd', [code:root_dir(), erlang:system_info(version)]), halt()."
+    return subprocess.run(
+        ["erl", "-noshell", "-eval", ask], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    ).stdout
+
+
+class LocalNode:
+    """A node run from the installed rabbitmq-server, in a folder of its own.
+
+    In `config`, the text of a rabbitmq.conf, `{listen}` stands for the address to listen on and `{folder}` for the
+    folder in which the node finds `files`.
+    """
+
+    host = "127.0.0.1"
+
+    def __init__(self, server: Path, *, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+        self._server = server
+        self._config = config
+        self._files = files or {}
+        self.port = free_port()
+        self.name = f"palermo-{secrets.token_hex(4)}@localhost"
+        self._epmd_port = free_port()
+        self._dist_port = free_port()
+        self._node: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "LocalNode":
+        self.folder = Path(tempfile.mkdtemp(prefix="palermo-rabbitmq-"))
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            (self.folder / "groups").mkdir()
+            undo.enter_context(self._guarded())
+            self._write_files()
+            undo.enter_context(self._running_epmd())
+            undo.callback(self.kill9)
+            self.start()
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._undo.close()
+
+    def start(self) -> None:
+        """Start, and return once it serves AMQP; nothing if it runs."""
+        if self._node is not None:
+            return
+        with (self.folder / "output").open("ab") as output:
+            self._node = self._spawn([str(self._server)], output=output)
+        deadline = time.monotonic() + START_WITHIN
+        while not answers(self.host, self.port, url_of(self)):
+            if self._node.poll() is not None or time.monotonic() > deadline:
+                self.kill9()
+                raise NodeFailed(f"{self._server} did not become ready. Its last words:\n{self._last_words()}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop in good order: the Erlang machine shuts its applications down on SIGTERM, which takes about a second."""
+        if self._node is None:
+            return
+        # To the whole group, as a terminal does: the starting script waits for the machine and ignores nothing.
+        os.killpg(self._node.pid, signal.SIGTERM)
+        try:
+            self._node.wait(_STOP_WITHIN)
+            _await_group_end(self._node.pid)
+        finally:
+            self.kill9()
+
+    def kill9(self) -> None:
+        """End its process with SIGKILL; nothing if it does not run."""
+        if self._node is not None:
+            self._end(self._node)
+            self._node = None
+
+    def restart(self) -> None:
+        """Stop in good order and start again on the same port and data."""
+        self.stop()
+        self.start()
+
+    def ctl(self, *arguments: str) -> str:
+        """What `rabbitmqctl -q` with these arguments prints. Takes a second or two."""
+        command = [str(self._server.with_name("rabbitmqctl")), "-q", "-n", self.name, *arguments]
+        done = subprocess.run(
+            command, env=self._environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        if done.returncode:
+            raise NodeFailed(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        foreign = ("RABBITMQ_", "ERL_", "ERLANG_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        loopback = "-kernel inet_dist_use_interface {127,0,0,1}"
+        return inherited | {
+            "HOME": str(self.folder),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": loopback,
+            "RABBITMQ_CTL_ERL_ARGS": loopback,
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "data"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_CONF_ENV_FILE": str(self.folder / "no-such-file"),
+            "RABBITMQ_CONFIG_FILE": str(self.folder / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILES": str(self.folder / "no-such-folder" / "*.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.folder / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
+        }
+
+    def _write_files(self) -> None:
+        cookie = self.folder / ".erlang.cookie"
+        cookie.write_text(secrets.token_hex(16))
+        cookie.chmod(0o400)
+        (self.folder / "enabled_plugins").write_text("[].\n")
+        (self.folder / "advanced.config").write_text("[].\n")
+        config = self._config.replace("{listen}", self.host).replace("{folder}", str(self.folder))
+        (self.folder / "rabbitmq.conf").write_text(config + "\n")
+        for name, content in self._files.items():
+            (self.folder / name).write_bytes(content)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Leave nothing behind even if these tests are killed."""
+        command = ["sh", "-c", _GUARD, "sh", str(self.folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
+            yield
+
+    @contextlib.contextmanager
+    def _running_epmd(self) -> Iterator[None]:
+        # Ours, and in the foreground: the one that a node starts by itself outlives it.
+        epmd = self._spawn([_find_epmd(), "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+        try:
+            yield
+        finally:
+            self._end(epmd)
+
+    def _spawn(self, command: list[str], output: object = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """Start a process as the head of a group of its own: Ctrl-C is for pytest, which then ends it in order."""
+        process = subprocess.Popen(
+            command,
+            env=self._environment(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,  # type: ignore[call-overload]
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        (self.folder / "groups" / str(process.pid)).touch()
+        return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        _await_group_end(process.pid)
+        (self.folder / "groups" / str(process.pid)).unlink(missing_ok=True)
+
+    def _last_words(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")[-3_000:]
+
+
+def _await_group_end(group: int) -> None:
+    """Wait until no process of the group is left: a second machine on data still in use would refuse to start."""
+    deadline = time.monotonic() + _STOP_WITHIN
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(0.01)
+    raise NodeFailed(f"process group {group} does not end.")
