@@ -59,6 +59,10 @@ class Bell:
             raise self._link.error
         self._hand_on(channel, queues)
 
+    def ring(self) -> None:
+        """End the round, if one is on, although nothing came: there are other queues to listen to."""
+        self._rung.set()
+
     def settled(self, channel: Channel) -> None:
         """One delivery of this channel has been settled."""
         if channel not in self._unsettled:

@@ -43,6 +43,7 @@ class Channel:
 
     def __init__(self, link: "Link", raw: Any) -> None:
         self.link = link
+        #: pika's own channel.
         self.raw = raw
         #: Why it ended; None while it is open.
         self.error: PalermoError | None = None
@@ -76,28 +77,33 @@ class Channel:
             self._waiting.discard(future)
 
     async def get(self, queue: str) -> Got | None:
-        """The first message of the queue, unacknowledged; None if none waits. One call at a time."""
+        """The first message of the queue, unacknowledged; None if none waits. One call at a time.
+
+        A cancelled call first waits for its answer, and gives back what came.
+        """
         future: asyncio.Future[Got | None] = asyncio.get_running_loop().create_future()
         self._got = future
         self._waiting.add(future)
         try:
             self.raw.basic_get(queue, self._on_got)
-            return await future
+            return await asyncio.shield(future)
         except (exceptions.AMQPError, exceptions.ChannelError) as error:
             raise self.error or self.link.translated(error) from error
+        except asyncio.CancelledError:
+            await asyncio.wait({future})
+            if future.exception() is None and (got := future.result()) is not None and self.is_open:
+                self.raw.basic_nack(got.tag, requeue=True)
+            raise
         finally:
             self._waiting.discard(future)
 
     def _on_got(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        if self._got is None or self._got.done():
-            # The caller was cancelled while the message was on its way.
-            self.raw.basic_nack(method.delivery_tag, requeue=True)
-            return
-        self._got.set_result(Got(method.delivery_tag, method.redelivered, properties, body))
+        if self._got is not None:
+            fulfil(self._got, Got(method.delivery_tag, method.redelivered, properties, body))
 
     def _on_get_empty(self, _: object) -> None:
-        if self._got is not None and not self._got.done():
-            self._got.set_result(None)
+        if self._got is not None:
+            fulfil(self._got, None)
 
     def _on_close(self, _: object, reason: BaseException) -> None:
         self.code = reply_code(reason) if isinstance(reason, exceptions.ChannelClosedByBroker) else 0

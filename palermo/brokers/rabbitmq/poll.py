@@ -69,7 +69,7 @@ class PollSource:
             chosen[queue] = await self._declarer.ensure(queue)
         if list(chosen) != list(self._queues):
             self._queues = chosen
-            self._wake_one()
+            self._bell.ring()
 
     async def receive(self, slot: int) -> Delivery:
         while True:

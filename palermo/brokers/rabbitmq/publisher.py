@@ -1,6 +1,7 @@
 """Publishing that knows: every message is mandatory and confirmed, and its future says how it ended."""
 
 import asyncio
+import struct
 from typing import Any
 
 from pika import exceptions, spec
@@ -57,12 +58,14 @@ class Publisher:
         future: asyncio.Future[None] = self._loop.create_future()
         try:
             self.channel.raw.basic_publish(exchange, routing_key, body, properties, mandatory=True)
+        except (ValueError, struct.error) as error:
+            # Nothing has been written: pika encodes the whole message first.
+            future.set_exception(
+                PublishRefused(f"job {properties.message_id} has a header AMQP cannot carry: {error}.")
+            )
+            return future
         except exceptions.AMQPError as error:
             future.set_exception(self.channel.error or self.channel.link.translated(error))
-            return future
-        except (exceptions.UnsupportedAMQPFieldException, UnicodeError, OverflowError, AssertionError) as error:
-            # Nothing has been written: pika encodes the whole message first.
-            future.set_exception(PublishRefused(f"job {properties.message_id} has a header AMQP cannot carry: {error}"))
             return future
         self._published += 1
         self._pending[self._published] = _Pending(future, (routing_key, properties.message_id))

@@ -63,11 +63,11 @@ class Slot:
                 channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
                 await channel.call(channel.raw.basic_qos, prefetch_count=1)
             await self._source.declarer.ensure(self._source.queue)
-            tag = self._source.tag(self._number)
+            # Known before the call: a caller cancelled in its middle unsubscribes by it.
+            tag = self._tag = self._source.tag(self._number)
             await self._channel.call(
                 self._channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag
             )
-            self._tag = tag
 
     def _on_message(self, _: object, method: Any, properties: Any, body: bytes) -> None:
         assert self._channel is not None

@@ -11,11 +11,17 @@ range, and tests/rabbitmq/test_transport.py walks every path through them.
 
 import asyncio
 import ssl
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pika
-from pika import connection, exceptions
+from pika import connection, exceptions, frame, spec
+
+from palermo.brokers.rabbitmq.properties import Properties
+
+#: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
+_HEADER_FRAME = struct.Struct(">BHI4sQ")
 
 
 class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignore[misc]
@@ -74,6 +80,20 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             data = b"".join(self._output)
             self._output.clear()
             self._transport.write(data)
+
+    def _read_frame(self) -> tuple[int, Any]:
+        """pika's reader, but for the frame with the headers: those are read by our own field tables."""
+        data = self._frame_buffer
+        if len(data) < _HEADER_FRAME.size or data[0] != spec.FRAME_HEADER:
+            result: tuple[int, Any] = super()._read_frame()
+            return result
+        _, channel, size, _, body_size = _HEADER_FRAME.unpack_from(data)
+        end = spec.FRAME_HEADER_SIZE + size + spec.FRAME_END_SIZE
+        if end > len(data):
+            return 0, None
+        if data[end - 1] != spec.FRAME_END:
+            raise exceptions.InvalidFrameError("a header frame does not end where it says")
+        return end, frame.Header(channel, body_size, Properties().decode(data[: end - 1], _HEADER_FRAME.size))
 
     # -- asyncio.Protocol ------------------------------------------------------------------------
 

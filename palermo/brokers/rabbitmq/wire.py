@@ -6,6 +6,7 @@ from typing import Any
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.properties import Properties
 from palermo.core.message import NO_HEADERS, HeaderValue, Message, from_wire, to_headers
 
 PERSISTENT = 2
@@ -20,9 +21,9 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def to_properties(message: Message) -> spec.BasicProperties:
+def to_properties(message: Message) -> Properties:
     """The AMQP properties, headers among them, to publish the message with."""
-    properties = spec.BasicProperties(
+    properties = Properties(
         content_type=message.content_type,
         content_encoding=message.content_encoding or None,
         headers=to_headers(message),

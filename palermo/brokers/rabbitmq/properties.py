@@ -1,0 +1,78 @@
+"""The properties of an AMQP message, read and written by our own field tables (see fields.py)."""
+
+import struct
+from typing import Any
+
+from pika import spec
+
+from palermo.brokers.rabbitmq.fields import read_short, read_table, write_short, write_table
+
+_OCTET = struct.Struct(">B")
+_LONGLONG = struct.Struct(">Q")
+_FLAGS = struct.Struct(">H")
+
+#: Every property in the order of the wire, with its flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and its type.
+_LAYOUT: tuple[tuple[int, str, str], ...] = (
+    (1 << 15, "content_type", "short"),
+    (1 << 14, "content_encoding", "short"),
+    (1 << 13, "headers", "table"),
+    (1 << 12, "delivery_mode", "octet"),
+    (1 << 11, "priority", "octet"),
+    (1 << 10, "correlation_id", "short"),
+    (1 << 9, "reply_to", "short"),
+    (1 << 8, "expiration", "short"),
+    (1 << 7, "message_id", "short"),
+    (1 << 6, "timestamp", "longlong"),
+    (1 << 5, "type", "short"),
+    (1 << 4, "user_id", "short"),
+    (1 << 3, "app_id", "short"),
+    (1 << 2, "cluster_id", "short"),
+)
+
+
+class Properties(spec.BasicProperties):  # type: ignore[misc]
+    """pika's own class with another way to the wire and back."""
+
+    def encode(self) -> list[bytes]:
+        flags = 0
+        pieces: list[bytes] = [b""]
+        for flag, name, kind in _LAYOUT:
+            value = getattr(self, name)
+            if value is not None:
+                flags |= flag
+                pieces.append(_write(kind, value))
+        pieces[0] = _FLAGS.pack(flags)
+        return pieces
+
+    def decode(self, encoded: bytes, offset: int = 0) -> "Properties":
+        (flags,) = _FLAGS.unpack_from(encoded, offset)
+        offset += 2
+        for flag, name, kind in _LAYOUT:
+            if flags & flag:
+                value, offset = _read(kind, encoded, offset)
+                setattr(self, name, value)
+        return self
+
+
+def _write(kind: str, value: Any) -> bytes:
+    match kind:
+        case "short":
+            return write_short(value)
+        case "table":
+            return write_table(value)
+        case "octet":
+            return _OCTET.pack(value)
+        case _:
+            return _LONGLONG.pack(value)
+
+
+def _read(kind: str, data: bytes, offset: int) -> tuple[Any, int]:
+    match kind:
+        case "short":
+            return read_short(data, offset)
+        case "table":
+            return read_table(data, offset)
+        case "octet":
+            return data[offset], offset + 1
+        case _:
+            return _LONGLONG.unpack_from(data, offset)[0], offset + 8

@@ -1,0 +1,66 @@
+"""Broker URLs, read and printed; a password is never printed."""
+
+import pytest
+
+from palermo.core.address import parse_url
+from palermo.errors import UrlInvalid
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "user", "password", "vhost"),
+    [
+        ("amqp://guest:guest@localhost:5672/", (("localhost", 5672),), "guest", "guest", "/"),
+        ("amqp://localhost", (("localhost", 5672),), "guest", "guest", "/"),
+        ("amqp://", (("localhost", 5672),), "guest", "guest", "/"),
+        ("amqps://h", (("h", 5671),), "guest", "guest", "/"),
+        ("amqp://u:p%40ss@h1:5673,h2/shop", (("h1", 5673), ("h2", 5672)), "u", "p@ss", "shop"),
+        ("amqp://u:p@h/%2F", (("h", 5672),), "u", "p", "/"),
+        ("amqp://u@h/a%2Fb", (("h", 5672),), "u", "", "a/b"),
+        ("amqp://u:p@[::1]:5,h/v", (("::1", 5), ("h", 5672)), "u", "p", "v"),
+    ],
+)
+def test_an_amqp_url_says_this(
+    url: str, hosts: tuple[tuple[str, int], ...], user: str, password: str, vhost: str
+) -> None:
+    address = parse_url(url)
+
+    assert (address.hosts, address.username, address.password, address.vhost) == (hosts, user, password, vhost)
+
+
+def test_the_query_is_kept_for_the_client_library() -> None:
+    assert parse_url("amqp://h/?heartbeat=5&socket_timeout=2").options == (("heartbeat", "5"), ("socket_timeout", "2"))
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [("sqlite:///jobs.db", "jobs.db"), ("sqlite:////var/jobs.db", "/var/jobs.db"), ("sqlite:///:memory:", ":memory:")],
+)
+def test_a_sqlite_url_names_a_file(url: str, path: str) -> None:
+    assert parse_url(url).path == path
+    assert str(parse_url(url)) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost",
+        "sqlite://jobs.db",
+        "sqlite:///",
+        "amqp://u:secret@h:port/",
+        "amqp://u:secret@h:70000/",
+        "amqp://u:secret@h/a/b",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(UrlInvalid) as caught:
+        parse_url(url)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_a_printed_address_shows_no_password() -> None:
+    address = parse_url("amqps://u:secret@h1,h2:7/shop?x=secret")
+
+    assert str(address) == "amqps://u:***@h1:5671,h2:7/shop"
+    assert "secret" not in repr(address)

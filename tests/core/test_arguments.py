@@ -1,0 +1,75 @@
+"""Arguments as one value, and back."""
+
+import pytest
+
+from palermo.core.arguments import pack, unpack
+from palermo.core.preview import preview
+from palermo.errors import DecodeError
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [([], {}), ([1, "a"], {}), ([], {"to": "x"}), ([1], {"to": "x"}), ([{"a": 1}], {}), ([[1, 2]], {}), ([None], {})],
+)
+def test_arguments_survive_the_round_trip(args: list[object], kwargs: dict[str, object]) -> None:
+    assert unpack(*pack(args, kwargs)) == (args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("value", "args", "kwargs"),
+    [
+        (None, [], {}),
+        ([], [], {}),
+        (7, [7], {}),
+        ("x", ["x"], {}),
+        ({}, [], {}),
+        ({"a": 1}, [], {"a": 1}),
+        ({1: 2}, [{1: 2}], {}),
+    ],
+)
+def test_a_body_of_another_program_becomes_arguments_by_its_shape(
+    value: object, args: list[object], kwargs: dict[str, object]
+) -> None:
+    assert unpack(value, "") == (args, kwargs)
+
+
+@pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 7])
+def test_a_job_of_one_argument_gets_the_body_whatever_it_is(value: object) -> None:
+    assert unpack(value, "", one=True) == ([value], {})
+
+
+@pytest.mark.parametrize(
+    ("value", "header"),
+    [
+        ([1], "both"),
+        ({"args": 1}, "both"),
+        ({"args": [], "other": 1}, "both"),
+        ({"kwargs": {1: 2}}, "both"),
+        ([], "some"),
+    ],
+)
+def test_a_header_that_promises_another_shape_is_an_error(value: object, header: str) -> None:
+    with pytest.raises(DecodeError):
+        unpack(value, header)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ([], {}, ""),
+        (["x.png", 3], {"width": 640}, "'x.png', 3, width=640"),
+        ([[1, {"a": b"b"}]], {}, "[1, {'a': b'b'}]"),
+        ([list(range(500))], {}, "<list of 500>"),
+        (["x" * 200], {}, "'" + "x" * 99 + "..."),
+    ],
+)
+def test_a_preview_is_one_line_of_100_characters(args: list[object], kwargs: dict[str, object], text: str) -> None:
+    assert preview(args, kwargs) == text
+
+
+def test_a_preview_does_not_stop_at_a_value_without_a_repr() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert preview([Shy()], {}) == "<Shy>"

@@ -1,0 +1,91 @@
+"""What is kept of an error, and which errors are of one kind."""
+
+from dataclasses import replace
+
+import pytest
+
+from palermo.core.failure import Failure, cut, cut_middle, fingerprint, from_exception, place_of
+
+
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def test_an_exception_is_kept_with_class_message_and_trace() -> None:
+    failure = from_exception(raised(ValueError("too small")), failed_at=1_700)
+
+    assert (failure.exception_class, failure.message, failure.failed_at) == ("ValueError", "too small", 1_700)
+    assert failure.stack_trace.splitlines()[-1] == "ValueError: too small"
+    assert place_of(failure.stack_trace) == "test_failure.py:raised"
+
+
+def test_frames_of_the_framework_at_the_start_are_left_out() -> None:
+    failure = from_exception(raised(ValueError("x")), failed_at=0, skip=frozenset({__file__}))
+
+    assert failure.stack_trace.count("File ") == 1
+
+
+def test_an_exception_that_cannot_say_its_message_is_a_failure_all_the_same() -> None:
+    assert "cannot be read" in from_exception(raised(Silent()), failed_at=0).message
+
+
+def test_lone_surrogates_become_printable() -> None:
+    failure = from_exception(raised(ValueError("bad \udc80 name")), failed_at=0)
+
+    assert failure.message == "bad ? name"
+    failure.stack_trace.encode()
+
+
+@pytest.mark.parametrize("size", [1_000, 16_000])
+def test_a_long_trace_is_cut_in_its_middle_to_bytes(size: int) -> None:
+    text = "start\n" + "é" * 20_000 + "\nend"
+
+    shorter = cut_middle(text, size)
+
+    assert len(shorter.encode()) <= size
+    assert shorter.startswith("start")
+    assert shorter.endswith("end")
+    assert "cut" in shorter
+    assert cut_middle("short", size) == "short"
+
+
+def test_nothing_is_left_of_a_trace_cut_to_nothing_but_the_mark() -> None:
+    assert cut_middle("x" * 100, 0).strip() == "… cut …"
+
+
+def test_a_message_is_cut_to_2000_characters() -> None:
+    failure = Failure(exception_class="E", message="m" * 5_000, stack_trace="", failed_at=0)
+
+    assert len(cut(failure).message) == 2_000
+
+
+def test_failures_of_one_kind_share_a_fingerprint_whatever_their_message_and_lines() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/app/shop.py", line {}, in send\n    go()\nValueError: x'
+    one = Failure(exception_class="ValueError", message="a", stack_trace=trace.format(1), failed_at=1)
+    other_line = replace(one, message="b", stack_trace=trace.format(99))
+    other_place = replace(one, stack_trace=trace.replace("in send", "in take").format(1))
+
+    assert fingerprint("shop.send", one) == fingerprint("shop.send", other_line)
+    assert (
+        len({fingerprint("shop.send", one), fingerprint("shop.send", other_place), fingerprint("shop.take", one)}) == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace", "place"),
+    [
+        ('  File "C:\\app\\a.py", line 3, in <module>\nE', "a.py:<module>"),
+        ("java.lang.Error: x\n\tat shop.Mail.send(Mail.java:7)", "shop.Mail.send(Mail.java:7)"),
+        ("no frames", ""),
+    ],
+)
+def test_the_place_of_an_error_is_its_newest_frame(trace: str, place: str) -> None:
+    assert place_of(trace) == place

@@ -1,0 +1,164 @@
+"""Messages to headers and back: docs/wire.md, header by header."""
+
+import string
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.core.failure import Failure
+from palermo.core.message import MAX_HEADERS, Message, fit, from_wire, headers_size, to_headers
+from palermo.errors import HeadersTooLarge
+
+FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="Traceback\nValueError: no", failed_at=1_700)
+
+
+def a_message(**fields: object) -> Message:
+    return replace(Message(id="7c9e", queue="mail", job="shop.send", body=b"[1]", created_at=1_600), **fields)  # type: ignore[arg-type]
+
+
+def read(headers: dict[str, object], *, message_id: str | None = "7c9e", taken_from: str = "mail") -> Message:
+    return from_wire(
+        message_id=message_id,
+        content_type=None,
+        content_encoding=None,
+        headers=headers,
+        body=b"",
+        taken_from=taken_from,
+        new_id=lambda: "fresh",
+    )
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8"), max_size=20)
+    | st.binary(max_size=20)
+    | st.integers(0, 2**32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+    | st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-1000, max_value=1000)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+foreign = st.dictionaries(
+    st.text(string.ascii_letters + string.digits, min_size=1, max_size=20).map(lambda name: f"my-{name}"),
+    values,
+    max_size=5,
+)
+
+
+@given(
+    extra=foreign,
+    retries=st.none() | st.integers(0, 99),
+    preview=st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
+    failure=st.none() | st.just(FAILURE),
+)
+def test_a_message_comes_back_equal_from_its_headers(
+    extra: dict[str, object], retries: int | None, preview: str | None, failure: Failure | None
+) -> None:
+    message = a_message(extra=extra, retries=retries, preview=preview, failure=failure)
+
+    again = from_wire(
+        message_id=message.id,
+        content_type=message.content_type,
+        content_encoding=None,
+        headers=to_headers(message),
+        body=message.body,
+        taken_from="failed" if failure else "mail",
+        new_id=lambda: "fresh",
+    )
+
+    assert again == message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("created-at", "yesterday"),
+        ("created-at", True),
+        ("retries", 1.5),
+        ("retries", "1"),
+        ("job-class", 7),
+        ("job-class", None),
+        ("queue", ["mail"]),
+        ("preview", b"raw"),
+        ("arguments", 1),
+    ],
+)
+def test_a_known_header_of_the_wrong_type_is_named_and_kept_as_it_came(name: str, value: object) -> None:
+    message = read({"job-class": "shop.send", name: value})
+
+    assert name in message.defect
+    assert message.extra[name] == value
+
+
+def test_an_id_that_is_not_text_is_named_and_a_new_one_given() -> None:
+    message = read({"job-class": "shop.send", "id": 12}, message_id=None)
+
+    assert message.id == "fresh"
+    assert "'id'" in message.defect
+
+
+def test_the_message_id_property_wins_over_the_id_header() -> None:
+    assert read({"id": "header"}).id == "7c9e"
+    assert read({"id": "header"}, message_id=None).id == "header"
+    assert read({}, message_id=None).id == "fresh"
+
+
+def test_the_queue_it_was_taken_from_wins_except_in_failed() -> None:
+    assert read({"queue": "elsewhere"}).queue == "mail"
+    assert read({"queue": "elsewhere"}, taken_from="failed").queue == "elsewhere"
+    assert read({}, taken_from="failed").queue == "jobs"
+
+
+@pytest.mark.parametrize(
+    "name", ["x-death", "x-first-death-queue", "x-last-death-reason", "CC", "BCC", "x-delivery-count"]
+)
+def test_what_only_a_first_publication_may_carry_is_stripped(name: str) -> None:
+    assert name not in to_headers(a_message(extra={name: [{"queue": "q"}], "x-mine": 1}))
+    assert to_headers(a_message(extra={name: "x", "x-mine": 1}))["x-mine"] == 1
+
+
+def test_a_fresh_job_has_no_retries_header_and_a_failed_one_has() -> None:
+    assert "retries" not in to_headers(a_message())
+    assert to_headers(a_message(retries=0))["retries"] == 0
+    assert [a_message(retries=n).attempt for n in (None, 0, 1, 4)] == [1, 1, 2, 5]
+
+
+def test_a_failure_written_by_another_program_is_read() -> None:
+    message = read({"exception-class": "java.lang.Error", "retries": 0}, taken_from="failed")
+
+    assert message.failure == Failure(exception_class="java.lang.Error", message="", stack_trace="", failed_at=0)
+
+
+def test_a_failed_message_is_cut_until_its_headers_fit_one_frame() -> None:
+    failure = replace(FAILURE, stack_trace="é" * 8_000, message="m" * 2_000)
+    message = a_message(failure=failure, extra={"big": "x" * (MAX_HEADERS - 5_000)})
+
+    fitted = fit(message)
+
+    assert headers_size(to_headers(fitted)) <= MAX_HEADERS
+    assert fitted.extra["big"] == message.extra["big"]
+    assert fitted.failure is not None
+    assert len(fitted.failure.stack_trace) < 8_000
+
+
+def test_foreign_headers_that_leave_no_room_are_dropped_and_named() -> None:
+    message = a_message(failure=FAILURE, extra={"huge": "x" * 200_000, "small": "kept"})
+
+    fitted = fit(message)
+
+    assert "huge" not in fitted.extra
+    assert fitted.extra["small"] == "kept"
+    assert fitted.extra["dropped-headers"] == "huge"
+
+
+def test_a_fresh_message_with_too_many_headers_is_refused() -> None:
+    with pytest.raises(HeadersTooLarge, match="must fit"):
+        fit(a_message(extra={"huge": "x" * 200_000}))

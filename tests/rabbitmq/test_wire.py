@@ -1,0 +1,145 @@
+"""Messages in pika's terms."""
+
+import struct
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika import exceptions, spec
+
+from palermo.brokers.rabbitmq import fields, translate
+from palermo.brokers.rabbitmq.properties import Properties
+from palermo.brokers.rabbitmq.wire import to_message, to_properties
+from palermo.core.message import Message, headers_size
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
+from tests.core.test_message import a_message, values
+
+
+@given(headers=st.dictionaries(st.text(max_size=20), values, max_size=6))
+def test_headers_are_never_larger_on_the_wire_than_they_are_counted(headers: dict[str, Any]) -> None:
+    assert len(fields.write_table(headers)) <= headers_size(headers)
+
+
+@given(headers=st.dictionaries(st.text(max_size=20), values, max_size=6))
+def test_headers_come_back_as_they_were(headers: dict[str, Any]) -> None:
+    written = fields.write_table(headers)
+
+    assert fields.read_table(written, 0) == (headers, len(written))
+
+
+@given(headers=st.dictionaries(st.text(max_size=20), values, max_size=6))
+def test_properties_come_back_as_they_were(headers: dict[str, Any]) -> None:
+    properties = Properties(headers=headers, message_id="é", priority=9, timestamp=2**40, expiration="5", user_id="u")
+
+    again = Properties().decode(b"".join(properties.encode()))
+
+    assert vars(again) == vars(properties)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (b"T" + (1_760_000_000_000).to_bytes(8, "big"), 1_760_000_000_000),
+        (b"d" + struct.pack(">d", 1_700_000_000.25), 1_700_000_000.25),
+        (b"f" + struct.pack(">f", 0.5), 0.5),
+        (b"S\x00\x00\x00\x01\xff", b"\xff"),
+        (b"u\x00\x07", 7),
+        (b"s\xff\xff", -1),
+        (b"b\xff", -1),
+        (b"i\xff\xff\xff\xff", 2**32 - 1),
+        (b"D\x02\x00\x00\x00\x96", Decimal("1.50")),
+    ],
+)
+def test_every_type_another_client_may_send_is_read(field: bytes, value: object) -> None:
+    assert fields.read_value(field, 0) == (value, len(field))
+
+
+@pytest.mark.parametrize("value", [object(), 2**64, {"x" * 300: 1}])
+def test_what_amqp_cannot_carry_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"header|AMQP"):
+        fields.write_value(value)
+
+
+def test_a_decimal_too_long_for_amqp_travels_as_text() -> None:
+    assert fields.read_value(fields.write_value(Decimal("12345678901.5")), 0)[0] == "12345678901.5"
+
+
+def test_other_properties_travel_with_the_job_and_those_that_would_harm_it_do_not() -> None:
+    properties = spec.BasicProperties(
+        message_id="7c9e",
+        headers={"job-class": "a.b"},
+        priority=3,
+        correlation_id="c",
+        reply_to="r",
+        type="t",
+        app_id="a",
+        timestamp=5,
+        expiration="10",
+        user_id="guest",
+    )
+
+    again = to_properties(to_message(properties, b"", taken_from="mail"))
+
+    kept = {
+        name: getattr(again, name) for name in ("priority", "correlation_id", "reply_to", "type", "app_id", "timestamp")
+    }
+    assert kept == {"priority": 3, "correlation_id": "c", "reply_to": "r", "type": "t", "app_id": "a", "timestamp": 5}
+    assert (again.expiration, again.user_id, again.delivery_mode) == (None, None, 2)
+
+
+def test_a_message_without_properties_or_headers_is_a_message() -> None:
+    message = to_message(spec.BasicProperties(), b"x", taken_from="mail")
+
+    assert (message.job, message.queue, message.content_type, message.defect) == ("", "mail", "application/json", "")
+    assert len(message.id) == 36
+
+
+def test_equal_messages_have_equal_properties() -> None:
+    message: Message = a_message(preview="1", extra={"x-mine": [1, "a"]})
+
+    assert to_message(to_properties(message), message.body, taken_from="mail") == message
+
+
+def every_pika_error() -> list[type[BaseException]]:
+    found = [value for value in vars(exceptions).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return sorted(found, key=lambda kind: kind.__name__)
+
+
+@pytest.mark.parametrize("kind", every_pika_error())
+def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
+    for arguments in [(), (403, "ACCESS_REFUSED - no"), ([],), ("tag",), ("a", "b", "c")]:
+        try:
+            error = kind(*arguments)
+        except TypeError:
+            continue
+        said = translate.translate(error, "h:5672", user="u", vhost="v")
+        assert isinstance(said, PalermoError)
+        assert "h:5672" in str(said)
+        return
+    raise AssertionError(f"no way to make a {kind}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (ConnectionRefusedError(111, "refused"), BrokerUnavailable, "h:5672"),
+        (TimeoutError(), BrokerUnavailable, "in time"),
+        (OSError(113, "No route to host"), BrokerUnavailable, "No route"),
+        (exceptions.ConnectionClosedByBroker(403, "ACCESS_REFUSED - x"), BrokerRefused, "password"),
+        (
+            exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found"),
+            BrokerRefused,
+            "virtual host 'v'",
+        ),
+        (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefused, "permission"),
+        (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - bye"), BrokerUnavailable, "bye"),
+        (struct.error("odd"), PalermoError, "odd"),
+    ],
+)
+def test_an_error_says_what_happened_and_where(error: BaseException, kind: type, said: str) -> None:
+    translated = translate.translate(error, "h:5672", user="u", vhost="v")
+
+    assert isinstance(translated, kind)
+    assert said in str(translated)
