@@ -56,7 +56,7 @@ def test_every_type_another_client_may_send_is_read(field: bytes, value: object)
     assert fields.read_value(field, 0) == (value, len(field))
 
 
-@pytest.mark.parametrize("value", [object(), 2**64, {"x" * 300: 1}])
+@pytest.mark.parametrize("value", [object(), 2**64, float("inf"), float("nan"), {"x" * 300: 1}])
 def test_what_amqp_cannot_carry_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"header|AMQP"):
         fields.write_value(value)

@@ -31,6 +31,9 @@ from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound, PalermoErr
 _WINDOW = 1_000
 _WINDOW_BYTES = 16 * 1024 * 1024
 
+#: Seconds that closing waits for the registry to learn of a queue.
+_LAST_WORDS = 2.0
+
 
 async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
     """The entry point `amqp` and `amqps` of `palermo.brokers`."""
@@ -48,7 +51,9 @@ class RabbitmqBroker:
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
         self._registry = Registry(self._exchange, self._open_publisher)
-        self._declarer = Declarer(link, self._exchange, register=self._registry.add)
+        self._adopting: asyncio.Task[None] | None = None
+        self._found: set[str] = set()
+        self._declarer = self._declarer_on(link)
 
     async def publish(self, message: Message) -> None:
         await self._publish(message, message.queue)
@@ -77,7 +82,7 @@ class RabbitmqBroker:
         self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
     ) -> RabbitmqConsumer:
         link = await self._consume_link()
-        declarer = Declarer(link, self._exchange, register=self._registry.add)
+        declarer = self._declarer_on(link)
 
         def slot_tag(slot: int) -> str:
             return f"{tag}/worker-{slot}"
@@ -86,12 +91,10 @@ class RabbitmqBroker:
         follower: Follower | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
-            await self._know(link, {queue})
             await declarer.ensure(queue)
             source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag)
         else:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            await self._know(link, set(selection.select(())))
             follower = None if selection.fixed else await self._follow(link, source)
             await source.know(follower.names if follower is not None else set())
         presence = Presence(self._exchange, report, self._open_publisher)
@@ -99,6 +102,8 @@ class RabbitmqBroker:
         return RabbitmqConsumer(source, presence, follower, self._publish)
 
     async def queues(self) -> list[QueueInfo]:
+        if self._adopting is not None:
+            await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
@@ -106,7 +111,7 @@ class RabbitmqBroker:
         for name in sorted(names):
             counted = await self._declarer.count(name)
             if counted is not None:
-                serving = sum(name in worker.queues for worker in workers)
+                serving = sum(name in QueueSelection(worker.queues).select([name]) for worker in workers)
                 found.append(QueueInfo(name=name, pending=counted[0], in_progress=running.count(name), workers=serving))
         return found
 
@@ -158,12 +163,32 @@ class RabbitmqBroker:
         return int(frame.method.message_count)
 
     async def close(self) -> None:
+        if self._adopting is not None:
+            await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
         if self._consuming is not None:
             await self._consuming.close()
         await self._link.close()
 
     def describe(self) -> str:
         return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}"
+
+    # -- names ----------------------------------------------------------------------------------
+
+    def _declarer_on(self, link: Link) -> Declarer:
+        return Declarer(link, self._exchange, register=self._registry.add, adopt=self._adopt)
+
+    def _adopt(self, queue: str) -> None:
+        """See to it, without keeping anyone waiting, that a queue found on the broker is in the registry."""
+        self._found.add(queue)
+        if self._adopting is None or self._adopting.done():
+            self._adopting = asyncio.ensure_future(self._register_found())
+
+    async def _register_found(self) -> None:
+        with suppress(PalermoError):  # the session is lost; whoever opens the next one finds the queue again
+            while self._found:
+                found, self._found = self._found, set()
+                for queue in sorted(found - await self._registry.names(self._link)):
+                    await self._registry.add(queue)
 
     # -- publishing ------------------------------------------------------------------------------
 
@@ -216,11 +241,6 @@ class RabbitmqBroker:
             if self._consuming is None:
                 self._consuming = await open_link(self._session, self._session.name)
             return self._consuming
-
-    async def _know(self, link: Link, queues: set[str]) -> None:
-        """Register the queues of this worker that other programs may have made."""
-        for queue in sorted(queues - await self._registry.names(link)):
-            await self._registry.add(queue)
 
     async def _follow(self, link: Link, source: PollSource) -> Follower | None:
         await self._registry.make()

@@ -1,5 +1,6 @@
 """A worker's claim on jobs: where they come from, how they are settled, and who it says it is."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from palermo.broker import Delivery
@@ -29,8 +30,12 @@ class RabbitmqConsumer:
         self._publish = publish
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
+        self._settled = asyncio.Event()
 
     async def receive(self, slot: int) -> Delivery:
+        while slot in self._unsettled:
+            self._settled.clear()
+            await self._settled.wait()
         delivery = await self._source.receive(slot)
         self._unsettled[slot] = delivery
         return delivery
@@ -79,5 +84,6 @@ class RabbitmqConsumer:
 
     def _forget(self, delivery: Delivery) -> None:
         self._unsettled.pop(delivery.slot, None)
+        self._settled.set()
         if isinstance(self._source, PollSource):
             self._source.settled(delivery)

@@ -24,11 +24,20 @@ _INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ou
 class Declarer:
     """Makes queues on one link, each once."""
 
-    def __init__(self, link: Link, exchange: str, *, register: Callable[[str], Awaitable[None]]) -> None:
-        """`register` is awaited with a queue's name before the queue is made, so that a queue is never unknown."""
+    def __init__(
+        self,
+        link: Link,
+        exchange: str,
+        *,
+        register: Callable[[str], Awaitable[None]],
+        adopt: Callable[[str], None],
+    ) -> None:
+        """`register` is awaited with a queue's name before the queue is made, so that no queue of ours is unknown;
+        `adopt` is told of one that was there already, and may be another program's."""
         self._link = link
         self._exchange = exchange
         self._register = register
+        self._adopt = adopt
         self._kinds: dict[str, str] = {}
         self._exchange_made = False
         self._lock = asyncio.Lock()
@@ -54,6 +63,8 @@ class Declarer:
                 await self._make_exchange()
                 if await self.count(queue) is None:
                     await self._register(queue)
+                else:
+                    self._adopt(queue)
                 self._kinds[queue] = await self._declare(queue)
             return self._kinds[queue]
 

@@ -6,6 +6,7 @@ for ever. The types are those of RabbitMQ (https://www.rabbitmq.com/amqp-0-9-1-e
 which differ from the AMQP 0-9-1 text.
 """
 
+import math
 import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -70,6 +71,9 @@ def write_value(value: HeaderValue) -> bytes:
         case int() if -(2**63) <= value < 2**63:
             return b"l" + _FIXED[ord("l")].pack(value)
         case float():
+            if not math.isfinite(value):
+                # RabbitMQ itself cannot read one, and closes the connection with an internal error.
+                raise ValueError(f"{value} is a number that AMQP headers cannot hold")
             return b"d" + _FIXED[ord("d")].pack(value)
         case None:
             return b"V"

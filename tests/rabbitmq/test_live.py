@@ -1,0 +1,314 @@
+"""What only RabbitMQ does: refusals, foreign declarations, queues deleted under us, cut streams."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pika
+import pytest
+
+from palermo.broker import Session, WorkerInfo, open_broker
+from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
+from tests.rabbitmq.recutting_proxy import RecuttingProxy
+from tests.rabbitmq_node import free_port
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> Session:
+    return Session(address=parse_url(rabbitmq_url), exchange=exchange)
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator[Any]:
+    """Another program, on bare pika."""
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
+    yield connection.channel()
+    connection.close()
+
+
+def a_message(id: str = "1", queue: str = "mail", **fields: Any) -> Message:
+    return Message(**{"id": id, "queue": queue, "job": "shop.send", "body": b"[1]", **fields})
+
+
+def nobody() -> WorkerInfo:
+    return WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("*",), slots=1, state="idle", started_at=1.0)
+
+
+def with_broker(session: Session, work: Callable[[RabbitmqBroker], Awaitable[Any]]) -> Any:
+    async def go() -> Any:
+        broker = await open_broker(session)
+        assert isinstance(broker, RabbitmqBroker)
+        try:
+            async with asyncio.timeout(60):
+                return await work(broker)
+        finally:
+            await broker.close()
+
+    return asyncio.run(go())
+
+
+async def take(broker: RabbitmqBroker, queues: str) -> Message:
+    consumer = await broker.consume(QueueSelection.parse(queues), slots=1, tag="pid:1@h", report=nobody)
+    delivery = await consumer.receive(1)
+    await consumer.settle(delivery, Ack())
+    await consumer.close()
+    return delivery.message
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "said"),
+    [
+        ({"password": "wrong-one"}, BrokerRefused, "wrong user name or password"),
+        ({"vhost": "no-such"}, BrokerRefused, "virtual host 'no-such'"),
+        ({"hosts": (("127.0.0.1", 1),)}, BrokerUnavailable, "127.0.0.1:1"),
+        ({"options": (("heartbeat", "often"),)}, UrlInvalid, "heartbeat"),
+        ({"options": (("no_such_option", "1"),)}, UrlInvalid, "no_such_option"),
+    ],
+)
+def test_a_broker_that_will_not_have_us_says_which_and_never_the_password(
+    session: Session, change: dict[str, Any], kind: type[PalermoError], said: str
+) -> None:
+    refused = replace(session, address=replace(session.address, **change))
+
+    with pytest.raises(kind, match=said) as caught:
+        with_broker(refused, lambda broker: broker.workers())
+
+    assert "wrong-one" not in str(caught.value)
+
+
+def test_the_next_host_is_tried_when_the_first_is_away(session: Session) -> None:
+    hosts = (("127.0.0.1", 1), ("127.0.0.1", free_port()), *session.address.hosts)
+    away = replace(session, address=replace(session.address, hosts=hosts))
+
+    assert str(hosts[2][1]) in with_broker(away, told)
+
+
+async def told(broker: RabbitmqBroker) -> str:
+    return broker.describe()
+
+
+def test_a_host_that_accepts_and_never_answers_is_given_up_in_time(session: Session) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = replace(session.address, hosts=(silent.getsockname(),))
+        with pytest.raises(BrokerUnavailable, match="in time"):
+            with_broker(replace(session, address=address, timeout=0.5), told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"x-queue-type": "quorum"}, "x-queue-type"), ({"x-max-priority": 5}, "x-max-priority")],
+    ids=["quorum", "priority"],
+)
+@pytest.mark.parametrize("served", ["mail", "mail,other"])
+def test_a_queue_with_other_arguments_is_used_as_it_is_with_a_warning(
+    session: Session,
+    exchange: str,
+    channel: Any,
+    arguments: dict[str, Any],
+    said: str,
+    served: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    channel.queue_declare(f"{exchange}.mail", durable=True, arguments=arguments)
+
+    async def work(broker: RabbitmqBroker) -> Message:
+        await broker.publish(a_message())
+        return await take(broker, served)
+
+    with caplog.at_level(logging.WARNING, "palermo.rabbitmq"):
+        assert with_broker(session, work).id == "1"
+    assert said in caplog.text
+
+
+def test_a_quorum_queue_is_counted_and_never_read_in_order_to_be_shown(
+    session: Session, exchange: str, channel: Any
+) -> None:
+    channel.queue_declare(f"{exchange}.mail", durable=True, arguments={"x-queue-type": "quorum"})
+
+    async def work(broker: RabbitmqBroker) -> list[int]:
+        await broker.publish(a_message())
+        with pytest.raises(NotBrowsable, match="quorum"):
+            await broker.browse("mail")
+        return [queue.pending for queue in await broker.queues()]
+
+    assert with_broker(session, work) == [1]
+
+
+def test_a_plain_declaration_of_another_program_and_ours_agree(session: Session, exchange: str, channel: Any) -> None:
+    channel.exchange_declare(exchange, "direct", durable=True)
+    channel.queue_declare(f"{exchange}.mail", durable=True)
+    channel.queue_bind(f"{exchange}.mail", exchange, "mail")
+    channel.basic_publish(exchange, "mail", b'["x"]', pika.BasicProperties(headers={"job-class": "a.b"}))
+
+    taken = with_broker(session, lambda broker: take(broker, "mail"))
+
+    assert (taken.job, taken.body, taken.content_type, len(taken.id)) == ("a.b", b'["x"]', "application/json", 36)
+    channel.queue_declare(f"{exchange}.mail", durable=True)
+
+
+def test_a_queue_that_another_program_made_is_listed_once_we_publish_to_it(
+    session: Session, exchange: str, channel: Any
+) -> None:
+    channel.queue_declare(f"{exchange}.theirs", durable=True)
+
+    with_broker(session, lambda broker: broker.publish(a_message(queue="theirs")))
+
+    assert [queue.name for queue in with_broker(session, lambda broker: broker.queues())] == ["theirs"]
+
+
+def test_an_exchange_of_another_kind_is_refused_by_name(session: Session, exchange: str, channel: Any) -> None:
+    channel.exchange_declare(exchange, "fanout", durable=True)
+
+    with pytest.raises(BrokerRefused, match="--exchange"):
+        with_broker(session, lambda broker: broker.publish(a_message()))
+    channel.exchange_delete(exchange)
+
+
+def test_a_queue_deleted_since_it_was_declared_is_made_again_by_the_publisher(
+    session: Session, exchange: str, channel: Any
+) -> None:
+    async def work(broker: RabbitmqBroker) -> int:
+        await broker.publish(a_message("before"))
+        channel.queue_delete(f"{exchange}.mail")
+        await broker.publish(a_message("after"))
+        channel.queue_delete(f"{exchange}.mail")
+        await broker.publish_many(a_message(str(number)) for number in range(2_500))
+        return (await broker.browse("mail", limit=0)).total
+
+    assert with_broker(session, work) == 2_500
+
+
+@pytest.mark.parametrize("served", ["mail", "other,mail", "m*"])
+def test_a_queue_deleted_under_a_waiting_worker_is_served_again(
+    session: Session, exchange: str, channel: Any, served: str
+) -> None:
+    async def work(broker: RabbitmqBroker) -> str:
+        await broker.publish(a_message("first"))
+        consumer = await broker.consume(QueueSelection.parse(served), slots=2, tag="pid:1@h", report=nobody)
+        first = await consumer.receive(1)
+        waiting = asyncio.ensure_future(consumer.receive(2))
+        await asyncio.sleep(0.1)
+        channel.queue_delete(f"{exchange}.mail")
+        await consumer.settle(first, Ack())
+        await asyncio.sleep(0.1)
+        other = await open_broker(session)
+        await other.publish(a_message("second"))
+        delivery = await waiting
+        await other.close()
+        return delivery.message.id
+
+    assert with_broker(session, work) == "second"
+
+
+def test_a_delivery_whose_channel_is_gone_is_lost_and_not_acknowledged_on_another(
+    session: Session, exchange: str
+) -> None:
+    async def work(broker: RabbitmqBroker) -> str:
+        await broker.publish(a_message("only"))
+        consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="pid:1@h", report=nobody)
+        delivery = await consumer.receive(1)
+        await delivery.token[0].close()
+        with pytest.raises(DeliveryLost):
+            await consumer.settle(delivery, Ack())
+        return (await consumer.receive(1)).message.id
+
+    assert with_broker(session, work) == "only"
+
+
+def test_the_consumer_tag_names_pid_host_and_slot(session: Session, exchange: str, channel: Any) -> None:
+    """P12: the tag is what rabbitmqctl list_consumers shows; a second consumer with it is refused by pika."""
+
+    async def work(broker: RabbitmqBroker) -> list[str]:
+        consumer = await broker.consume(QueueSelection.parse("mail"), slots=2, tag="pid:7@host", report=nobody)
+        waiting = [asyncio.ensure_future(consumer.receive(slot)) for slot in (1, 2)]
+        await asyncio.sleep(0.1)
+        raw = broker._consuming.raw  # type: ignore[union-attr]
+        tags = [tag for opened in raw._channels.values() for tag in opened.consumer_tags]
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        return sorted(tag for tag in tags if tag.startswith("pid:"))
+
+    assert with_broker(session, work) == ["pid:7@host/worker-1", "pid:7@host/worker-2"]
+
+
+def test_a_program_that_only_enqueues_has_one_connection_and_a_worker_two(session: Session) -> None:
+    async def work(broker: RabbitmqBroker) -> tuple[bool, bool]:
+        await broker.publish(a_message())
+        alone = broker._consuming is None
+        await take(broker, "mail")
+        return alone, broker._consuming is not None
+
+    assert with_broker(session, work) == (True, True)
+
+
+def test_names_of_queues_survive_the_program_that_made_them_and_go_with_the_queue(session: Session) -> None:
+    async def make(broker: RabbitmqBroker) -> None:
+        for name in ("b", "a", "ünder the sea"):
+            await broker.publish(a_message(queue=name))
+
+    async def names(broker: RabbitmqBroker) -> list[str]:
+        return [queue.name for queue in await broker.queues()]
+
+    with_broker(session, make)
+    assert with_broker(session, names) == ["a", "b", "ünder the sea"]
+    with_broker(session, lambda broker: broker.delete("a"))
+    assert with_broker(session, names) == ["b", "ünder the sea"]
+
+
+def test_a_registry_record_of_a_later_version_is_skipped(session: Session, exchange: str, channel: Any) -> None:
+    with_broker(session, lambda broker: broker.publish(a_message()))
+    for record in (b"not json", b"[1]", json.dumps({"kind": "from the future"}).encode()):
+        channel.basic_publish("", f"{exchange}.~registry", record, pika.BasicProperties(delivery_mode=2))
+
+    assert [queue.name for queue in with_broker(session, lambda broker: broker.queues())] == ["mail"]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, 8, 4_096], ids=lambda size: f"{size}-bytes")
+def test_every_frame_boundary_may_be_cut(session: Session, cut: int) -> None:
+    """Deliveries, returns, gets and confirms of all sizes come through a stream cut into pieces."""
+    sizes = [0, 1, 1_000, 131_064, 131_065] if cut > 8 else [0, 1, 3_000]
+    bodies = {str(number): os.urandom(random.choice(sizes)) for number in range(40 if cut > 8 else 12)}
+
+    async def go() -> dict[str, str]:
+        async with RecuttingProxy(*session.address.hosts[0], cut=cut) as proxy:
+            address = replace(session.address, hosts=(("127.0.0.1", proxy.port),))
+            broker = await open_broker(replace(session, address=address, timeout=30))
+            await broker.publish_many(a_message(id, body=body) for id, body in bodies.items())
+            consumer = await broker.consume(QueueSelection.parse("mail,other"), slots=1, tag="t", report=nobody)
+            got: dict[str, str] = {}
+            while len(got) < len(bodies):
+                delivery = await consumer.receive(1)
+                got[delivery.message.id] = hashlib.md5(delivery.message.body).hexdigest()
+                await consumer.settle(delivery, Ack())
+            await consumer.close()
+            await broker.close()
+            return got
+
+    assert asyncio.run(go()) == {id: hashlib.md5(body).hexdigest() for id, body in bodies.items()}
+
+
+def test_a_broker_that_goes_silent_is_noticed_by_its_heartbeat(session: Session) -> None:
+    async def go() -> None:
+        async with RecuttingProxy(*session.address.hosts[0]) as proxy, asyncio.timeout(30):
+            address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "1"),))
+            broker = await open_broker(replace(session, address=address))
+            consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
+            proxy.stall()
+            with pytest.raises(BrokerUnavailable):
+                await consumer.receive(1)
+            await broker.close()
+
+    asyncio.run(go())
