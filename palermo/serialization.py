@@ -6,19 +6,14 @@ and what goes in comes out exactly or not at all.
 """
 
 import pkgutil
-import sys
-import typing
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
-from enum import Enum
-from pathlib import PurePath
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
+from palermo.classes import LOOKING, NO_CLASSES, dotted_name
 from palermo.core.arguments import pack
 from palermo.core.message import MAX_BODY, Message
-from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+from palermo.errors import ArgumentsInvalid, BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 
 C = TypeVar("C", bound=type)
 
@@ -43,32 +38,6 @@ class Encoded:
     body: bytes
     #: "" or "both", see core/arguments.py.
     arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unrestored:
-    """A dataclass or enum value that was only looked at: its class stays a name.
-
-    Serializing it writes what was read, so that arguments can be shown, changed in part, and sent again.
-    """
-
-    #: "dataclass" or "enum".
-    kind: str
-    #: The dotted name of the class.
-    name: str
-    #: The fields by name, or the name of the enum's member (the number, for a Flag).
-    value: object
-
-    def __repr__(self) -> str:
-        if isinstance(self.value, dict):
-            return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.value.items())})"
-        return f"{self.name}.{self.value}"
-
-
-#: Given as `classes` to `Serializer.loads`, makes dataclasses and enums come back as Unrestored.
-LOOKING: Mapping[str, type] = MappingProxyType({})
-
-NO_CLASSES: Mapping[str, type] = MappingProxyType({})
 
 
 class Serializer(Protocol):
@@ -205,13 +174,17 @@ class Serializers:
         serializer: str = "json",
         compression: str = "",
         sign: bool = False,
+        one: bool = False,
     ) -> Encoded:
         """The arguments of a call, ready for the wire.
 
+        `one` is for jobs declared with arguments="one": the body is their single argument as it is.
+
         Raises EncodeError naming the path to what cannot be written, BodyTooLarge above 16 MiB
-        (64 MB before compression), MediaTypeUnknown, and SignatureInvalid to sign without a key.
+        (64 MB before compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and
+        ArgumentsInvalid if `one` meets another number of arguments.
         """
-        value, arguments = pack(args, kwargs)
+        value, arguments = _single(args, kwargs, job) if one else pack(args, kwargs)
         chosen = self.get(serializer)
         body = chosen.dumps(value)
         content_type = chosen.media_type
@@ -221,7 +194,8 @@ class Serializers:
         if compression:
             if len(body) > MAX_DECOMPRESSED:
                 raise _too_large(job, len(body), "before compression", MAX_DECOMPRESSED)
-            body = self.compression(compression).compress(body)
+            packer = self.compression(compression)
+            body, compression = packer.compress(body), packer.name
         if len(body) > MAX_BODY:
             raise _too_large(job, len(body), f"as {chosen.name}", MAX_BODY)
         return Encoded(content_type=content_type, content_encoding=compression, body=body, arguments=arguments)
@@ -389,49 +363,11 @@ def media_type(text: str) -> str:
     return text.partition(";")[0].strip().lower()
 
 
-def dotted_name(thing: Any) -> str:
-    """`module.QualName` of a class or function, as every process knows it.
-
-    What is defined in `__main__` is named by its module's path: shop.tasks for
-    `python -m shop.tasks`, tasks for `python shop/tasks.py`.
-    """
-    module = str(thing.__module__)
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec is not None else PurePath(file).stem if file else module
-    return f"{module}.{thing.__qualname__}"
-
-
-def classes_in(hints: Iterable[object]) -> dict[str, type]:
-    """The dataclasses and enums that type hints name, by dotted name: those a job may be given.
-
-    Looks into unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts.
-    Hints are evaluated ones, as `typing.get_type_hints` returns them; where a field's own
-    cannot be evaluated (a name imported under TYPE_CHECKING) the fields of its class are left out.
-    """
-    found: dict[str, type] = {}
-    seen: dict[int, object] = {}  # by id, since a hint need not be hashable, and kept, since an id may come again
-    waiting = list(hints)
-    while waiting:
-        hint = waiting.pop()
-        if id(hint) in seen:
-            continue
-        seen[id(hint)] = hint
-        waiting += typing.get_args(hint)
-        if isinstance(hint, Enum):
-            waiting.append(type(hint))
-        elif isinstance(hint, type):
-            if is_dataclass(hint) or issubclass(hint, Enum):
-                found[dotted_name(hint)] = hint
-            if is_dataclass(hint) or typing.is_typeddict(hint):
-                with suppress(NameError, TypeError, AttributeError):
-                    waiting += typing.get_type_hints(hint).values()
-        else:
-            # What a generic, a NewType and a `type` statement stand for.
-            named = (getattr(hint, name, None) for name in ("__origin__", "__supertype__", "__value__"))
-            waiting += [each for each in named if each is not None]
-    return found
+def _single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
+    given = [*args, *kwargs.values()]
+    if len(given) != 1:
+        raise ArgumentsInvalid(f'{job} is declared with arguments="one" and was given {len(given)}; pass exactly one.')
+    return given[0], ""
 
 
 def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:

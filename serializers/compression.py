@@ -1,4 +1,4 @@
-"""Compressions, as content_encoding names them. No body grows above the limit: a bomb is an error, not a full memory."""
+"""Compressions, as content_encoding names them. A bomb is an error here, not a full memory."""
 
 import zlib
 from io import BytesIO
@@ -48,7 +48,8 @@ class Zstd:
     name = "zstd"
 
     def compress(self, data: bytes) -> bytes:
-        return _zstandard().ZstdCompressor(level=3).compress(data)
+        packed: bytes = _zstandard().ZstdCompressor(level=3).compress(data)
+        return packed
 
     def decompress(self, data: bytes, limit: int) -> bytes:
         library = _zstandard()

@@ -1,7 +1,8 @@
 """msgpack: smaller and quicker than JSON, with bytes and any dict keys of its own.
 
-Python's other values travel as extension type 80, whose payload is the msgpack array
-[kind, value, dotted name of a class or ""]. msgpack's own timestamp is read, as UTC.
+Python's other values travel as in JSON, as maps, but what marks such a map is no text: it is
+the key of extension type 80 ("P") without a payload. Its value is the kind, and the keys
+"value" and "class" hold the rest. msgpack's own timestamp is read, as UTC.
 """
 
 from collections.abc import Mapping
@@ -12,14 +13,19 @@ from typing import Any, Final
 from palermo.errors import DecodeError
 from palermo.serializers.tags import MAX_DEPTH, Format, is_plain, restored, tagged, too_deep
 
-#: The extension type of a tag: "P".
+# A payload holding the value would have been the usual way. But each level would then need an unpacker of
+# its own within the outer one, each with 1,024 places on the C stack: 200 levels were a segmentation fault.
 EXTENSION: Final = 80
+
+#: The mark as bytes: ext 8, length 0, type 80.
+_MARK: Final = b"\xc7\x00P"
 
 
 def _wrap(kind: str, value: object, name: str) -> object:
     import msgpack
 
-    return msgpack.ExtType(EXTENSION, _pack([kind, value, name]))
+    mark = msgpack.ExtType(EXTENSION, b"")
+    return {mark: kind, "class": name, "value": value} if name else {mark: kind, "value": value}
 
 
 def _pack(value: object) -> bytes:
@@ -29,7 +35,7 @@ def _pack(value: object) -> bytes:
     return packed
 
 
-_SCALARS: Final = frozenset({str, int, float, bool, NoneType, bytes})
+_SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, NoneType, bytes})
 
 _FORMAT: Final = Format(
     name="msgpack",
@@ -59,8 +65,12 @@ class MsgpackSerializer:
         return _pack(tagged(value, _FORMAT))
 
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
+        import msgpack
+
+        hook = partial(_restored, mark=msgpack.ExtType(EXTENSION, b""), classes=classes) if _MARK in data else None
         try:
-            value = _unpack(data, classes)
+            # strict_map_key would refuse every key but text and bytes.
+            value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, object_hook=hook)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
         except (ValueError, TypeError, OverflowError) as error:  # TypeError: a list as the key of a map
@@ -70,19 +80,9 @@ class MsgpackSerializer:
         return value
 
 
-def _unpack(data: bytes, classes: Mapping[str, type]) -> Any:
-    import msgpack
-
-    # strict_map_key would refuse every key but text and bytes.
-    return msgpack.unpackb(data, strict_map_key=False, timestamp=3, ext_hook=partial(_restored, classes=classes))
-
-
-def _restored(code: int, data: bytes, *, classes: Mapping[str, type]) -> object:
-    import msgpack
-
-    if code != EXTENSION:
-        return msgpack.ExtType(code, data)
-    tag = _unpack(data, classes)
-    if not isinstance(tag, list) or len(tag) != 3:
-        raise DecodeError("the body has an extension of type 80 that is no tag of Palermo: [kind, value, class].")
-    return restored(tag[0], tag[1], tag[2], classes)
+def _restored(found: dict[Any, Any], *, mark: object, classes: Mapping[str, type]) -> object:
+    if mark not in found:
+        return found
+    if "value" not in found or not found.keys() <= {mark, "class", "value"}:
+        raise DecodeError("the body has a map with the key of extension type 80 that is no tag of Palermo.")
+    return restored(found[mark], found["value"], found.get("class"), classes)

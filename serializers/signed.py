@@ -55,8 +55,8 @@ class Signed:
         fits = [hmac.compare_digest(_code(key, content_type, inner, job, id), code) for key in self._keys]
         if not any(fits):
             raise SignatureInvalid(
-                f"the signature of message {id} does not match: it was changed, signed for another job or id, or signed "
-                f"with a key that is not among the {len(self._keys)} set here. If you trust it, compare signing_keys."
+                f"the signature of message {id} does not match: it was changed, signed for another job or id, "
+                f"or signed with a key that is not among the {len(self._keys)} set here. Compare signing_keys."
             )
         return content_type, inner
 
@@ -71,12 +71,16 @@ def _parts(body: bytes) -> tuple[bytes, str, bytes]:
     words = body[: max(end, 0)].split(b" ")
     if len(words) != 3 or words[0] != VERSION or not all(words) or not words[2].isascii():
         raise DecodeError(f"the body is not signed as docs/wire.md says: it begins {body[:40]!r}.")
-    return words[1], words[2].decode("ascii"), body[end + 1 :]
+    return words[1].lower(), words[2].decode("ascii"), body[end + 1 :]
 
 
 def _code(key: bytes, content_type: str, body: bytes, job: str, id: str) -> bytes:
     digest = hmac.new(key, digestmod=hashlib.sha256)
-    for part in (_DOMAIN, job.encode(errors="replace"), id.encode(errors="replace"), content_type.encode(), body):
+    for part in (_DOMAIN, _bytes(job), _bytes(id), _bytes(content_type), body):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
     return digest.hexdigest().encode()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")  # not "replace", by which two names could become one

@@ -8,21 +8,23 @@ How a tag looks among the bytes is the serializer's business, see Format.wrap. A
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any, Final
 from uuid import UUID
 
+from palermo.classes import LOOKING, Unrestored, dotted_name
+from palermo.core.preview import brief
 from palermo.errors import DecodeError, EncodeError
-from palermo.serialization import LOOKING, Unrestored, dotted_name
+from palermo.serializers import moments
 
 #: How deep lists, dicts, sets and dataclasses may lie in each other. Low enough that whoever walks
 #: a decoded value by recursion (a preview, a row) is safe from RecursionError.
 MAX_DEPTH: Final = 100
 
 _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
-_NESTED: Final = frozenset({list, dict, *_COLLECTIONS.values()})
+_NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,28 +55,31 @@ class _Unwritable(Exception):
         self.steps: list[str] = []
 
 
-def is_plain(value: object, form: Format, room: int = MAX_DEPTH) -> bool:
+def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     """Whether the value needs no tag, save for numbers and texts, which the encoder itself checks.
 
-    Looks at the types of a whole list or dict at once and at single values only where they nest,
-    so that it costs a fraction of the encoding.
+    Looks at the types of a whole list or dict at once, and at single items only where they nest,
+    so that it costs about what the encoding costs, and for flat values a fraction of it.
     """
     kind = type(value)
     items: Iterable[object]
     if kind is list:
-        items = value  # type: ignore[assignment]
+        items = value
     elif kind is dict:
-        if not form.keys.issuperset(map(type, value)) or form.reserved in value:  # type: ignore[call-overload, operator]
+        if not form.keys.issuperset(map(type, value)) or (form.reserved and form.reserved in value):
             return False
-        items = value.values()  # type: ignore[attr-defined]
+        items = value.values()
     else:
         return kind in form.scalars
-    kinds = set(map(type, items))
-    if kinds <= form.scalars:
-        return True
-    if not room or not kinds - form.scalars <= {list, dict}:
+    if not room:
         return False
-    return all(is_plain(item, form, room - 1) for item in items if type(item) in _NESTED)
+    scalars = form.scalars
+    if scalars.issuperset(map(type, items)):
+        return True
+    for item in items:  # noqa: SIM110 (a loop, since a generator would double the cost for small values)
+        if type(item) not in scalars and not is_plain(item, form, room - 1):
+            return False
+    return True
 
 
 def tagged(value: object, form: Format) -> object:
@@ -93,13 +98,14 @@ def path(value: object, steps: list[str]) -> str:
     if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and steps:
         text = steps[0].strip('["]') + "".join(steps[1:])
     else:
-        text = {list: "args", dict: "kwargs"}.get(type(value), "value") + "".join(steps)
+        root = "args" if isinstance(value, list) else "kwargs" if isinstance(value, dict) else "value"
+        text = root + "".join(steps)
     return text if len(text) <= 200 else f"{text[:100]} … {text[-90:]}"
 
 
 def step(key: object) -> str:
     """One step of a path: into a list or a dict."""
-    text = f'"{key}"' if isinstance(key, str) else repr(key)
+    text = f'"{key}"' if isinstance(key, str) else brief(key)
     return f"[{text if len(text) <= 60 else text[:60] + '…'}]"
 
 
@@ -116,7 +122,10 @@ def _tagged(value: Any, form: Format, room: int) -> object:
         return value
     if kind in _SCALARS:
         name, write = _SCALARS[kind]
-        return form.wrap(name, write(value), "")
+        try:
+            return form.wrap(name, write(value), "")
+        except ValueError as error:
+            raise _Unwritable(str(error)) from None
     if not room:
         raise _Unwritable(f"is nested more than {MAX_DEPTH} deep, or contains itself; pass it in a flatter shape.")
     if kind is list:
@@ -124,18 +133,26 @@ def _tagged(value: Any, form: Format, room: int) -> object:
     if kind in _COLLECTIONS.values():
         return form.wrap(kind.__name__, _items(value, form, room), "")
     if kind is dict:
-        if form.keys.issuperset(map(type, value)) and form.reserved not in value:
+        if _plain_keys(value, form):
             return _fields(value, form, room)
         return form.wrap("dict", _pairs(value, form, room), "")
+    if kind is Unrestored:
+        return form.wrap(value.kind, _tagged(value.value, form, room), value.name)
     if isinstance(value, Enum):
         member = value.value if isinstance(value, Flag) else value.name
         return form.wrap("enum", _tagged(member, form, room - 1), dotted_name(kind))
-    if is_dataclass(value):
+    if is_dataclass(kind):
         values = {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
         return form.wrap("dataclass", _fields(values, form, room, "."), dotted_name(kind))
-    if kind is Unrestored:
-        return form.wrap(value.kind, _tagged(value.value, form, room), value.name)
     raise _Unwritable(_refusal(kind, form))
+
+
+def _plain_keys(value: dict[object, object], form: Format) -> bool:
+    return (
+        form.keys.issuperset(map(type, value))
+        and not (form.reserved and form.reserved in value)
+        and all(form.least <= key <= form.most for key in value if type(key) is int)
+    )
 
 
 def _items(values: Iterable[object], form: Format, room: int) -> list[object]:
@@ -187,53 +204,13 @@ def _refusal(kind: type, form: Format) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else dotted_name(kind)
     for base in (*_SCALARS, str, int, float, list, dict, *_COLLECTIONS.values()):
         if issubclass(kind, base):
-            return f"is a {name}, which would come back as a plain {base.__name__}; pass a {base.__name__} instead."
-    return (
-        f"is a {name}, which {form.name} cannot hold. Pass plain values (text, numbers, lists, dicts, datetime, Decimal, "
-        "UUID, bytes, enums, dataclasses), or an id to find it by."
-    )
-
-
-def _write_moment(value: datetime | time) -> str:
-    """ISO 8601 with the time zone's name behind, as in RFC 9557, and [fold=1] where it is set."""
-    text = value.isoformat()
-    zone = value.tzinfo
-    if zone is not None and type(zone) is not timezone:
-        key = getattr(zone, "key", None)
-        if key is None or type(zone).__module__.partition(".")[0] not in ("zoneinfo", "_zoneinfo"):
-            raise _Unwritable(
-                f"has a time zone of {type(zone).__module__}.{type(zone).__qualname__}, which would be lost; "
-                "use datetime.timezone or zoneinfo.ZoneInfo."
+            return (
+                f"is of type {name}, which would come back as a plain {base.__name__}; pass a {base.__name__} instead."
             )
-        text += f"[{key}]"
-    return f"{text}[fold=1]" if value.fold else text
-
-
-def _read_datetime(text: str) -> datetime:
-    moment, zone, fold = _parts(text)
-    value = datetime.fromisoformat(moment)
-    if zone is None:
-        return value.replace(fold=fold)
-    named = value.replace(tzinfo=zone, fold=fold)
-    # Another release of the zone's rules may disagree here; then the instant is what counts, not the wall clock.
-    return named if named.utcoffset() == value.utcoffset() else value.astimezone(zone)
-
-
-def _read_time(text: str) -> time:
-    moment, zone, fold = _parts(text)
-    value = time.fromisoformat(moment)
-    return value.replace(tzinfo=zone or value.tzinfo, fold=fold)
-
-
-def _parts(text: str) -> tuple[str, tzinfo | None, int]:
-    moment, *suffixes = text.replace("]", "").split("[")
-    zone: tzinfo | None = None
-    for suffix in suffixes:
-        if "=" not in suffix:
-            from zoneinfo import ZoneInfo  # seldom needed
-
-            zone = ZoneInfo(suffix)
-    return moment, zone, int("fold=1" in suffixes)
+    return (
+        f"is of type {name}, which {form.name} cannot hold. Pass plain values (text, numbers, lists, dicts, datetime, "
+        "Decimal, UUID, bytes, enums, dataclasses), or an id to find it by."
+    )
 
 
 def _base64(value: bytes | bytearray) -> str:
@@ -246,9 +223,9 @@ def _bytes(text: str) -> bytes:
 
 #: Kind and how to write it, by exact type.
 _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
-    datetime: ("datetime", _write_moment),
+    datetime: ("datetime", moments.write),
     date: ("date", date.isoformat),
-    time: ("time", _write_moment),
+    time: ("time", moments.write),
     timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
     Decimal: ("decimal", str),
     UUID: ("uuid", str),
@@ -258,9 +235,9 @@ _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
 
 #: The plain type and how to read it, by kind.
 _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
-    "datetime": (str, _read_datetime),
+    "datetime": (str, moments.read_datetime),
     "date": (str, date.fromisoformat),
-    "time": (str, _read_time),
+    "time": (str, moments.read_time),
     "timedelta": (list, lambda value: timedelta(*value)),
     "decimal": (str, Decimal),
     "uuid": (str, UUID),
@@ -283,14 +260,16 @@ def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]
     if kind in ("dataclass", "enum") and isinstance(name, str):
         return _instance(str(kind), value, name, classes)
     if not isinstance(kind, str) or kind not in _READERS:
-        raise DecodeError(f"the body has a value of kind {kind!r:.80}, which this version of Palermo does not know.")
+        raise DecodeError(
+            f"the body has a value of kind {brief(kind):.80}, which this version of Palermo does not know."
+        )
     wanted, read = _READERS[kind]
     if type(value) is wanted:
         try:
             return read(value)
         except (ValueError, TypeError, ArithmeticError, LookupError, OSError):
             pass  # OSError: a time zone's name that is a directory
-    raise DecodeError(f"the body has a {kind} that cannot be read: {value!r:.80}.")
+    raise DecodeError(f"the body has a {kind} that cannot be read: {brief(value):.80}.")
 
 
 def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> object:
@@ -301,7 +280,7 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
         short = name.rpartition(".")[2]
         raise DecodeError(
             f"the body has a value of {name!r:.120}, which this job may not restore. Annotate the parameter with it "
-            f"(`order: {short:.60}`; `A | {short:.60}` for one of several), or register it with Serializers.register_class."
+            f"(`order: {short:.60}`; `A | {short:.60}` for one of several), or give it to Serializers.register_class."
         )
     try:
         if kind == "enum" and issubclass(cls, Enum):
@@ -318,7 +297,8 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
     """By its constructor, so that fields added since get their defaults, and then what no constructor takes.
 
-    As with dataclasses.replace, __post_init__ runs again and should leave what it made alone.
+    As with dataclasses.replace, __post_init__ runs again and should leave what it made alone, and an
+    InitVar without a default cannot be restored.
     """
     computed = {each.name for each in fields(cls) if not each.init} & values.keys()
     made = cls(**{name: value for name, value in values.items() if name not in computed})
@@ -327,11 +307,14 @@ def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
     return made
 
 
-def too_deep(value: object, room: int = MAX_DEPTH) -> bool:
+def too_deep(value: Any, room: int = MAX_DEPTH) -> bool:
     """Whether lists, dicts, tuples and sets lie more than MAX_DEPTH deep in each other."""
     if type(value) not in _NESTED:
         return False
     if not room:
         return True
-    items: Iterable[object] = [*value, *value.values()] if isinstance(value, dict) else value  # type: ignore[assignment]
-    return any(too_deep(item, room - 1) for item in items if type(item) in _NESTED)
+    for items in (value, value.values()) if type(value) is dict else (value,):
+        for item in items:
+            if type(item) in _NESTED and too_deep(item, room - 1):
+                return True
+    return False

@@ -1,0 +1,120 @@
+"""An argument that cannot be written is named by its path, with what to do instead."""
+
+import datetime
+import threading
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+
+from palermo.errors import EncodeError
+from palermo.serialization import Serializers
+from tests.serializers.samples import Color
+
+REGISTRY = Serializers.default()
+Point = namedtuple("Point", "x y")
+LOCK = threading.Lock()
+
+
+class Word(str):
+    __slots__ = ()
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, moment: datetime.datetime | None) -> datetime.timedelta:
+        return datetime.timedelta(hours=1)
+
+    def dst(self, moment: datetime.datetime | None) -> None:
+        return None
+
+    def tzname(self, moment: datetime.datetime | None) -> str:
+        return "here"
+
+
+@dataclass
+class Basket:
+    owner: str
+    items: list[object]
+
+
+class Stubborn:
+    def __reduce__(self) -> str:
+        raise ZeroDivisionError("not me")
+
+
+def refused(args: list[object], kwargs: dict[str, object], serializer: str) -> str:
+    with pytest.raises(EncodeError) as caught:
+        REGISTRY.encode(args, kwargs, job="shop.pay", id="1", serializer=serializer)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ([LOCK], {}, "args[0] is of type _thread.lock, which "),
+        ([{"when": [1, LOCK]}], {}, 'args[0]["when"][1] is of type _thread.lock'),
+        ([1], {"order": {"when": LOCK}}, 'kwargs["order"]["when"] is of type _thread.lock'),
+        ([{"x": (1, LOCK)}], {"a": 1}, 'args[0]["x"][1] is of type'),
+        ([], {"basket": Basket("ann", [1, object()])}, 'kwargs["basket"].items[1] is of type object'),
+        ([{1, 2.5, Point}], {}, "args[0]{…} is of type type"),
+        ([{(1, LOCK): 2}], {}, "args[0][(1, <unlocked _thread.lock"),
+        ([Basket], {}, "args[0] is of type type"),
+        ([Point(1, 2)], {}, "would come back as a plain tuple; pass a tuple instead."),
+        ([OrderedDict(a=1)], {}, "is of type collections.OrderedDict, which would come back as a plain dict"),
+        ([{"a": defaultdict(int)}], {}, 'args[0]["a"] is of type collections.defaultdict'),
+        ([Word("x")], {}, "would come back as a plain str"),
+        (["ok", "\ud800"], {}, "args[1] is text with a lone surrogate, '\\ud800', which UTF-8 cannot hold"),
+        ([{"\ud800": 1}], {}, "is text with a lone surrogate"),
+        ([datetime.datetime(2020, 1, 1, tzinfo=Zone())], {}, "args[0] has a time zone of "),
+        ([{"x": 3j}], {}, 'args[0]["x"] is of type complex'),
+    ],
+)
+def test_the_path_leads_to_the_culprit(
+    serializer: str, args: list[object], kwargs: dict[str, object], text: str
+) -> None:
+    assert text in refused(args, kwargs, serializer)
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+def test_a_value_that_contains_itself_is_refused_at_once(serializer: str) -> None:
+    row: list[object] = []
+    row += [row, row]
+    table: dict[str, object] = {}
+    table["self"] = [table, (table,), {1: table}]
+
+    for value in (row, table):
+        assert "nested more than 100 deep, or contains itself" in refused([value], {}, serializer)
+
+
+@pytest.mark.parametrize("serializer", ["json", "msgpack"])
+@pytest.mark.parametrize("innermost", [1, {}, Color.RED], ids=str)
+@pytest.mark.parametrize("depth", [100, 100_000], ids=str)
+def test_a_value_too_deep_is_refused_and_never_a_recursion_error(
+    serializer: str, depth: int, innermost: object
+) -> None:
+    value = innermost
+    for _ in range(depth):
+        value = [value]
+
+    assert "nested more than 100 deep" in refused([value], {}, serializer)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ([1, {"lock": (LOCK,)}], {}, 'args[1]["lock"][0] cannot be pickled: TypeError: cannot pickle'),
+        ([1], {"f": lambda: 1}, 'kwargs["f"] cannot be pickled: '),
+        ([Stubborn()], {}, "args[0] cannot be pickled: ZeroDivisionError: not me"),
+    ],
+)
+def test_pickle_names_the_culprit_too(args: list[object], kwargs: dict[str, object], text: str) -> None:
+    assert text in refused(args, kwargs, "pickle")
+
+
+def test_pickle_of_a_value_too_deep_is_refused() -> None:
+    value: object = 1
+    for _ in range(100_000):
+        value = [value]
+
+    assert "cannot be pickled: RecursionError" in refused([value], {}, "pickle")

@@ -1,0 +1,129 @@
+"""The bytes themselves: what other languages read and write."""
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from palermo.classes import LOOKING, Unrestored
+from palermo.errors import DecodeError
+from palermo.serializers.json import JsonSerializer
+from tests.serializers.samples import CLASSES, Color, Line, Rights
+
+JSON = JsonSerializer()
+
+
+def test_plain_values_are_plain_compact_json() -> None:
+    assert JSON.dumps([1, "für", {"a": [None, True, 0.5]}]) == '[1,"für",{"a":[null,true,0.5]}]'.encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [
+        (datetime(2014, 11, 3, 9, tzinfo=UTC), {"$palermo": "datetime", "value": "2014-11-03T09:00:00+00:00"}),
+        (
+            datetime(2014, 11, 3, 9, tzinfo=ZoneInfo("Europe/Rome")),
+            {"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[Europe/Rome]"},
+        ),
+        (datetime(2014, 11, 3, fold=1), {"$palermo": "datetime", "value": "2014-11-03T00:00:00[fold=1]"}),
+        (date(2014, 11, 3), {"$palermo": "date", "value": "2014-11-03"}),
+        (timedelta(days=1, seconds=2), {"$palermo": "timedelta", "value": [1, 2, 0]}),
+        (Decimal("1.20"), {"$palermo": "decimal", "value": "1.20"}),
+        (UUID(int=1), {"$palermo": "uuid", "value": "00000000-0000-0000-0000-000000000001"}),
+        (b"\x00\xff", {"$palermo": "bytes", "value": "AP8="}),
+        ((1, 2), {"$palermo": "tuple", "value": [1, 2]}),
+        ({1}, {"$palermo": "set", "value": [1]}),
+        (float("inf"), {"$palermo": "float", "value": "inf"}),
+        ({1: "a"}, {"$palermo": "dict", "value": [[1, "a"]]}),
+        ({"$palermo": "date"}, {"$palermo": "dict", "value": [["$palermo", "date"]]}),
+        (Color.BLUE, {"$palermo": "enum", "class": "tests.serializers.samples.Color", "value": "BLUE"}),
+        (Rights(3), {"$palermo": "enum", "class": "tests.serializers.samples.Rights", "value": 3}),
+        (
+            Line("tea", Decimal(2)),
+            {
+                "$palermo": "dataclass",
+                "class": "tests.serializers.samples.Line",
+                "value": {"article": "tea", "price": {"$palermo": "decimal", "value": "2"}},
+            },
+        ),
+    ],
+)
+def test_the_tags_are_those_of_the_wire_format(value: object, wire: object) -> None:
+    assert json.loads(JSON.dumps([value])) == [wire]
+    assert JSON.loads(json.dumps([wire]).encode(), CLASSES) == [value]
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b'{"a": [1, 2.5, null]}', {"a": [1, 2.5, None]}),
+        (b"\xef\xbb\xbf[1]", [1]),
+        (b' [ "\\u00fc" ]\n', ["ü"]),
+        (b'["$palermo"]', ["$palermo"]),
+        (b'"text"', "text"),
+        (b"[9007199254740993]", [9007199254740993]),
+    ],
+)
+def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object) -> None:
+    assert JSON.loads(data, {}) == value
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"{", "not JSON"),
+        (b"[1] 2", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[NaN]", "NaN is no JSON value"),
+        (b"[-Infinity]", "-Infinity is no JSON value"),
+        (b"1" * 5_000, "not JSON"),
+        (b"[" * 100_000, "more than 100 deep"),
+        (b"[" * 500_000 + b"]" * 500_000, "more than 100 deep"),
+        (b"[" * 102 + b"]" * 102, "more than 100 deep"),
+        (b'{"a":' * 102 + b"1" + b"}" * 102, "more than 100 deep"),
+        (b'{"$palermo": "socket", "value": 1}', "of kind 'socket'"),
+        (b'{"$palermo": ["x"], "value": 1}', "of kind"),
+        (b'{"$palermo": "date"}', "no tag of Palermo"),
+        (b'{"$palermo": "date", "value": "2014-11-03", "more": 1}', "no tag of Palermo"),
+        (b'{"$palermo": "date", "value": "yesterday"}', "a date that cannot be read: 'yesterday'"),
+        (b'{"$palermo": "date", "value": 3}', "a date that cannot be read"),
+        (b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[Atlantis/Plato]"}', "cannot be read"),
+        (b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[../../etc/passwd]"}', "cannot be read"),
+        (b'{"$palermo": "bytes", "value": "?"}', "cannot be read"),
+        (b'{"$palermo": "decimal", "value": "ten"}', "cannot be read"),
+        (b'{"$palermo": "timedelta", "value": [1e300, 0, 0]}', "cannot be read"),
+        (b'{"$palermo": "set", "value": [[]]}', "cannot be read"),
+        (b'{"$palermo": "dict", "value": [1]}', "cannot be read"),
+        (b'{"$palermo": "int", "value": "xyz"}', "cannot be read"),
+        (b'{"$palermo": "tuple", "value": ' * 400 + b"[]" + b"}" * 400, "cannot be read|deep"),
+    ],
+)
+def test_a_body_that_is_not_palermos_json_is_refused(data: bytes, text: str) -> None:
+    with pytest.raises(DecodeError, match=text):
+        JSON.loads(data, {})
+
+
+def test_an_instant_outlives_a_change_of_its_zones_rules() -> None:
+    written_when_rome_was_at_plus_three = b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+03:00[Europe/Rome]"}'
+
+    back = JSON.loads(written_when_rome_was_at_plus_three, {})
+
+    assert back == datetime(2014, 11, 3, 6, tzinfo=UTC)
+
+
+def test_looking_leaves_classes_as_names_and_writes_them_back_as_they_were() -> None:
+    data = JSON.dumps([Color.RED, Line("tea", Decimal(2))])
+
+    seen = JSON.loads(data, LOOKING)
+
+    assert seen == [
+        Unrestored("enum", "tests.serializers.samples.Color", "RED"),
+        Unrestored("dataclass", "tests.serializers.samples.Line", {"article": "tea", "price": Decimal(2)}),
+    ]
+    assert repr(seen) == (
+        "[tests.serializers.samples.Color.RED, tests.serializers.samples.Line(article='tea', price=Decimal('2'))]"
+    )
+    assert JSON.dumps(seen) == data

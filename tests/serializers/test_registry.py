@@ -1,0 +1,167 @@
+"""Finding serializers, and what a worker accepts."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from palermo.core.message import Message
+from palermo.errors import ArgumentsInvalid, DecodeError, MediaTypeRefused, MediaTypeUnknown
+from palermo.serialization import SIGNED, Accept, Serializers
+
+
+class Shout:
+    """A serializer of another package."""
+
+    name = "shout"
+    media_type = "text/x-shout"
+    safe = True
+
+    def dumps(self, value: object) -> bytes:
+        return repr(value).upper().encode()
+
+    def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
+        return data.decode().lower()
+
+
+class Detonator:
+    """Unpickling one is what must never happen unasked."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+def message(body: bytes, content_type: str = "application/json") -> Message:
+    return Message(id="7c9e", queue="jobs", job="shop.pay", body=body, content_type=content_type)
+
+
+def test_the_shipped_ones_are_found() -> None:
+    registry = Serializers.default()
+
+    assert registry.names() == ["json", "msgpack", "pickle"]
+    assert registry.compressions() == ["gzip", "zstd"]
+
+
+@pytest.mark.parametrize(
+    "name", ["json", "application/json", "Application/JSON; charset=utf-8", " application/json ", "JSON"]
+)
+def test_names_and_media_types_are_found_in_any_spelling(name: str) -> None:
+    assert Serializers.default().get(name).name == "json"
+
+
+def test_one_can_be_added_and_taken_away_at_run_time() -> None:
+    registry = Serializers.default()
+
+    registry.register(Shout())
+    encoded = registry.encode(["hi"], {}, job="x", id="1", serializer="shout")
+    assert registry.decode(message(encoded.body, encoded.content_type), accept=Accept.default()) == "['hi']"
+
+    registry.unregister("text/x-shout")
+    with pytest.raises(MediaTypeUnknown, match=r"no serializer 'text/x-shout' is registered \(there are: json, msgp"):
+        registry.decode(message(encoded.body, encoded.content_type), accept=Accept.default())
+
+
+def test_a_shipped_one_stays_away_once_taken_away() -> None:
+    registry = Serializers.default()
+
+    registry.unregister("pickle")
+    registry.unregister_compression("zstd")
+
+    assert registry.names() == ["json", "msgpack"]
+    assert registry.compressions() == ["gzip"]
+
+
+def test_a_package_that_cannot_be_imported_does_not_take_the_others_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(*, group: str) -> list[EntryPoint]:
+        json = EntryPoint("json", "palermo.serializers.json:JsonSerializer", group)
+        return [EntryPoint("avro", "avro_for_palermo:Avro", group), json] if group.endswith("serializers") else []
+
+    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    registry = Serializers.default()
+
+    assert registry.decode(message(b"[1]"), accept=Accept.default()) == [1]
+    with pytest.raises(MediaTypeUnknown, match=r"avro .* could not be imported: No module named 'avro_for_palermo'"):
+        registry.get("avro")
+
+
+def test_pickle_is_refused_until_accepted() -> None:
+    registry = Serializers.default()
+    bomb = message(pickle.dumps(Detonator()), "application/x-pickle")
+
+    with pytest.raises(MediaTypeRefused) as caught:
+        registry.decode(bomb, accept=Accept.default())
+
+    assert str(caught.value) == (
+        "message 7c9e is application/x-pickle and this worker accepts only application/json, application/msgpack. "
+        "Add --accept pickle if you trust the publisher."
+    )
+    with pytest.raises(MediaTypeRefused):
+        registry.look(bomb)
+    for accept in (Accept.default().also("pickle"), Accept.only("application/x-pickle")):
+        assert registry.decode(message(pickle.dumps([1]), "application/x-pickle"), accept=accept) == [1]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"garbage", b"\x8e" + b"\xff" * 8, b"cno_such_module\nx\n."])
+def test_what_does_not_unpickle_is_a_decode_error(data: bytes) -> None:
+    with pytest.raises(DecodeError, match="cannot be unpickled"):
+        Serializers.default().get("pickle").loads(data, {})
+
+
+def test_only_takes_everything_else_away() -> None:
+    registry = Serializers.default()
+
+    with pytest.raises(MediaTypeRefused, match=r"accepts only application/msgpack\. Add --accept json"):
+        registry.decode(message(b"[1]"), accept=Accept.only("msgpack"))
+    assert registry.decode(message(b"[1]"), accept=Accept.only("msgpack").also("json")) == [1]
+    with pytest.raises(MediaTypeRefused, match="accepts only nothing"):
+        registry.decode(message(b"[1]"), accept=Accept.only())
+
+
+def test_a_name_that_means_nothing_is_found_before_the_worker_starts() -> None:
+    registry = Serializers.default()
+
+    registry.check(Accept.only("signed", "JSON").also("pickle", SIGNED))
+    with pytest.raises(MediaTypeUnknown, match="'piclke'"):
+        registry.check(Accept.default().also("piclke"))
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/x-pickle", "text/x-unheard-of"])
+def test_an_empty_body_is_no_arguments(content_type: str) -> None:
+    registry = Serializers.default()
+
+    assert registry.decode(message(b"", content_type), accept=Accept.default()) is None
+    assert registry.look(message(b"", content_type)) is None
+
+
+def test_both_kinds_of_arguments_set_the_header() -> None:
+    registry = Serializers.default()
+
+    assert registry.encode([1], {"a": 2}, job="x", id="1").arguments == "both"
+    assert registry.encode([1], {}, job="x", id="1").body == b"[1]"
+    assert registry.encode([], {"a": 2}, job="x", id="1").body == b'{"a":2}'
+
+
+def test_a_job_with_one_argument_gets_the_body_as_it_is() -> None:
+    registry = Serializers.default()
+
+    assert registry.encode([[1, 2]], {}, job="x", id="1", one=True).body == b"[1,2]"
+    assert registry.encode([], {"event": {"a": 1}}, job="x", id="1", one=True).body == b'{"a":1}'
+    with pytest.raises(ArgumentsInvalid, match="was given 2; pass exactly one"):
+        registry.encode([1], {"a": 2}, job="x", id="1", one=True)
+
+
+def test_importing_the_contract_is_cheap() -> None:
+    script = (
+        "import sys, palermo.serialization as s; s.Serializers.default()\n"
+        "print(*sorted({'json', 'msgpack', 'pickle', 'zstandard', 'importlib.metadata', 'hmac', 'decimal'}"
+        " & sys.modules.keys()))"
+    )
+    root = Path(__file__).parents[2]
+
+    found = subprocess.run([sys.executable, "-S", "-c", script], cwd=root, capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == ""

@@ -1,0 +1,118 @@
+"""What goes in comes out exactly, for every serializer, compression and the signed wrapper."""
+
+import math
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palermo.core.arguments import unpack
+from palermo.core.message import Message
+from palermo.serialization import Accept, Serializer, Serializers
+from palermo.serializers.compression import Gzip, Zstd
+from palermo.serializers.json import JsonSerializer
+from palermo.serializers.msgpack import MsgpackSerializer
+from palermo.serializers.pickle import PickleSerializer
+from tests.serializers.samples import CLASSES, PLAIN, TEXT, VALUES, same
+
+KEY = b"a key of enough bytes"
+SAFE = [JsonSerializer(), MsgpackSerializer()]
+ALL = [*SAFE, PickleSerializer()]
+REGISTRY = Serializers.default(signing_keys=[KEY])
+
+
+def name(value: object) -> str:
+    return getattr(value, "name", str(value))
+
+
+@pytest.mark.parametrize("serializer", ALL, ids=name)
+@given(value=VALUES)
+@settings(max_examples=150, deadline=None)
+def test_every_value_comes_back_exactly(serializer: Serializer, value: object) -> None:
+    back = serializer.loads(serializer.dumps(value), CLASSES)
+
+    assert same(back, value), back
+
+
+@pytest.mark.parametrize("serializer", ALL, ids=name)
+@given(value=PLAIN)
+@settings(max_examples=100, deadline=None)
+def test_plain_values_come_back_exactly(serializer: Serializer, value: object) -> None:
+    assert same(serializer.loads(serializer.dumps(value), {}), value)
+
+
+@pytest.mark.parametrize("compression", [Gzip(), Zstd()], ids=name)
+@given(data=st.binary(max_size=5_000), repeat=st.integers(1, 100))
+@settings(deadline=None)
+def test_bytes_come_back_from_every_compression(compression: Gzip | Zstd, data: bytes, repeat: int) -> None:
+    data *= repeat
+
+    assert compression.decompress(compression.compress(data), len(data)) == data
+
+
+@pytest.mark.parametrize("sign", [False, True], ids=["unsigned", "signed"])
+@pytest.mark.parametrize("compression", ["", "gzip", "zstd"])
+@pytest.mark.parametrize("serializer", ["json", "msgpack", "pickle"])
+@given(args=st.lists(VALUES, max_size=2), kwargs=st.dictionaries(TEXT, VALUES, max_size=2))
+@settings(max_examples=15, deadline=None)
+def test_arguments_come_back_through_all_layers(
+    serializer: str, compression: str, sign: bool, args: list[object], kwargs: dict[str, object]
+) -> None:
+    encoded = REGISTRY.encode(
+        args, kwargs, job="shop.pay", id="7", serializer=serializer, compression=compression, sign=sign
+    )
+    message = Message(
+        id="7",
+        queue="jobs",
+        job="shop.pay",
+        body=encoded.body,
+        content_type=encoded.content_type,
+        content_encoding=encoded.content_encoding,
+        arguments=encoded.arguments,
+    )
+
+    value = REGISTRY.decode(message, accept=Accept.default().also("pickle"), classes=CLASSES)
+
+    assert same(unpack(value, encoded.arguments), (args, kwargs))
+
+
+@pytest.mark.parametrize("serializer", SAFE, ids=name)
+def test_nan_and_infinity_come_back(serializer: Serializer) -> None:
+    back = serializer.loads(serializer.dumps([math.nan, math.inf, -math.inf, -0.0]), {})
+
+    assert str(back) == "[nan, inf, -inf, -0.0]"
+
+
+@pytest.mark.parametrize("serializer", SAFE, ids=name)
+def test_both_hours_of_a_clock_change_come_back_as_they_were(serializer: Serializer) -> None:
+    early = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Rome"))
+    late = early.replace(fold=1)
+
+    back = serializer.loads(serializer.dumps([early, late, datetime(2026, 10, 25, 2, 30, fold=1)]), {})
+
+    assert isinstance(back, list)
+    assert [moment.fold for moment in back] == [0, 1, 1]
+    assert [moment.utcoffset() for moment in back[:2]] == [early.utcoffset(), late.utcoffset()]
+
+
+@pytest.mark.parametrize("serializer", SAFE, ids=name)
+@pytest.mark.parametrize("size", [2_200, 20_000, 200_000], ids=str)
+def test_whole_numbers_of_any_size_come_back(serializer: Serializer, size: int) -> None:
+    numbers = [3**size, -(3**size)]
+
+    assert serializer.loads(serializer.dumps(numbers), {}) == numbers
+
+
+@pytest.mark.parametrize("serializer", ALL, ids=name)
+def test_a_value_as_deep_as_may_be_comes_back(serializer: Serializer) -> None:
+    value: object = 1
+    for _ in range(50):
+        value = [{"x": value}]
+    deep: object = 1
+    for _ in range(100):
+        deep = (deep,)
+
+    assert serializer.loads(serializer.dumps(value), {}) == value
+    assert serializer.loads(serializer.dumps(deep), {}) == deep

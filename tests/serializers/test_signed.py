@@ -1,0 +1,138 @@
+"""The signed wrapper: made, verified, tampered with, looked at."""
+
+import hashlib
+import hmac
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.core.message import Message
+from palermo.errors import DecodeError, MediaTypeRefused, MediaTypeUnknown, SettingInvalid, SignatureInvalid
+from palermo.serialization import SIGNED, Accept, Serializers
+from palermo.serializers.signed import Signed
+
+KEY, OTHER = b"the key of the shop", b"the key of the other"
+DEFAULT = Accept.default()
+
+
+def signed(value: object, *, keys: list[bytes], serializer: str = "json", compression: str = "") -> Message:
+    encoded = Serializers.default(signing_keys=keys).encode(
+        [value], {}, job="shop.pay", id="7", serializer=serializer, compression=compression, sign=True
+    )
+    return Message(
+        id="7",
+        queue="jobs",
+        job="shop.pay",
+        body=encoded.body,
+        content_type=encoded.content_type,
+        content_encoding=encoded.content_encoding,
+    )
+
+
+def test_another_language_can_sign_from_the_wire_page_alone() -> None:
+    parts = [b"palermo-signed-v1", b"shop.pay", b"7", b"application/json", b"[1]"]
+    code = hmac.new(KEY, b"".join(len(part).to_bytes(8, "big") + part for part in parts), hashlib.sha256).hexdigest()
+    body = f"v1 {code} application/json\n[1]".encode()
+    message = Message(id="7", queue="jobs", job="shop.pay", body=body, content_type=SIGNED)
+
+    assert Serializers.default(signing_keys=[KEY]).decode(message, accept=DEFAULT) == [1]
+    assert signed(1, keys=[KEY]).body == body
+
+
+def test_any_of_the_keys_verifies_and_the_first_signs() -> None:
+    message = signed("x", keys=[KEY, OTHER])
+
+    assert Serializers.default(signing_keys=[OTHER, KEY]).decode(message, accept=DEFAULT) == ["x"]
+    with pytest.raises(SignatureInvalid, match="does not match"):
+        Serializers.default(signing_keys=[OTHER]).decode(message, accept=DEFAULT)
+
+
+@given(data=st.data())
+def test_no_changed_byte_passes(data: st.DataObject) -> None:
+    message = signed({"amount": 12}, keys=[KEY])
+    at = data.draw(st.integers(0, len(message.body) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda value: bytes([value]).lower() != message.body[at : at + 1]))
+    changed = message.body[:at] + bytes([byte]) + message.body[at + 1 :]
+
+    with pytest.raises(DecodeError):
+        Serializers.default(signing_keys=[KEY]).decode(replace(message, body=changed), accept=DEFAULT)
+
+
+@pytest.mark.parametrize("change", [{"id": "8"}, {"job": "shop.refund"}, {"id": "", "job": "shop.pay7"}], ids=str)
+def test_a_signature_is_worth_nothing_under_another_id_or_job(change: dict[str, str]) -> None:
+    message = replace(signed(1, keys=[KEY]), **change)  # type: ignore[arg-type]
+
+    with pytest.raises(SignatureInvalid):
+        Serializers.default(signing_keys=[KEY]).decode(message, accept=DEFAULT)
+
+
+def test_the_inner_media_type_is_signed_too() -> None:
+    message = signed(1, keys=[KEY])
+    changed = message.body.replace(b"application/json", b"application/x-pickle")
+
+    with pytest.raises(SignatureInvalid):
+        Serializers.default(signing_keys=[KEY]).decode(replace(message, body=changed), accept=DEFAULT.also("pickle"))
+
+
+def test_what_is_inside_must_be_accepted_too() -> None:
+    registry = Serializers.default(signing_keys=[KEY])
+    message = signed(1, keys=[KEY], serializer="pickle")
+
+    with pytest.raises(MediaTypeRefused, match="application/x-pickle"):
+        registry.decode(message, accept=DEFAULT)
+    with pytest.raises(MediaTypeRefused):
+        registry.decode(message, accept=Accept.only("signed"))
+    assert registry.decode(message, accept=Accept.only("signed", "pickle")) == [1]
+
+
+@pytest.mark.parametrize("body", [b"[1]", b""])
+def test_accept_only_signed_refuses_what_is_not_signed(body: bytes) -> None:
+    registry = Serializers.default(signing_keys=[KEY])
+    message = Message(id="7", queue="jobs", job="shop.pay", body=body)
+
+    with pytest.raises(MediaTypeRefused, match="not signed and this worker accepts only signed messages"):
+        registry.decode(message, accept=Accept.only("signed"))
+    with pytest.raises(DecodeError):
+        registry.decode(replace(message, content_type=SIGNED), accept=Accept.only("signed"))
+    assert registry.decode(signed(1, keys=[KEY]), accept=Accept.only("signed")) == [1]
+
+
+def test_without_a_key_a_signed_message_is_refused_but_can_be_looked_at() -> None:
+    registry = Serializers.default()
+    message = signed({"a": 1}, keys=[KEY], compression="gzip")
+
+    with pytest.raises(SignatureInvalid, match="Set signing_keys"):
+        registry.decode(message, accept=DEFAULT)
+    with pytest.raises(SignatureInvalid, match="Set signing_keys"):
+        registry.encode([1], {}, job="shop.pay", id="7", sign=True)
+    assert registry.look(message) == [{"a": 1}]
+
+
+def test_looking_at_signed_pickle_never_unpickles() -> None:
+    with pytest.raises(MediaTypeRefused, match="not decoded in order to be shown"):
+        Serializers.default().look(signed(1, keys=[KEY], serializer="pickle"))
+
+
+def test_signed_in_signed_is_refused() -> None:
+    body = Signed([KEY]).wrap(b"x", content_type=SIGNED, job="shop.pay", id="7")
+    message = Message(id="7", queue="jobs", job="shop.pay", body=body, content_type=SIGNED)
+
+    with pytest.raises(MediaTypeUnknown):
+        Serializers.default(signing_keys=[KEY]).decode(message, accept=DEFAULT)
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b"v1  \n", b"v2 aa application/json\n[]", b"v1 aa application/json[]"])
+def test_a_body_without_the_first_line_is_not_a_signed_one(body: bytes) -> None:
+    with pytest.raises(DecodeError, match=r"not signed as docs/wire\.md says"):
+        Signed([KEY]).unwrap(body, job="shop.pay", id="7")
+
+
+def test_a_short_key_is_refused() -> None:
+    with pytest.raises(SettingInvalid, match="signing key 2 has 6 bytes and needs at least 16"):
+        Serializers.default(signing_keys=[KEY, "secret"])
+
+
+def test_keys_are_not_shown() -> None:
+    assert "the key" not in repr(Signed([KEY])) + repr(Serializers.default(signing_keys=[KEY]))
