@@ -1,5 +1,5 @@
 """The embedded broker: jobs in one SQLite file, for the processes of one machine."""
 
-from palermo.brokers.sqlite.broker import open_sqlite
+from palermo.brokers.sqlite.broker import SqliteBroker, open_sqlite
 
-__all__ = ["open_sqlite"]
+__all__ = ["SqliteBroker", "open_sqlite"]

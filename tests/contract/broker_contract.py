@@ -1,0 +1,56 @@
+"""What every broker promises. A broker's own test module subclasses BrokerContract and gives it a session."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from palermo.broker import Broker, Session, open_broker
+from tests.contract.consuming import ConsumingContract
+from tests.contract.kit import Open
+from tests.contract.looking import LookingContract
+from tests.contract.publishing import PublishingContract
+from tests.contract.sweeping import SweepingContract
+
+
+class BrokerContract(PublishingContract, ConsumingContract, LookingContract, SweepingContract):
+    @pytest.fixture
+    def session(self) -> Session:
+        """A broker that holds nothing of this exchange."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def sessions(self, runner: asyncio.Runner) -> Iterator[list[Broker]]:
+        """What is open, to be closed in the end."""
+        opened: list[Broker] = []
+        yield opened
+        for broker in reversed(opened):
+            runner.run(broker.close())
+
+    @pytest.fixture
+    def another(self, session: Session, sessions: list[Broker]) -> Open:
+        async def another() -> Broker:
+            broker = await open_broker(session)
+            sessions.append(broker)
+            return broker
+
+        return another
+
+    @pytest.fixture
+    def elsewhere(self, session: Session, sessions: list[Broker]) -> Open:
+        """The same broker with another exchange."""
+
+        async def elsewhere() -> Broker:
+            broker = await open_broker(replace(session, exchange=f"{session.exchange}-2"))
+            sessions.append(broker)
+            return broker
+
+        return elsewhere
+
+    @pytest.fixture
+    def broker(self, runner: asyncio.Runner, another: Open) -> Broker:
+        async def first() -> Broker:
+            return await another()
+
+        return runner.run(first())

@@ -1,0 +1,24 @@
+"""Coroutine tests: each runs on a loop of its own, the same one that its fixtures use."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    runner = pyfuncitem.funcargs["runner"]
+    assert isinstance(runner, asyncio.Runner)
+    names = inspect.signature(pyfuncitem.obj).parameters
+    runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

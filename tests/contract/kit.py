@@ -1,0 +1,138 @@
+"""What the contract tests are written with: messages, workers, and patience."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palermo.broker import Broker, Consumer, Delivery, QueueInfo, RunningJob, WorkerInfo
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Ack, Fail, Settlement, fail
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+
+Open = Callable[[], Awaitable[Broker]]
+
+FAILURE = Failure(
+    exception_class="builtins.ValueError",
+    message="wrong: ü",
+    stack_trace="Traceback …\nValueError",
+    failed_at=1_700_000_000,
+)
+
+
+def message(id: str = "", queue: str = "jobs", **more: Any) -> Message:
+    return Message(**{"id": id or str(uuid.uuid4()), "queue": queue, "job": "shop.mail.send", "body": b"[1]"} | more)
+
+
+def messages(count: int, queue: str = "jobs") -> list[Message]:
+    return [message(f"{queue}-{number}", queue) for number in range(count)]
+
+
+class Report:
+    """What a worker says of itself; a test may change it."""
+
+    def __init__(self, queues: str, *, slots: int = 1, pid: int = 4711) -> None:
+        self.info = WorkerInfo(
+            id=f"pid:{pid}@example",
+            host="example",
+            pid=pid,
+            queues=tuple(queues.split(",")),
+            slots=slots,
+            state="idle",
+            started_at=1_700_000_000.5,
+        )
+
+    def __call__(self) -> WorkerInfo:
+        return self.info
+
+
+class Worker:
+    """A consumer whose report tells the truth: what is taken and not yet settled is running."""
+
+    def __init__(self, consumer: Consumer, report: Report) -> None:
+        self._consumer = consumer
+        self._report = report
+
+    async def receive(self, slot: int) -> Delivery:
+        delivery = await self._consumer.receive(slot)
+        found = delivery.message
+        now = RunningJob(id=found.id, job=found.job, queue=found.queue, slot=slot, started_at=1_700_000_001.5)
+        self._running(*self._report.info.jobs, now)
+        return delivery
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        await self._consumer.settle(delivery, settlement)
+        self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
+
+    async def rest(self, slot: int) -> None:
+        await self._consumer.rest(slot)
+
+    async def close(self) -> None:
+        await self._consumer.close()
+
+    def _running(self, *jobs: RunningJob) -> None:
+        self._report.info = replace(self._report.info, state="working" if jobs else "idle", jobs=jobs)
+
+
+async def consume(broker: Broker, queues: str = "jobs", *, slots: int = 1, report: Report | None = None) -> Worker:
+    report = report or Report(queues, slots=slots)
+    selection = QueueSelection.parse(queues)
+    return Worker(await broker.consume(selection, slots=slots, tag=report.info.id, report=report), report)
+
+
+async def take(consumer: Consumer, slot: int = 1, *, within: float = 10.0) -> Delivery:
+    async with asyncio.timeout(within):
+        return await consumer.receive(slot)
+
+
+async def take_and_ack(consumer: Consumer, slot: int = 1) -> Message:
+    delivery = await take(consumer, slot)
+    await consumer.settle(delivery, Ack())
+    return delivery.message
+
+
+async def nothing_for(consumer: Consumer, slot: int = 1) -> None:
+    with pytest.raises(TimeoutError):
+        await take(consumer, slot, within=0.3)
+
+
+async def put_into_failed(broker: Broker, jobs: list[Message]) -> None:
+    """By way of a worker, as there is no other."""
+    await broker.publish_many(jobs)
+    consumer = await consume(broker, ",".join(dict.fromkeys(job.queue for job in jobs)))
+    for _ in jobs:
+        delivery = await take(consumer)
+        await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="pid:1@h/worker-1")))
+    await consumer.close()
+
+
+async def queue(broker: Broker, name: str = "jobs") -> QueueInfo | None:
+    return next((info for info in await broker.queues() if info.name == name), None)
+
+
+async def counts(broker: Broker, name: str = "jobs") -> tuple[int, int] | None:
+    """Jobs that wait in a queue, and jobs that a worker holds."""
+    info = await queue(broker, name)
+    return None if info is None else (info.pending, info.in_progress)
+
+
+async def ids(broker: Broker, name: str = "jobs") -> list[str]:
+    return [found.id for found in (await broker.browse(name, limit=10_000)).messages]
+
+
+async def until(probe: Callable[[], Awaitable[object]], wanted: object, *, within: float = 10.0) -> None:
+    """Wait for the probe to give what is wanted; some brokers count a moment late."""
+    deadline = time.monotonic() + within
+    while (found := await probe()) != wanted:
+        assert time.monotonic() < deadline, f"still {found!r} and not {wanted!r} after {within} s"
+        await asyncio.sleep(0.02)
+
+
+async def empty_looks_are_forgotten() -> None:
+    """A queue found empty may count as empty for up to 20 ms; that is the one wait the contract itself grants."""
+    await asyncio.sleep(0.03)

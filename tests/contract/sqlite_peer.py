@@ -1,0 +1,101 @@
+"""Another process with the same file: `python -m tests.contract.sqlite_peer URL ROLE [COUNT]`.
+
+It prints a line for each thing that it has done, so that a test can follow it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from subprocess import PIPE, Popen
+
+from palermo.broker import Broker, Session, open_broker
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack
+from tests.contract.kit import Report, consume, message
+
+
+def start(url: str, role: str, count: int = 0) -> "Popen[str]":
+    return Popen([sys.executable, "-m", __name__, url, role, str(count)], stdout=PIPE, text=True)
+
+
+def line(peer: "Popen[str]") -> str:
+    assert peer.stdout is not None
+    return peer.stdout.readline().strip()
+
+
+def say(text: object) -> None:
+    print(text, flush=True)
+
+
+async def hold(broker: Broker, count: int) -> None:
+    """Take so many jobs and never settle them."""
+    consumer = await consume(broker, slots=count, report=Report("jobs", pid=99))
+    for slot in range(1, count + 1):
+        say((await consumer.receive(slot)).message.id)
+    await asyncio.Event().wait()
+
+
+async def hold_and_fork(broker: Broker, count: int) -> None:
+    """Take a job and fork a child that outlives us."""
+    consumer = await consume(broker)
+    say((await consumer.receive(1)).message.id)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    say(child)
+    await asyncio.Event().wait()
+
+
+async def drain(broker: Broker, count: int) -> None:
+    """Do jobs, printing the id of each, until one named `stop` comes."""
+    consumer = await consume(broker)
+    say("ready")
+    while (delivery := await consumer.receive(1)).message.id != "stop":
+        say(delivery.message.id)
+        await consumer.settle(delivery, Ack())
+    await consumer.settle(delivery, Ack())
+
+
+async def publish(broker: Broker, count: int) -> None:
+    for number in range(count):
+        await broker.publish(message(f"{id(broker)}-{number}"))
+        say(f"{id(broker)}-{number}")
+
+
+async def latency(broker: Broker, count: int) -> None:
+    """Print how many seconds each job came after the time that is its id."""
+    consumer = await consume(broker)
+    say("ready")
+    for _ in range(count):
+        delivery = await consumer.receive(1)
+        say(time.time() - float(delivery.message.id))
+        await consumer.settle(delivery, Ack())
+
+
+async def idle(broker: Broker, count: int) -> None:
+    """Wait so many seconds for a job that does not come, and print what part of a core that took."""
+    consumer = await consume(broker, "a,b,*", slots=4)
+    waiting = [asyncio.create_task(consumer.receive(slot)) for slot in range(1, 5)]
+    await asyncio.wait(waiting, timeout=0.5)
+    began, used = time.monotonic(), time.process_time()
+    await asyncio.wait(waiting, timeout=count)
+    say((time.process_time() - used) / (time.monotonic() - began))
+    for one in waiting:
+        one.cancel()
+    await asyncio.wait(waiting)
+
+
+ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish, latency, idle)}
+
+
+async def main(url: str, role: str, count: str) -> None:
+    broker = await open_broker(Session(address=parse_url(url)))
+    await ROLES[role](broker, int(count))
+    await broker.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,23 @@
+"""The embedded broker keeps the contract, in a file and in memory."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from palermo.broker import Session
+from palermo.core.address import parse_url
+from tests.contract.broker_contract import BrokerContract
+
+
+class TestSqlite(BrokerContract):
+    @pytest.fixture
+    def session(self, tmp_path: Path) -> Session:
+        return Session(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"))
+
+
+class TestSqliteInMemory(BrokerContract):
+    @pytest.fixture
+    def session(self) -> Session:
+        # One store for the whole process: an exchange of its own keeps each test apart.
+        return Session(address=parse_url("sqlite:///:memory:"), exchange=f"test-{uuid.uuid4().hex[:8]}")

@@ -1,0 +1,348 @@
+"""Files that cannot be a broker, or stop being one: one clear error each, and nothing lost."""
+
+# ruff: noqa: ASYNC240 - a test may wait for the disk
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from palermo.broker import Broker, Session, open_broker
+from palermo.brokers.sqlite import SqliteBroker, store
+from palermo.brokers.sqlite.faults import translated
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Fail, fail
+from palermo.core.message import Message
+from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid, UrlInvalid
+from tests.contract.kit import FAILURE, consume, counts, ids, message, messages, take
+
+NOBODY = 65_534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def broker(runner: asyncio.Runner, path: Path) -> Iterator[Broker]:
+    broker = runner.run(opened(path))
+    yield broker
+    runner.run(broker.close())
+
+
+async def opened(path: Path | str, **more: float) -> Broker:
+    return await open_broker(Session(address=parse_url(f"sqlite:///{path}"), **more))  # type: ignore[arg-type]
+
+
+async def fill(path: Path, *sent: Message) -> None:
+    broker = await opened(path)
+    await broker.publish_many(sent)
+    await broker.close()
+
+
+async def look(path: Path) -> list[str]:
+    broker = await opened(path)
+    try:
+        return await ids(broker)
+    finally:
+        await broker.close()
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    db = sqlite3.connect(path)
+    with db:
+        db.execute(statement, values)
+    db.close()
+
+
+async def test_a_text_file_is_no_database_and_stays_as_it_was(path: Path) -> None:
+    text = "my diary\n" * 200
+    path.write_text(text)
+
+    with pytest.raises(StoreInvalid, match=r"jobs\.db is not a SQLite database"):
+        await opened(path)
+
+    assert path.read_text() == text
+
+
+async def test_another_programs_database_is_left_alone(path: Path) -> None:
+    change(path, "create table recipe (name text)")
+    before = path.read_bytes()
+
+    with pytest.raises(StoreInvalid, match="another program's database"):
+        await opened(path)
+
+    assert path.read_bytes() == before
+
+
+async def test_a_newer_schema_is_refused(path: Path) -> None:
+    await fill(path)
+    change(path, "pragma user_version = 99")
+
+    with pytest.raises(StoreInvalid, match="written by a newer Palermo"):
+        await opened(path)
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreInvalid, match=r"the folder .*/nowhere does not exist"):
+        await opened(tmp_path / "nowhere" / "jobs.db")
+
+
+async def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreInvalid, match="is a folder"):
+        await opened(tmp_path)
+
+
+async def test_an_unknown_option_is_refused(path: Path) -> None:
+    with pytest.raises(UrlInvalid, match="unknown option 'colour'"):
+        await opened(f"{path}?colour=blue")
+    with pytest.raises(UrlInvalid, match="not a number of seconds"):
+        await opened(f"{path}?timeout=soon")
+
+
+async def test_a_damaged_file_is_said_to_be_damaged(path: Path) -> None:
+    await fill(path, *messages(200))
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+
+    with pytest.raises(StoreInvalid, match=r"jobs\.db"):
+        await look(path)
+
+
+async def test_tables_that_are_gone_are_missed(broker: Broker, path: Path) -> None:
+    change(path, "drop table job")
+
+    with pytest.raises(StoreInvalid, match="does not have the tables"):
+        await broker.publish(message())
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Root may write anywhere, so for a moment we are not root."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can reach."""
+    folder = Path(tempfile.mkdtemp(prefix="palermo-test-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+async def test_a_folder_without_permission_is_named(open_folder: Path) -> None:
+    open_folder.chmod(0o555)
+
+    with unprivileged(), pytest.raises(StoreInvalid, match="may not write there"):
+        await opened(open_folder / "jobs.db")
+
+
+async def test_a_file_that_is_read_only_is_refused_and_keeps_its_jobs(open_folder: Path) -> None:
+    path = open_folder / "jobs.db"
+    await fill(path, message("7c9e"))
+    path.chmod(0o444)
+
+    with unprivileged(), pytest.raises(StoreInvalid, match="cannot be"):
+        await opened(path)
+
+    path.chmod(0o644)
+    assert await look(path) == ["7c9e"]
+
+
+async def test_a_second_machine_is_refused(path: Path) -> None:
+    await fill(path, message("7c9e"))
+    change(path, "update meta set value = 'another' where key = 'machine'")
+    change(path, "update meta set value = ? where key = 'seen'", time.time() - 29)
+
+    with pytest.raises(StoreInvalid, match="in use on another machine"):
+        await opened(path)
+
+
+async def test_a_file_that_another_machine_has_left_is_taken_over(path: Path) -> None:
+    await fill(path, message("7c9e"))
+    change(path, "update meta set value = 'another' where key = 'machine'")
+    change(path, "update meta set value = ? where key = 'seen'", time.time() - 31)
+
+    broker = await opened(path)
+
+    assert await ids(broker) == ["7c9e"]
+    await broker.close()
+
+
+async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RENEW_EVERY", 0.0)
+    broker = await opened(path)
+    change(path, "update meta set value = 0.0 where key = 'seen'")
+    await broker.publish(message())
+
+    db = sqlite3.connect(path)
+    ((seen,),) = db.execute("select value from meta where key = 'seen'").fetchall()
+    db.close()
+    assert time.time() - seen < 5
+
+    change(path, "update meta set value = 'another' where key = 'machine'")
+    with pytest.raises(StoreInvalid, match="another machine"):
+        await broker.publish(message())
+    await broker.close()
+
+
+async def test_a_file_removed_in_use_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "RENEW_EVERY", 0.0)
+    broker = await opened(path)
+    path.unlink()
+
+    with pytest.raises(BrokerUnavailable, match="removed or replaced"):
+        await broker.publish(message())
+    await broker.close()
+
+
+async def test_a_file_locked_for_too_long_is_unavailable(path: Path) -> None:
+    broker = await opened(f"{path}?timeout=0.1")
+    other = sqlite3.connect(path)
+    other.execute("begin immediate")
+
+    with pytest.raises(BrokerUnavailable, match="locked by another program"):
+        await broker.publish(message())
+
+    other.rollback()
+    other.close()
+    await broker.publish(message("7c9e"))
+    assert await ids(broker) == ["7c9e"]
+    await broker.close()
+
+
+class Limit:
+    """SQLite's own limit on the size of a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "jobs.db"
+
+    def shrink(self, broker: Broker) -> None:
+        self._limit(broker, 300)
+
+    def grow(self, broker: Broker) -> None:
+        self._limit(broker, 100_000)
+
+    def _limit(self, broker: Broker, pages: int) -> None:
+        assert isinstance(broker, SqliteBroker)
+        broker._store._connection.execute(f"pragma max_page_count = {pages}")
+
+
+class Disk(Limit):
+    """A small disk of its own, with something on it that can be removed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._ballast = folder / "ballast"
+        self._ballast.write_bytes(bytes(3_000_000))
+
+    def shrink(self, broker: Broker) -> None:
+        """It is small already."""
+
+    def grow(self, broker: Broker) -> None:
+        self._ballast.unlink()
+
+
+@pytest.fixture(params=["limit", "disk"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Limit]:
+    """Where there is little room: a real disk where we may mount one, else SQLite's own limit."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    if request.param == "limit" or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        yield Limit(folder)
+        return
+    yield Disk(folder)
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_full_disk_refuses_jobs_and_loses_none(small: Limit) -> None:
+    broker = await opened(small.path)
+    small.shrink(broker)
+    stored: list[str] = []
+
+    async def fill_up() -> None:
+        for number in range(1_000):
+            await broker.publish(message(f"jobs-{number}", body=bytes(20_000)))
+            stored.append(f"jobs-{number}")
+
+    with pytest.raises(PublishRefused, match="disk is full"):
+        await fill_up()
+
+    assert stored
+    assert await ids(broker) == stored
+    small.grow(broker)
+    await broker.publish(message("room again"))
+    assert await broker.purge("jobs") == len(stored) + 1
+    await broker.close()
+
+
+async def test_a_job_that_fails_on_a_full_disk_stays_where_it_is(path: Path) -> None:
+    broker = await opened(path)
+    assert isinstance(broker, SqliteBroker)
+    await broker.publish(message("7c9e"))
+    consumer = await consume(broker)
+    delivery = await take(consumer)
+    db = broker._store._connection
+    db.execute(f"pragma max_page_count = {db.execute('pragma page_count').fetchone()[0]}")
+    failed = fail(delivery.message, FAILURE, worker="w")
+
+    with pytest.raises(StoreInvalid, match="disk is full"):
+        await consumer.settle(delivery, Fail(Message(id="7c9e", queue="jobs", job="j", body=bytes(100_000))))
+
+    assert await counts(broker) == (0, 1)
+    db.execute("pragma max_page_count = 100000")
+    await consumer.settle(delivery, Fail(failed))
+    assert await ids(broker, "failed") == ["7c9e"]
+    await broker.close()
+
+
+def sqlite_errors() -> list[sqlite3.Error]:
+    """One of each class and of each code that there is."""
+    kinds = [sqlite3.Error, *(kind for kind in vars(sqlite3).values() if isinstance(kind, type))]
+    bare = [kind("told") for kind in dict.fromkeys(kinds) if issubclass(kind, sqlite3.Error)]
+    coded = []
+    for name, code in vars(sqlite3).items():
+        if name.startswith("SQLITE_") and isinstance(code, int) and (code & 0xFF) in range(1, 27):
+            error = sqlite3.OperationalError(f"told {name}")
+            error.sqlite_errorcode = code
+            coded.append(error)
+    return [*bare, *coded]
+
+
+@pytest.mark.parametrize("error", sqlite_errors(), ids=str)
+def test_every_sqlite_error_is_translated(error: sqlite3.Error) -> None:
+    for publishing in (False, True):
+        found = translated(error, "jobs.db", publishing=publishing)
+
+        assert isinstance(found, BrokerError)
+        assert "jobs.db" in str(found)
+        assert "\n" not in str(found)
+
+
+async def test_what_sqlite_cannot_bind_is_refused(broker: Broker) -> None:
+    with pytest.raises(PublishRefused):
+        await broker.publish(message("\ud800"))
+
+    assert (await broker.browse("failed") if await counts(broker, "failed") else None) is None
+    await broker.publish(message("7c9e"))
+    assert (await broker.browse("jobs", offset=10**30, limit=10**30)).total == 1

@@ -1,0 +1,171 @@
+"""The embedded broker among several processes: their deaths, their waking, and what waiting costs."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from palermo.broker import Broker, Session, open_broker
+from palermo.brokers.sqlite import bell
+from palermo.core.address import parse_url
+from tests.contract.kit import consume, counts, ids, message, messages, nothing_for, take, take_and_ack, until
+from tests.contract.sqlite_peer import line, start
+
+Peers = list["Popen[str]"]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def broker(runner: asyncio.Runner, url: str) -> Iterator[Broker]:
+    broker = runner.run(open_broker(Session(address=parse_url(url))))
+    yield broker
+    runner.run(broker.close())
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    peers: Peers = []
+    yield peers
+    for peer in peers:
+        peer.kill()
+        peer.wait()
+        if peer.stdout is not None:
+            peer.stdout.close()
+
+
+async def test_a_worker_killed_is_gone_within_a_second_and_its_jobs_are_back(
+    broker: Broker, url: str, peers: Peers
+) -> None:
+    await broker.publish_many(messages(4))
+    peers.append(start(url, "hold", 3))
+    assert [line(peers[0]) for _ in range(3)] == ["jobs-0", "jobs-1", "jobs-2"]
+    assert [worker.pid for worker in await broker.workers()] == [99]
+    assert await counts(broker) == (1, 3)
+
+    peers[0].kill()
+
+    await until(broker.workers, [], within=1)
+    assert await ids(broker) == ["jobs-0", "jobs-1", "jobs-2", "jobs-3"]
+    delivery = await take(await consume(broker))
+    assert (delivery.message.id, delivery.redelivered) == ("jobs-0", True)
+
+
+async def test_a_waiting_worker_takes_over_from_a_killed_one_within_a_second(
+    broker: Broker, url: str, peers: Peers
+) -> None:
+    await broker.publish(message("7c9e"))
+    peers.append(start(url, "hold", 1))
+    assert line(peers[0]) == "7c9e"
+    consumer = await consume(broker)
+    await nothing_for(consumer)
+
+    peers[0].kill()
+
+    assert (await take(consumer, within=1)).message.id == "7c9e"
+
+
+async def test_a_worker_that_lives_keeps_its_jobs_however_long(broker: Broker, url: str, peers: Peers) -> None:
+    await broker.publish(message())
+    peers.append(start(url, "hold", 1))
+    assert line(peers[0])
+    consumer = await consume(broker)
+
+    for _ in range(5):
+        await nothing_for(consumer)
+
+    assert len(await broker.workers()) == 2
+
+
+async def test_publishers_and_workers_of_many_processes_lose_and_double_nothing(
+    broker: Broker, url: str, peers: Peers
+) -> None:
+    workers = [start(url, "drain") for _ in range(3)]
+    peers.extend(workers)
+    assert [line(worker) for worker in workers] == ["ready"] * 3
+    publishers = [start(url, "publish", 300) for _ in range(2)]
+    peers.extend(publishers)
+
+    published = [text for peer in publishers for text in peer.communicate(timeout=60)[0].split()]
+    await until(lambda: counts(broker), (0, 0), within=30)
+    await broker.publish_many([message("stop") for _ in workers])
+    done = [text for peer in workers for text in peer.communicate(timeout=30)[0].split()]
+
+    assert len(published) == 600
+    assert sorted(done) == sorted(published)
+
+
+async def test_workers_killed_at_work_lose_nothing(broker: Broker, url: str, peers: Peers) -> None:
+    sent = messages(600)
+    await broker.publish_many(sent)
+    done: set[str] = set()
+    for jobs in (20, 40, 60, 80):
+        peer = start(url, "drain")
+        peers.append(peer)
+        done |= {line(peer) for _ in range(jobs)}
+        peer.kill()
+        done |= {*peer.communicate()[0].split()}
+
+    consumer = await consume(broker)
+    pending, _ = await counts(broker) or (0, 0)
+    done |= {(await take_and_ack(consumer)).id for _ in range(pending)}
+
+    # Each had read "ready", and may have died with one job shown and one done but not yet taken out of the file.
+    assert pending <= 600 - (20 + 40 + 60 + 80) + 4 * 3
+    assert done - {"ready"} == {one.id for one in sent}
+    assert await counts(broker) == (0, 0)
+
+
+@pytest.mark.parametrize("watching", [True, False], ids=["inotify", "polling"])
+async def test_a_new_job_starts_within_50_ms(
+    broker: Broker, url: str, peers: Peers, monkeypatch: pytest.MonkeyPatch, watching: bool
+) -> None:
+    if watching:
+        peers.append(start(url, "latency", 21))
+        assert line(peers[0]) == "ready"
+        for _ in range(21):
+            await broker.publish(message(str(time.time())))
+            await until(lambda: counts(broker), (0, 0))
+        waits = [float(line(peers[0])) for _ in range(21)]
+    else:
+        monkeypatch.setattr(bell, "_watch", lambda path: None)
+        other = await open_broker(Session(address=parse_url(url)))
+        consumer = await consume(other)
+        waits = []
+        for _ in range(21):
+            waiting = asyncio.create_task(take_and_ack(consumer))
+            await until(lambda: counts(broker), (0, 0))
+            await broker.publish(message(str(time.time())))
+            waits.append(time.time() - float((await waiting).id))
+        await other.close()
+
+    # The median, since the machine of a test may be busy with others.
+    assert sorted(waits)[10] < 0.05
+
+
+async def test_waiting_costs_less_than_one_percent_of_a_core(broker: Broker, url: str, peers: Peers) -> None:
+    peers.extend(start(url, "idle", 4) for _ in range(2))
+
+    assert [share for peer in peers if (share := float(line(peer))) >= 0.01] == []
+
+
+async def test_a_forked_child_does_not_keep_its_parents_jobs(broker: Broker, url: str, peers: Peers) -> None:
+    await broker.publish(message("7c9e"))
+    peers.append(start(url, "hold_and_fork"))
+    assert line(peers[0]) == "7c9e"
+    child = int(line(peers[0]))
+
+    peers[0].kill()
+
+    try:
+        await until(broker.workers, [], within=1)
+    finally:
+        os.kill(child, signal.SIGKILL)
