@@ -1,0 +1,99 @@
+"""Palermo: jobs on RabbitMQ, as easy and robust as Resque.
+
+    import palermo
+
+    @palermo.job
+    def resize(path, width=640): ...
+
+    resize.enqueue("x.png")
+
+and then, in a terminal, `palermo worker shop.tasks`.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from palermo.errors import PalermoError
+from palermo.hooks import DontEnqueue, DontProcess, failure_backend, hook
+from palermo.jobs import Job, JobClass, current_job, job
+
+if TYPE_CHECKING:
+    from palermo.client import Client, connect, enqueue
+    from palermo.config import Settings
+    from palermo.inspector import Inspector
+    from palermo.worker.handle import start_worker
+
+__all__ = [
+    "Client",
+    "DontEnqueue",
+    "DontProcess",
+    "Inspector",
+    "Job",
+    "JobClass",
+    "PalermoError",
+    "Settings",
+    "connect",
+    "current_job",
+    "enqueue",
+    "failure_backend",
+    "hook",
+    "inspector",
+    "job",
+    "start_worker",
+]
+
+#: What a module that only declares jobs does not need, and so does not pay for.
+_LAZY = {
+    "Client": "palermo.client",
+    "connect": "palermo.client",
+    "enqueue": "palermo.client",
+    "Settings": "palermo.config",
+    "Inspector": "palermo.inspector",
+    "start_worker": "palermo.worker.handle",
+}
+
+
+def inspector() -> "Inspector":
+    """Everything that can be seen of the default client's broker, and done to it. See palermo.inspector."""
+    from palermo.client import default_client
+    from palermo.inspector import Inspector
+
+    return Inspector(default_client())
+
+
+_inspector = inspector
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("palermo")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'palermo' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Inspector(ModuleType):
+    """The module palermo.inspector, called as the function above."""
+
+    def __call__(self) -> "Inspector":
+        return _inspector()
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing palermo.inspector puts the module in the place of the function; so the module answers a call too.
+        if name == "inspector" and isinstance(value, ModuleType):
+            value.__class__ = _Inspector
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -3,8 +3,8 @@
 HOOKS is the catalogue, and docs/hooks.md is checked against it. A function is a hook by
 its name: it starts with one of the catalogue's names, as in Resque (`before_process`,
 `before_process_open_database`). Where several apply, the order is: those registered with
-`@palermo.hook` first, then the job's own; each group by name. Hooks are plain functions; those
-that a slot calls once per run may be coroutine functions too.
+`@palermo.hook` first, then the job's own; each group by name. Hooks are plain functions, not
+coroutines: some run where no event loop can be.
 """
 
 import inspect
@@ -76,9 +76,6 @@ HOOKS: tuple[HookRow, ...] = (
 JOB_HOOKS = tuple(row.name for row in HOOKS if row.for_jobs)
 WORKER_HOOKS = tuple(row.name for row in HOOKS if not row.for_jobs)
 
-#: Those that may be coroutine functions.
-AWAITED = ("before_process", "after_process", "on_failure")
-
 
 class DontEnqueue(Exception):
     """Raised by a before_enqueue hook: the job is not enqueued, and nobody is told it went wrong."""
@@ -116,7 +113,7 @@ class Hooks:
     def add(self, function: F) -> F:
         """Register a function by its name; a reload of its module replaces it.
 
-        Raises OptionInvalid for a name that is no hook's, and for a coroutine function where none is awaited.
+        Raises OptionInvalid for a name that is no hook's, and for a coroutine function.
         """
         name = getattr(function, "__name__", "")
         check_hook(name, function, self._kinds)
@@ -142,11 +139,10 @@ class Hooks:
 
 def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
     """Raise OptionInvalid for what cannot be a hook of these kinds."""
-    kind = kind_of(name, kinds)
-    if kind is None:
+    if kind_of(name, kinds) is None:
         raise OptionInvalid(f"{name!r} is no hook: its name must start with one of {', '.join(kinds)}.")
-    if inspect.isasyncgenfunction(function) or (inspect.iscoroutinefunction(function) and kind not in AWAITED):
-        raise OptionInvalid(f"hook {name!r} is a coroutine function; only {', '.join(AWAITED)} may be.")
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise OptionInvalid(f"hook {name!r} is a coroutine function; hooks are plain functions.")
 
 
 #: What `@palermo.hook` registers.

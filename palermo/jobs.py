@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo.errors import OptionInvalid
-from palermo.options import CALLABLE, DECLARABLE, check_options
+from palermo.options import CALLABLE, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
 
 if TYPE_CHECKING:
@@ -97,24 +97,12 @@ class HasProcess(Protocol[P]):
 class Enqueuer(Generic[P]):
     """A job with options: what `.options()` gives, and what enqueues for the decorated function or class."""
 
-    __slots__ = ("_compression", "_id", "_queue", "_serializer", "_sign", "definition")
+    __slots__ = ("_id", "_options", "definition")
 
-    def __init__(
-        self,
-        definition: JobDefinition,
-        *,
-        queue: str | None = None,
-        id: str | None = None,
-        serializer: str | None = None,
-        compression: str | None = None,
-        sign: bool | None = None,
-    ) -> None:
+    def __init__(self, definition: JobDefinition, *, id: str | None = None, **options: Any) -> None:
         self.definition = definition
-        self._queue = queue
         self._id = id
-        self._serializer = serializer
-        self._compression = compression
-        self._sign = sign
+        self._options = options
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store one job on the broker; its arguments are the job's own.
@@ -123,7 +111,7 @@ class Enqueuer(Generic[P]):
         BodyTooLarge, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
         or PublishRefused.
         """
-        return _client().enqueue(self.definition, args, kwargs, **self._options())
+        return _client().enqueue(self.definition, args, kwargs, id=self._id, **self._options)
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]:
         """Store many jobs, with their confirms overlapping.
@@ -134,23 +122,14 @@ class Enqueuer(Generic[P]):
         """
         if self._id is not None:
             raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
-        return _client().enqueue_many(((self.definition, *split(call)) for call in calls), **self._options())
+        return _client().enqueue_many(((self.definition, *split(call)) for call in calls), **self._options)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for asyncio programs: waits without holding up the event loop."""
-        return await _client().enqueue_async(self.definition, args, kwargs, **self._options())
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            "queue": self._queue,
-            "id": self._id,
-            "serializer": self._serializer,
-            "compression": self._compression,
-            "sign": self._sign,
-        }
+        return await _client().enqueue_async(self.definition, args, kwargs, id=self._id, **self._options)
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self._options().items() if value is not None)
+        given = ", ".join(f"{name}={value!r}" for name, value in {"id": self._id, **self._options}.items() if value)
         return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
 
 
@@ -158,6 +137,7 @@ class FunctionJob(Generic[P, R]):
     """A decorated function: calling it calls the function, `enqueue` enqueues it."""
 
     definition: JobDefinition
+    __name__: str
 
     def __init__(self, definition: JobDefinition, function: Callable[P, R]) -> None:
         self.definition = definition
@@ -171,7 +151,7 @@ class FunctionJob(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
-    def options(self, **options: Any) -> Enqueuer[P]:
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
         """The job with other options for what is enqueued through it: queue, id, serializer, compression, sign."""
         return bound(self.definition, options)
 
@@ -203,7 +183,7 @@ class ClassJob(Protocol[P]):
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
 
-    def options(self, **options: Any) -> Enqueuer[P]: ...
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]: ...
 
     def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
 
@@ -233,7 +213,7 @@ class JobClass:
         raise _undecorated(cls)
 
     @classmethod
-    def options(cls: type[HasProcess[P]], **options: Any) -> Enqueuer[P]:
+    def options(cls: type[HasProcess[P]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
         """See FunctionJob."""
         raise _undecorated(cls)
 
@@ -353,7 +333,10 @@ def _client() -> "Client":
 
 
 def _dequeue(definition: JobDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    raise NotImplementedError
+    from palermo.inspector import Inspector
+
+    definition.bind(args, kwargs)
+    return Inspector(_client()).dequeue(definition, args, kwargs)
 
 
 def _undecorated(cls: type) -> OptionInvalid:

@@ -1,16 +1,28 @@
 """The options of a job: which there are, which are planned, and which values they take."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid
 from palermo.registry import nearest
 
+
+class EnqueueOptions(TypedDict, total=False):
+    """What `.options()` takes; None where the job's own declaration decides."""
+
+    queue: str | None
+    #: Text of 1 to 255 bytes; a UUID unless given.
+    id: str | None
+    serializer: str | None
+    compression: str | None
+    sign: bool | None
+
+
 #: What `@palermo.job` takes.
 DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments")
 #: What `.options()` takes.
-CALLABLE = ("queue", "id", "serializer", "compression", "sign")
+CALLABLE = tuple(EnqueueOptions.__annotations__)
 
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {

@@ -45,7 +45,7 @@ class JobDefinition:
     @cached_property
     def classes(self) -> Mapping[str, type]:
         """Dataclasses and Enums that the annotations name, by dotted name: those a body may be decoded to."""
-        from palermo.serialization import classes_in
+        from palermo.classes import classes_in
 
         code = getattr(self.target, "process", None) if self.is_class else self.target
         try:
@@ -241,7 +241,9 @@ def _process_of(cls: type) -> Callable[..., Any]:
 
 def _globals(target: Any) -> Mapping[str, Any]:
     if isinstance(target, types.FunctionType):
-        return target.__globals__
+        inner: Any = inspect.unwrap(target)  # a wrapper's globals are those of whoever wrote the wrapper
+        found: Mapping[str, Any] = getattr(inner, "__globals__", target.__globals__)
+        return found
     module = sys.modules.get(target.__module__)
     return vars(module) if module else {"__name__": target.__module__}
 

@@ -1,0 +1,338 @@
+"""Enqueuing: from a job and its arguments to a message that the broker has confirmed.
+
+A Client may be used by any number of threads. It connects when first used, on a thread of
+its own (io_thread.py); a forked child gets a thread and a session of its own. The default
+client, which `resize.enqueue(...)` uses, is made from the settings at first use, or by
+`palermo.connect(...)`.
+"""
+
+import atexit
+import os
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
+
+from palermo import hooks
+from palermo.broker import Broker
+from palermo.config import Settings
+from palermo.core.message import Message
+from palermo.core.preview import preview
+from palermo.core.topology import check_id, check_job_queue
+from palermo.errand import Errand
+from palermo.errors import PalermoError
+from palermo.io_thread import IoThread
+from palermo.jobs import Job, registry
+from palermo.registry import JobDefinition, check_job_name
+
+T = TypeVar("T")
+
+#: One job for enqueue_many: which, its positional and its named arguments.
+Call = tuple[JobDefinition | str, Sequence[Any], Mapping[str, Any]]
+
+NOTHING: Mapping[str, Any] = {}
+
+#: enqueue_many publishes in batches of at most this many jobs and bytes, so that memory is bounded and each
+#: batch has a fair chance within publish_timeout. While one is being confirmed the next is being made.
+BATCH, BATCH_BYTES = 1_000, 1_048_576
+
+
+class _Prepared(NamedTuple):
+    """A call that is ready to go; no message if a hook kept it back."""
+
+    job: Job
+    message: Message | None
+    definition: JobDefinition | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+class Client:
+    """Enqueues jobs, and lends its session to an Inspector."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        """Nothing is opened yet. Without settings they are loaded as always. Raises SettingInvalid."""
+        self.settings = settings or Settings.load()
+        #: What arguments are serialized with; serializers may be added and taken away.
+        self.serializers = self.settings.serializers()
+        self._session = self.settings.session("client")
+        self._thread: IoThread | None = None
+
+    def enqueue(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        serializer: str | None = None,
+        compression: str | None = None,
+        sign: bool | None = None,
+    ) -> Job:
+        """Store one job; returns once the broker has confirmed it.
+
+        A job given by name whose code is not imported here goes to `queue` or the default
+        queue; its arguments cannot be checked and its hooks do not run.
+
+        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
+        the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        """
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign)
+        if prepared.message is not None:
+            self._io().publish(prepared.message)
+            _enqueued(prepared)
+        return prepared.job
+
+    async def enqueue_async(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        *,
+        queue: str | None = None,
+        id: str | None = None,
+        serializer: str | None = None,
+        compression: str | None = None,
+        sign: bool | None = None,
+    ) -> Job:
+        """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign)
+        if prepared.message is not None:
+            await self._io().publish_async(prepared.message)
+            _enqueued(prepared)
+        return prepared.job
+
+    def enqueue_many(
+        self,
+        calls: Iterable[Call],
+        *,
+        queue: str | None = None,
+        serializer: str | None = None,
+        compression: str | None = None,
+        sign: bool | None = None,
+    ) -> list[Job]:
+        """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
+
+        `calls` is read as the jobs go out and may be endless in all but time. What raises
+        leaves those before it stored, or the last of them perhaps; a note on the error
+        tells how many are certain.
+        """
+        io = self._io()
+        made: list[Job] = []
+        waiting: deque[tuple[Errand, list[_Prepared]]] = deque()
+        stored = 0
+        prepared = (self._prepare(*call, queue, None, serializer, compression, sign) for call in calls)
+        try:
+            for batch in _batches(prepared, made):
+                messages = [each.message for each in batch if each.message is not None]
+                waiting.append((io.send(messages, after=waiting[-1][0] if waiting else None), batch))
+                if len(waiting) > 2:
+                    stored += _landed(io, waiting)
+            while waiting:
+                stored += _landed(io, waiting)
+        except BaseException as error:
+            for errand, _ in waiting:
+                io.abandon(errand)
+            error.add_note(f"{stored:,} jobs of this enqueue_many are stored for certain.")
+            raise
+        return made
+
+    def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        """What a coroutine function makes of the broker's session, on the client's own event loop.
+
+        With `again` it is run a second time if the session, opened earlier, proves to be lost:
+        only for what may be done twice. Raises BrokerUnavailable within publish_timeout if no
+        session can be opened; the function itself may take as long as it likes.
+        """
+        return self._io().run(function, again=again)
+
+    def close(self) -> None:
+        """End the session, in bounded time. The client may be used again, and then opens another."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+            _threads.discard(thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<palermo client of {self.settings.address}>"
+
+    def _io(self) -> IoThread:
+        thread = self._thread
+        # In a forked child the parent's thread does not exist, and so is not alive.
+        if thread is not None and thread.alive:
+            return thread
+        with _lock:
+            if self._thread is None or not self._thread.alive:
+                self._thread = IoThread(self._session)
+                _threads.add(self._thread)
+            return self._thread
+
+    def _prepare(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        queue: str | None,
+        id: str | None,
+        serializer: str | None,
+        compression: str | None,
+        sign: bool | None,
+    ) -> _Prepared:
+        """Bind, ask the hooks, encode."""
+        settings = self.settings
+        definition = registry.find(job) if isinstance(job, str) else job
+        more: dict[str, Any] = {}
+        if definition is None:
+            name = check_job_name(job)
+            queue = settings.default_queue if queue is None else check_job_queue(queue)
+        else:
+            name = definition.name
+            definition.bind(args, kwargs)
+            queue = (definition.queue or settings.default_queue) if queue is None else check_job_queue(queue)
+            serializer = definition.serializer if serializer is None else serializer
+            compression = definition.compression if compression is None else compression
+            sign = definition.sign if sign is None else sign
+            if definition.one:
+                more["one"] = True
+        handle = Job(str(uuid.uuid4()) if id is None else check_id(id), queue, name)
+        if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
+            return _Prepared(Job(handle.id, queue, name, enqueued=False), None, definition, args, kwargs)
+        encoded = self.serializers.encode(
+            args,
+            kwargs,
+            job=name,
+            id=handle.id,
+            serializer=settings.serializer if serializer is None else serializer,
+            compression=settings.compression if compression is None else compression,
+            sign=settings.sign if sign is None else sign,
+            **more,
+        )
+        message = Message(
+            id=handle.id,
+            queue=queue,
+            job=name,
+            body=encoded.body,
+            content_type=encoded.content_type,
+            content_encoding=encoded.content_encoding,
+            arguments=encoded.arguments,
+            created_at=int(time.time()),
+            preview=preview(args, kwargs),
+        )
+        return _Prepared(handle, message, definition, args, kwargs)
+
+
+def _enqueued(prepared: _Prepared) -> None:
+    if prepared.definition is not None:
+        hooks.notify("after_enqueue", prepared.definition, prepared.args, prepared.kwargs)
+
+
+def _batches(prepared: Iterable[_Prepared], made: list[Job]) -> Iterator[list[_Prepared]]:
+    """The calls in batches, without those that a hook kept back; all of them leave their handle in `made`."""
+    batch: list[_Prepared] = []
+    size = 0
+    for each in prepared:
+        made.append(each.job)
+        if each.message is None:
+            continue
+        batch.append(each)
+        size += len(each.message.body)
+        if len(batch) >= BATCH or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _landed(io: IoThread, waiting: deque[tuple[Errand, list[_Prepared]]]) -> int:
+    """Wait for the oldest batch to be stored and tell the hooks; returns how many jobs it held."""
+    errand, batch = waiting[0]
+    io.wait(errand)
+    waiting.popleft()
+    for prepared in batch:
+        _enqueued(prepared)
+    return len(batch)
+
+
+_default: Client | None = None
+_lock = threading.Lock()
+
+#: All threads that run, to be ended at exit.
+_threads: set[IoThread] = set()
+
+#: What a forked child found: never to be closed, since their sockets and files are the parent's.
+_inherited: list[IoThread] = []
+
+
+def default_client() -> Client:
+    """The client that jobs are enqueued with; made from the settings at first use. Raises SettingInvalid."""
+    global _default
+    client = _default
+    if client is None:
+        made = Client()
+        with _lock:
+            client = _default = _default or made
+    return client
+
+
+def use(client: Client) -> Client:
+    """Make this the default client, and close the one before."""
+    global _default
+    with _lock:
+        before, _default = _default, client
+    if before is not None and before is not client:
+        before.close()
+    return client
+
+
+def connect(url: str | None = None, **settings: Any) -> Client:
+    """Choose the broker for this process, and any other settings: what is not given is loaded as always.
+
+    Nothing is opened yet: the first enqueue does that. Replaces the default client and
+    closes the one before. Raises SettingInvalid, UrlInvalid.
+    """
+    return use(Client(Settings.load(url=url, **settings)))
+
+
+def enqueue(
+    job: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = NOTHING,
+    *,
+    queue: str | None = None,
+    id: str | None = None,
+    serializer: str | None = None,
+    compression: str | None = None,
+    sign: bool | None = None,
+) -> Job:
+    """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
+    return default_client().enqueue(
+        job, args, kwargs, queue=queue, id=id, serializer=serializer, compression=compression, sign=sign
+    )
+
+
+@atexit.register
+def _close_all() -> None:
+    while _threads:
+        try:
+            _threads.pop().close()
+        except PalermoError:
+            continue
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+    _inherited.extend(_threads)
+    _threads.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

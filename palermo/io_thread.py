@@ -1,0 +1,363 @@
+"""The client's private thread: one event loop, one session with the broker, opened when needed and again when lost.
+
+Threads hand it messages and wait; their confirms overlap on the one session. A publish is
+one call into the loop and one lock back, since each hop between threads costs as much as a
+tenth of a whole publish. Deadlines are kept by one timer for all that is in flight, not by
+one each.
+
+What is given to a publish is the setting publish_timeout, over everything: name lookup,
+connecting, a session that turns out to be dead, publishing again. A session that answers
+nothing at all for half of that is taken for a black hole (a firewall that forgot us sends
+no reset) and replaced, while there is time to publish again. Publishing again may double
+a job and never loses one.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from palermo.broker import Broker, Session, open_broker
+from palermo.core.message import Message
+from palermo.errand import Errand
+from palermo.errors import BrokerUnavailable, PalermoError
+
+T = TypeVar("T")
+
+#: Between attempts to open a session; doubled each time up to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
+
+#: What a caller waits longer than the loop's own deadline: only a loop that hangs lets it come to that.
+_GRACE = 0.25
+
+#: The most that ending a session may take, and before that ending what uses it.
+_CLOSE_TIMEOUT = 1.0
+
+
+class IoThread:
+    """An event loop in a thread of its own, and the session it keeps."""
+
+    def __init__(self, session: Session) -> None:
+        self._settings = session
+        self._timeout = session.timeout
+        self._session: Broker | None = None
+        self._opening: asyncio.Task[Broker] | None = None
+        #: When the session last confirmed anything, on the loop's clock.
+        self._heard = 0.0
+        #: What has begun and not ended, in the order of beginning, which is that of the deadlines.
+        self._flight: dict[Errand, None] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
+        self._thread.start()
+
+    # -- called by other threads
+
+    def publish(self, message: Message) -> None:
+        """Store one message; returns when it is confirmed. Raises what Broker.publish raises, in bounded time."""
+        self.wait(self.send(message))
+
+    async def publish_async(self, message: Message) -> None:
+        """`publish` for another event loop, which goes on meanwhile."""
+        future: Future[None] = Future()
+        errand = self.send(message, future=future)
+        try:
+            async with asyncio.timeout(self._timeout + _GRACE):
+                await asyncio.wrap_future(future)
+        except TimeoutError:
+            self.abandon(errand)
+            raise self._late(errand) from None
+        except asyncio.CancelledError:
+            self.abandon(errand)
+            raise
+
+    def send(
+        self,
+        messages: Message | Sequence[Message],
+        *,
+        after: Errand | None = None,
+        future: "Future[None] | None" = None,
+    ) -> Errand:
+        """Begin to store one message, or many in their order; to be waited for."""
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("enqueue was called in the client's own thread, which would wait for itself.")
+        errand = Errand(messages, after, future)
+        try:
+            self._loop.call_soon_threadsafe(self._start, errand)
+        except RuntimeError:  # the loop has been closed since
+            errand.finish(self._gone())
+        return errand
+
+    def wait(self, errand: Errand) -> None:
+        """Wait until the errand has ended, and raise what it raised. Errands in a row are waited for in their order."""
+        try:
+            ended = errand.wait(self._timeout + _GRACE)
+        except BaseException:  # Ctrl-C: nobody waits any more
+            self.abandon(errand)
+            raise
+        if not ended:
+            self.abandon(errand)
+            raise self._late(errand)
+        if errand.error is not None:
+            raise _again(errand.error)
+
+    def abandon(self, errand: Errand) -> None:
+        """Stop working on an errand that nobody waits for any more."""
+        self._call(lambda: errand.task and errand.task.cancel())
+
+    def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        """What the coroutine function makes of the session, as long as that takes; opening the session is bounded.
+
+        With `again` it is run a second time, on a fresh session, if the session proves to be lost.
+        """
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("the client was asked in its own thread, which would wait for itself.")
+        if self._closed:
+            raise self._gone()
+        future = asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise self._gone() from None
+        except BaseException:  # Ctrl-C: what it does on the broker must stop too
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the session and the thread, within a bounded time; what is in flight fails. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._call(lambda: self._keep(self._shut_down()))
+        if threading.get_ident() != self._thread.ident:
+            self._thread.join(2 * _CLOSE_TIMEOUT + _GRACE)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be used."""
+        return not self._closed and self._thread.is_alive()
+
+    def _call(self, function: Callable[[], Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return  # the loop has been closed, and there is nothing left to do
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            # Not shutdown_default_executor: it would wait for a name lookup that hangs.
+            self._loop.close()
+
+    def _start(self, errand: Errand) -> None:
+        if self._closed:
+            errand.finish(self._gone())
+            return
+        errand.task = self._loop.create_task(self._carry(errand))
+
+    async def _carry(self, errand: Errand) -> None:
+        """Publish the errand's messages, on as many sessions as it takes, until its time is over."""
+        error: BaseException | None = None
+        try:
+            if errand.after is not None and not errand.after.finished and errand.after.task is not None:
+                await asyncio.wait([errand.after.task])
+            if errand.after is not None and errand.after.error is not None:
+                raise errand.after.error
+            errand.began = self._loop.time()
+            self._flight[errand] = None
+            if self._alarm is None:
+                self._alarm = self._loop.call_at(errand.began + self._timeout / 2, self._check)
+            await self._deliver(errand)
+        except asyncio.CancelledError:
+            error = errand.error or self._late(errand)
+        except BaseException as raised:
+            error = raised
+        finally:
+            self._flight.pop(errand, None)
+            errand.finish(error)
+
+    async def _deliver(self, errand: Errand) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                if await self._attempt(errand):
+                    return
+                await asyncio.sleep(pause)
+            except asyncio.CancelledError:
+                if not errand.moved or errand.task is None:
+                    raise
+                errand.moved = False
+                errand.task.uncancel()
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _attempt(self, errand: Errand) -> bool:
+        """Publish once; False if the session could not be opened or was lost."""
+        session = self._session
+        try:
+            if session is None:
+                session = await self._opened()
+            errand.session = session
+            if isinstance(errand.messages, Sequence):
+                await session.publish_many(errand.messages)
+            else:
+                await session.publish(errand.messages)
+        except BrokerUnavailable as error:
+            errand.last = error
+            if session is not None:
+                self._lose(session)
+            return False
+        finally:
+            errand.session = None
+        self._heard = self._loop.time()
+        return True
+
+    async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
+        found = self._session
+        session = found or await self._opened_in_time()
+        try:
+            return await function(session)
+        except BrokerUnavailable:
+            self._lose(session)
+            if not again or found is None:
+                raise
+        session = await self._opened_in_time()
+        try:
+            return await function(session)
+        except BrokerUnavailable:
+            self._lose(session)
+            raise
+
+    async def _opened_in_time(self) -> Broker:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._opened()
+        except TimeoutError:
+            raise self._late(None) from None
+
+    async def _opened(self) -> Broker:
+        """The session, opened if there is none; all who wait share one attempt."""
+        if self._session is not None:
+            return self._session
+        if self._opening is None:
+            self._opening = self._loop.create_task(self._open())
+            # Those who wait may have gone by the time it fails.
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Broker:
+        try:
+            self._session = await open_broker(self._settings)
+            self._heard = self._loop.time()
+            return self._session
+        finally:
+            self._opening = None
+
+    def _lose(self, session: Broker) -> None:
+        """Let go of a session that is lost, or as good as; what is in flight on it moves to the next."""
+        if session is not self._session:
+            return
+        self._session = None
+        for errand in self._flight:
+            if errand.session is session and errand.task is not None and not errand.moved:
+                errand.moved = True
+                errand.task.cancel()
+        self._keep(_end(session))
+
+    def _check(self) -> None:
+        """Fail what is overdue, and replace a session that has said nothing since an errand began half its time ago."""
+        self._alarm = None
+        now = self._loop.time()
+        for errand in list(self._flight):
+            age = now - errand.began
+            silent = errand.session is not None and self._heard < errand.began
+            if age >= self._timeout:
+                session = errand.session
+                errand.error = self._late(errand)
+                del self._flight[errand]
+                if errand.task is not None:
+                    errand.moved = False
+                    errand.task.cancel()
+                if silent and session is not None:
+                    self._lose(session)
+            elif age >= self._timeout / 2 and not errand.patient:
+                errand.patient = True
+                if silent and errand.session is not None:
+                    errand.last = BrokerUnavailable("the session answered nothing")
+                    self._lose(errand.session)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the alarm for what is due next."""
+        if self._flight:
+            now = self._loop.time()
+            half = self._timeout / 2
+            due = min(errand.began + (half if now - errand.began < half else self._timeout) for errand in self._flight)
+            self._alarm = self._loop.call_at(due, self._check)
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _shut_down(self) -> None:
+        for errand in list(self._flight):
+            errand.error = self._gone()
+            errand.moved = False
+            if errand.task is not None:
+                errand.task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        try:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            if rest:
+                await asyncio.wait(rest, timeout=_CLOSE_TIMEOUT)
+            if self._session is not None:
+                await _end(self._session)
+        finally:
+            self._loop.stop()
+
+    def _late(self, errand: Errand | None) -> BrokerUnavailable:
+        reason = f" {errand.last}" if errand is not None and errand.last is not None else ""
+        late = BrokerUnavailable(
+            f"the broker at {self._settings.address} did not answer within {self._timeout:g} s.{reason}"
+        )
+        late.__cause__ = None if errand is None else errand.last
+        return late
+
+    def _gone(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"the client of {self._settings.address} was closed meanwhile.")
+
+
+async def _end(session: Broker) -> None:
+    """Close a session that may be lost: without waiting long, and whatever comes of it."""
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT):
+            await session.close()
+    except (PalermoError, OSError, TimeoutError):
+        return
+
+
+def _again(error: BaseException) -> BaseException:
+    """An error to raise in this thread: one that several threads share must not collect all their tracebacks."""
+    if not isinstance(error, PalermoError):
+        return error
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,44 @@
+"""A default client on an embedded broker of the test's own."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo import client as clients
+from palermo import hooks, jobs
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.message import Message
+
+#: What waits in a queue of the client's broker, oldest first.
+Waiting = Callable[..., list[Message]]
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(clients, "_default", None)
+    monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
+    kept = dict(jobs.registry._jobs)
+    yield
+    jobs.registry._jobs = kept
+    if clients._default is not None:
+        clients._default.close()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return clients.use(Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")))
+
+
+@pytest.fixture
+def waiting(client: Client) -> Waiting:
+    def browse(queue: str = "jobs", **options: Any) -> list[Message]:
+        return list(client.run(lambda broker: broker.browse(queue, limit=100_000, **options)).messages)
+
+    return browse

@@ -1,0 +1,399 @@
+"""From a job and its arguments to a message in a queue: every form of enqueue."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo import client as clients
+from palermo.client import BATCH, BATCH_BYTES, Client
+from palermo.config import Settings
+from palermo.errors import (
+    ArgumentsInvalid,
+    BodyTooLarge,
+    EncodeError,
+    IdInvalid,
+    MediaTypeUnknown,
+    NotFound,
+    OptionInvalid,
+    QueueNameInvalid,
+)
+from tests.client.conftest import Waiting
+
+
+@palermo.job(name="shop.resize")
+def resize(path: str, width: int = 640) -> None: ...
+
+
+@palermo.job(queue="mail", name="shop.SendMail")
+class SendMail(palermo.JobClass):
+    def process(self, to: str, *, subject: str = "hi") -> None: ...
+
+
+def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__ = name
+    return function
+
+
+def test_an_enqueued_job_is_a_message_that_any_client_can_read(client: Client, waiting: Waiting) -> None:
+    before = int(time.time())
+
+    job = resize.enqueue("x.png", width=3)
+
+    (message,) = waiting()
+    assert (job.id, job.queue, job.job, bool(job)) == (message.id, "jobs", "shop.resize", True)
+    assert len(job.id) == 36
+    assert (message.job, message.queue, message.content_type) == ("shop.resize", "jobs", "application/json")
+    assert (json.loads(message.body), message.arguments) == ({"args": ["x.png"], "kwargs": {"width": 3}}, "both")
+    assert message.preview == "'x.png', width=3"
+    assert message.created_at is not None
+    assert before <= message.created_at <= time.time()
+    assert (message.retries, message.failure, message.extra) == (None, None, {})
+
+
+def test_a_class_is_enqueued_with_the_arguments_of_process(client: Client, waiting: Waiting) -> None:
+    SendMail.enqueue("a@b.c", subject="hello")
+
+    assert [message.job for message in waiting("mail")] == ["shop.SendMail"]
+
+
+def test_options_hold_for_what_is_enqueued_through_them_and_for_nothing_else(client: Client, waiting: Waiting) -> None:
+    slow = resize.options(queue="slow", id="one", serializer="msgpack", compression="gzip")
+
+    slow.enqueue("x.png")
+    resize.enqueue("y.png")
+
+    (message,) = waiting("slow")
+    assert (message.id, message.content_type, message.content_encoding) == ("one", "application/msgpack", "gzip")
+    assert [message.content_type for message in waiting("jobs")] == ["application/json"]
+    assert "shop.resize with id='one', queue='slow'" in repr(slow)
+
+
+def test_the_declaration_decides_where_the_call_says_nothing_and_the_settings_where_neither_does(
+    client: Client, waiting: Waiting
+) -> None:
+    @palermo.job(name="shop.packed", serializer="msgpack")
+    def packed() -> None: ...
+
+    other = clients.use(Client(Settings(url=client.settings.url, compression="gzip", default_queue="other")))
+
+    packed.enqueue()
+    packed.options(serializer="json", compression="").enqueue()
+
+    found = other.run(lambda broker: broker.browse("other")).messages
+    assert [(message.content_type, message.content_encoding) for message in found] == [
+        ("application/msgpack", "gzip"),
+        ("application/json", ""),
+    ]
+
+
+def test_a_signed_job_travels_in_its_wrapper(client: Client) -> None:
+    keys = ("0123456789abcdef",)
+    signing = clients.use(Client(Settings(url=client.settings.url, signing_keys=keys)))
+
+    resize.options(sign=True).enqueue("x.png")
+
+    (message,) = signing.run(lambda broker: broker.browse("jobs")).messages
+    assert message.content_type == "application/x-palermo-signed"
+    assert signing.serializers.look(message) == ["x.png"]
+
+
+def test_a_job_is_enqueued_by_name_without_its_code(client: Client, waiting: Waiting) -> None:
+    job = palermo.enqueue("elsewhere.Work", ["x"], {"y": 1}, queue="slow", id="mine")
+    palermo.enqueue("elsewhere.Work")
+
+    assert (job.id, job.queue, job.job) == ("mine", "slow", "elsewhere.Work")
+    assert [json.loads(message.body) for message in waiting("slow")] == [{"args": ["x"], "kwargs": {"y": 1}}]
+    assert [message.body for message in waiting("jobs")] == [b"[]"]
+
+
+def test_a_job_enqueued_by_name_whose_code_is_here_is_treated_as_its_declaration_says(
+    client: Client, waiting: Waiting
+) -> None:
+    palermo.enqueue("shop.SendMail", ["a@b.c"])
+
+    assert len(waiting("mail")) == 1
+    with pytest.raises(ArgumentsInvalid):
+        palermo.enqueue("shop.SendMail", [1, 2, 3])
+
+
+def test_a_body_that_is_one_argument_goes_out_as_it_is(client: Client, waiting: Waiting) -> None:
+    @palermo.job(name="shop.take", arguments="one")
+    def take(event: Any) -> None: ...
+
+    for event in ([1, 2], {"a": 1}, "text", 3, {}):
+        take.enqueue(event)
+
+    assert [json.loads(message.body) for message in waiting()] == [[1, 2], {"a": 1}, "text", 3, {}]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: resize.enqueue(), ArgumentsInvalid),  # type: ignore[call-arg]
+        (lambda: resize.enqueue(object()), EncodeError),  # type: ignore[arg-type]
+        (lambda: resize.enqueue("x" * 17_000_000), BodyTooLarge),
+        (lambda: resize.options(serializer="yaml").enqueue("x"), MediaTypeUnknown),
+        (lambda: palermo.enqueue("x", queue="failed"), QueueNameInvalid),
+        (lambda: palermo.enqueue("x", queue="mail "), QueueNameInvalid),
+        (lambda: palermo.enqueue("shop.resize", ["x"], queue=""), QueueNameInvalid),
+        (lambda: palermo.enqueue("x", id=3), IdInvalid),  # type: ignore[arg-type]
+        (lambda: palermo.enqueue(""), OptionInvalid),
+        (lambda: palermo.enqueue(None), OptionInvalid),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_enqueued_is_refused_and_leaves_nothing_behind(
+    call: Callable[[], Any], error: type[Exception], client: Client, waiting: Waiting
+) -> None:
+    with pytest.raises(error):
+        call()
+
+    with pytest.raises(NotFound):
+        waiting()
+
+
+# -- hooks
+
+
+def test_a_before_enqueue_hook_may_veto(client: Client, waiting: Waiting) -> None:
+    @palermo.hook
+    def before_enqueue(definition: Any, path: str, width: int = 640) -> bool:
+        return path != "secret.png"
+
+    vetoed = resize.enqueue("secret.png")
+    stored = resize.enqueue("x.png")
+
+    assert not vetoed
+    assert stored
+    assert [message.id for message in waiting()] == [stored.id]
+
+
+def test_an_after_enqueue_hook_runs_once_the_job_is_stored(client: Client, waiting: Waiting) -> None:
+    seen = []
+
+    @palermo.hook
+    def after_enqueue(definition: Any, path: str) -> None:
+        seen.append((definition.name, path, len(waiting())))
+
+    resize.enqueue("x.png")
+
+    assert seen == [("shop.resize", "x.png", 1)]
+
+
+def test_what_a_before_enqueue_hook_raises_reaches_the_caller_and_nothing_is_stored(
+    client: Client, waiting: Waiting
+) -> None:
+    @palermo.hook
+    def before_enqueue(definition: Any, path: str) -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        resize.enqueue("x.png")
+    with pytest.raises(NotFound):
+        waiting()
+
+
+# -- many
+
+
+def test_many_are_stored_in_their_order(client: Client, waiting: Waiting) -> None:
+    jobs = resize.enqueue_many([("a.png",), ["b.png", 3], {"path": "c.png"}])
+
+    messages = waiting()
+    assert [job.id for job in jobs] == [message.id for message in messages]
+    assert [json.loads(message.body) for message in messages] == [["a.png"], ["b.png", 3], {"path": "c.png"}]
+
+
+def test_none_at_all_are_stored_too(client: Client) -> None:
+    assert resize.enqueue_many([]) == []
+
+
+def test_more_than_a_batch_are_stored_in_their_order(client: Client, waiting: Waiting) -> None:
+    count = 3 * BATCH + 7
+
+    jobs = resize.options(queue="slow").enqueue_many((str(number),) for number in range(count))
+
+    assert [job.id for job in jobs] == [message.id for message in waiting("slow")]
+    assert len(jobs) == count
+
+
+def test_many_are_read_as_they_go_out(client: Client, waiting: Waiting) -> None:
+    seen = 0
+
+    def calls() -> Iterator[tuple[str]]:
+        nonlocal seen
+        for number in range(5):
+            if number == 4:
+                seen = len(waiting())
+            yield ("x" * BATCH_BYTES,)
+
+    resize.enqueue_many(calls())
+
+    assert 1 <= seen <= 4
+
+
+def test_a_generator_of_calls_may_itself_enqueue(client: Client, waiting: Waiting) -> None:
+    def calls() -> Iterator[tuple[str]]:
+        for number in range(3):
+            SendMail.enqueue(str(number))
+            yield (str(number),)
+
+    resize.enqueue_many(calls())
+
+    assert (len(waiting()), len(waiting("mail"))) == (3, 3)
+
+
+def test_vetoed_ones_keep_their_place_among_many(client: Client, waiting: Waiting) -> None:
+    @palermo.hook
+    def before_enqueue(definition: Any, path: str) -> bool:
+        return path != "b"
+
+    jobs = resize.enqueue_many([("a",), ("b",), ("c",)])
+
+    assert [bool(job) for job in jobs] == [True, False, True]
+    assert len(waiting()) == 2
+
+
+def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting: Waiting) -> None:
+    def calls() -> Iterator[tuple[Any, ...]]:
+        for number in range(4 * BATCH):
+            yield (str(number),)
+        yield (1, 2, 3)
+
+    with pytest.raises(ArgumentsInvalid) as raised:
+        resize.enqueue_many(calls())
+
+    (note,) = raised.value.__notes__
+    stored = int(note.split()[0].replace(",", ""))
+    assert note == f"{stored:,} jobs of this enqueue_many are stored for certain."
+    assert BATCH <= stored <= len(waiting()) <= 4 * BATCH
+
+
+@pytest.mark.parametrize("call", ["ab", 3, None, b"x"])
+def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Client) -> None:
+    with pytest.raises(OptionInvalid, match="Give each call a tuple"):
+        resize.enqueue_many([call])
+
+
+def test_one_id_cannot_name_many(client: Client) -> None:
+    with pytest.raises(OptionInvalid, match="id='x' names one job"):
+        resize.options(id="x").enqueue_many([("a",)])
+
+
+# -- asyncio
+
+
+def test_an_asyncio_program_enqueues_without_being_held_up(client: Client, waiting: Waiting) -> None:
+    async def main() -> list[palermo.Job]:
+        return await asyncio.gather(*(resize.enqueue_async(str(number)) for number in range(50)))
+
+    jobs = asyncio.run(main())
+
+    assert {job.id for job in jobs} == {message.id for message in waiting()}
+
+
+def test_an_asyncio_program_gets_the_errors_and_the_veto_too(client: Client) -> None:
+    @palermo.hook
+    def before_enqueue(definition: Any, path: str) -> bool:
+        return path != "secret.png"
+
+    async def main() -> None:
+        with pytest.raises(ArgumentsInvalid):
+            await SendMail.enqueue_async()  # type: ignore[call-arg]
+        assert not await resize.enqueue_async("secret.png")
+
+    asyncio.run(main())
+
+
+# -- threads and clients
+
+
+def test_many_threads_share_one_session(client: Client, waiting: Waiting) -> None:
+    ids: list[str] = []
+
+    def work() -> None:
+        ids.extend(resize.enqueue("x").id for _ in range(50))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(ids) == sorted(message.id for message in waiting())
+    assert sum(thread.name == "palermo-client" for thread in threading.enumerate()) == 1
+
+
+def test_enqueuing_on_the_clients_own_thread_is_refused_and_does_not_hang(client: Client) -> None:
+    async def ask(broker: Any) -> None:
+        resize.enqueue("x")
+
+    with pytest.raises(RuntimeError, match="in the client's own thread"):
+        client.run(ask)
+
+
+def test_what_a_function_run_on_the_session_raises_comes_out(client: Client) -> None:
+    with pytest.raises(NotFound):
+        client.run(lambda broker: broker.purge("nothing"))
+
+
+def test_a_closed_client_opens_again_when_used(client: Client, waiting: Waiting) -> None:
+    resize.enqueue("x")
+    client.close()
+    client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "palermo-client"]
+
+    resize.enqueue("y")
+
+    assert len(waiting()) == 2
+
+
+def test_a_client_closes_at_the_end_of_a_with_block(client: Client) -> None:
+    with Client(client.settings) as other:
+        other.enqueue("x")
+        assert len(clients._threads) == 1
+
+    assert not clients._threads
+
+
+def test_connect_replaces_the_default_client(client: Client, tmp_path: Any) -> None:
+    resize.enqueue("x")
+
+    other = palermo.connect(f"sqlite:///{tmp_path}/other.db", default_queue="elsewhere")
+    resize.enqueue("y")
+
+    assert clients.default_client() is other
+    assert len(other.run(lambda broker: broker.browse("elsewhere")).messages) == 1
+    assert "other.db" in repr(other)
+
+
+def test_without_connect_the_settings_decide_at_first_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("PALERMO_URL", f"sqlite:///{tmp_path}/variable.db")
+
+    resize.enqueue("x")
+
+    assert (tmp_path / "variable.db").exists()
+
+
+def test_the_inspector_is_a_call_away_before_and_after_its_module_is_imported(client: Client) -> None:
+    import palermo.inspector as module
+
+    assert isinstance(palermo.inspector(), module.Inspector)
+    assert palermo.inspector().workers() == []
+
+
+def test_waiting_jobs_are_dequeued_by_their_arguments(client: Client, waiting: Waiting) -> None:
+    resize.enqueue("x")
+    resize.enqueue("y")
+    resize.enqueue("x")
+
+    assert resize.dequeue("x") == 2
+
+    assert [json.loads(message.body) for message in waiting()] == [["y"]]
+    with pytest.raises(ArgumentsInvalid):
+        resize.dequeue("x", 1, 2)  # type: ignore[call-arg]

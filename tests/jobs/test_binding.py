@@ -1,0 +1,103 @@
+"""Arguments are checked against the job's signature, which is that of `process` for a class."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import palermo
+from palermo.errors import ArgumentsInvalid, UsageError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass
+class Size:
+    width: int
+    colour: Colour
+
+
+@palermo.job
+def resize(path: str, /, width: int = 640, *rest: int, crop: bool, **more: Any) -> None: ...
+
+
+@palermo.job(name="binding.mail")
+class SendMail:
+    def process(self, to: str, *, subject: str = "hi") -> None: ...
+
+
+@palermo.job
+def take_width(width: int = 1) -> None: ...
+
+
+@palermo.job(arguments="one", name="binding.one")
+def take(event: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [(["x"], {"crop": True}), (["x", 3, 4, 5], {"crop": True}), (["x"], {"crop": 0, "width": 3, "else": 1})],
+)
+def test_arguments_that_fit_are_taken(args: list[Any], kwargs: dict[str, Any]) -> None:
+    resize.definition.bind(args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "what"),
+    [
+        ([], {"crop": True}, "missing a required argument: 'path'"),
+        (["x"], {}, "missing a required.* argument: 'crop'"),
+        (["x", 1], {"crop": True, "width": 1}, "multiple values for argument 'width'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_with_the_signature(
+    args: list[Any], kwargs: dict[str, Any], what: str
+) -> None:
+    signature = r"It takes \(path: str, /, width: int = 640, \*rest: int, crop: bool, \*\*more: Any\) -> None\.$"
+    with pytest.raises(ArgumentsInvalid, match=rf"resize': {what}\. {signature}"):
+        resize.definition.bind(args, kwargs)
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [([], {}), (["a", "b"], {}), (["a"], {"body": 1}), (["a"], {"self": 1})])
+def test_a_class_takes_the_arguments_of_process_without_self(args: list[Any], kwargs: dict[str, Any]) -> None:
+    definition = SendMail.definition  # type: ignore[attr-defined]
+    definition.bind(["a@b.c"], {"subject": "hello"})
+
+    with pytest.raises(ArgumentsInvalid, match=r"It takes \(to: str, \*, subject: str = 'hi'\)"):
+        definition.bind(args, kwargs)
+
+
+def test_a_mistake_surfaces_where_the_job_is_enqueued_before_any_broker_is_asked() -> None:
+    with pytest.raises(UsageError, match="unexpected keyword argument 'colour'"):
+        take_width.enqueue(colour="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [([], {}), ([1, 2], {}), ([], {"event": 1})])
+def test_a_job_that_takes_the_body_whole_gets_exactly_one_argument_by_position(
+    args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    take.definition.bind([{"any": "thing"}], {})
+
+    with pytest.raises(ArgumentsInvalid):
+        take.definition.bind(args, kwargs)
+
+
+def test_the_annotations_name_the_classes_that_may_be_restored() -> None:
+    @palermo.job
+    def paint(sizes: list[Size], price: "Decimal | None" = None) -> Colour: ...  # type: ignore[empty-body]
+
+    assert set(paint.definition.classes.values()) <= {Size, Colour}
+    assert Size in paint.definition.classes.values()
+
+
+def test_what_a_job_returns_is_not_restored() -> None:
+    @palermo.job
+    def paint(width: int) -> Size: ...  # type: ignore[empty-body]
+
+    assert not paint.definition.classes

@@ -1,0 +1,231 @@
+"""Where settings come from, which wins, and what is said of a wrong one."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.config import Settings, environment, parse_duration
+from palermo.core.address import DEFAULT_URL
+from palermo.errors import SettingInvalid, UrlInvalid
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PALERMO_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    settings = Settings.load()
+
+    assert settings == Settings()
+    assert (settings.url, settings.exchange, settings.default_queue) == (DEFAULT_URL, "palermo", "jobs")
+    assert settings.publish_timeout == 5.0
+
+
+def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "palermo.toml").write_text(
+        'exchange = "file"\ndefault_queue = "file"\nserializer = "msgpack"\n'
+        'failed_max_age = "30d"\nimports = ["a", "b"]\n'
+    )
+    monkeypatch.setenv("PALERMO_DEFAULT_QUEUE", "variable")
+    monkeypatch.setenv("PALERMO_SERIALIZER", "pickle")
+    monkeypatch.setenv("PALERMO_FAILED_MAX_COUNT", "1000")
+
+    settings = Settings.load(serializer="json", url=None)
+
+    assert (settings.exchange, settings.default_queue, settings.serializer) == ("file", "variable", "json")
+    assert (settings.failed_max_age, settings.failed_max_count) == (30 * 86_400.0, 1_000)
+    assert settings.imports == ("a", "b")
+    assert settings.url == DEFAULT_URL
+
+
+def test_the_nearest_file_going_up_is_the_only_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "palermo.toml").write_text('exchange = "top"\ndefault_queue = "top"\n')
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "pyproject.toml").write_text('[tool.palermo]\nexchange = "shop"\n')
+    (tmp_path / "shop" / "src" / "deep").mkdir(parents=True)
+    (tmp_path / "shop" / "src" / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    monkeypatch.chdir(tmp_path / "shop" / "src" / "deep")
+
+    settings = Settings.load()
+
+    assert (settings.exchange, settings.default_queue) == ("shop", "jobs")
+
+
+def test_palermo_toml_wins_over_pyproject_in_one_directory(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.palermo]\nexchange = "project"\n')
+    (tmp_path / "palermo.toml").write_text('exchange = "own"\n')
+
+    assert Settings.load().exchange == "own"
+
+
+def test_a_relative_sqlite_path_counts_from_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "50% off?"
+    (home / "deep").mkdir(parents=True)
+    (home / "palermo.toml").write_text('url = "sqlite:///jobs.db"\n')
+    monkeypatch.chdir(home / "deep")
+
+    assert Settings.load().address.path == str(home / "jobs.db")
+    assert Settings.load(url="sqlite:///jobs.db").address.path == "jobs.db"
+
+
+def test_a_variable_that_is_empty_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_URL", "")
+    monkeypatch.setenv("PALERMO_TEST_URL", "whatever")
+
+    assert Settings.load().url == DEFAULT_URL
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("PUBLISH_TIMEOUT", "1m30s", 90.0),
+        ("PUBLISH_TIMEOUT", "2.5", 2.5),
+        ("SIGN", "no", False),
+        ("IMPORTS", "shop.tasks, shop.mail,", ("shop.tasks", "shop.mail")),
+        ("SIGNING_KEYS", '["a,b", "c"]', ("a,b", "c")),
+        ("FAILED_MAX_AGE", "none", None),
+        ("COMPRESSION", "none", ""),
+    ],
+)
+def test_a_variable_is_read_as_its_setting_is(
+    name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"PALERMO_{name}", text)
+
+    assert getattr(Settings.load(), name.lower()) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("publish_timeout", "soon", "setting publish_timeout is 'soon' and must be a duration above 0"),
+        ("publish_timeout", 0, "publish_timeout is 0 and"),
+        ("publish_timeout", float("nan"), "publish_timeout is nan and"),
+        ("publish_timeout", True, "publish_timeout is True and"),
+        ("failed_max_count", -1, "failed_max_count is -1 and must be a whole number"),
+        ("failed_max_count", 1.5, "failed_max_count is 1.5 and"),
+        ("failed_max_age", "1x", "failed_max_age is '1x' and"),
+        ("sign", "maybe", "sign is 'maybe' and must be true or false"),
+        ("imports", 3, "imports is 3 and must be a list of texts"),
+        ("serializer", "", "serializer is '' and must be a name"),
+        ("exchange", "a.b", "setting exchange: exchange name 'a.b' has a dot"),
+        ("default_queue", "failed", "setting default_queue: queue 'failed' holds failed jobs"),
+        ("signing_keys", ["secret", 3], "signing_keys is a value that is not shown and must be a list of texts"),
+        ("url", 3, "url is a value that is not shown and must be text"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_setting(name: str, value: Any, text: str) -> None:
+    with pytest.raises(SettingInvalid, match=text) as raised:
+        Settings.load(**{name: value})
+    with pytest.raises(SettingInvalid, match=text):
+        Settings(**{name: value})
+    assert "secret" not in str(raised.value)
+
+
+def test_a_wrong_value_is_named_with_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "palermo.toml").write_text("sign = 3\n")
+    with pytest.raises(SettingInvalid, match=r"setting sign is 3 \(from .*/palermo\.toml\) and must be true or false"):
+        Settings.load()
+
+    (tmp_path / "palermo.toml").unlink()
+    monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "x")
+    with pytest.raises(SettingInvalid, match=r"publish_timeout is 'x' \(from PALERMO_PUBLISH_TIMEOUT\) and"):
+        Settings.load()
+
+
+def test_a_wrong_url_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_URL", "amqp://me:secret@host:99999/")
+
+    with pytest.raises(UrlInvalid, match=r"port '99999' .* It was read from PALERMO_URL\.") as raised:
+        Settings.load()
+
+    assert "secret" not in str(raised.value)
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.palermo]\nexchnage = "x"\n')
+
+    with pytest.raises(
+        SettingInvalid,
+        match=r"no setting 'exchnage' in .*/pyproject\.toml\. Did you mean 'exchange'\? The settings are",
+    ):
+        Settings.load()
+    (tmp_path / "pyproject.toml").unlink()
+    with pytest.raises(SettingInvalid, match="no setting 'retries'"):
+        Settings.load(retries=3)
+
+
+def test_a_file_that_is_not_toml_is_told_by_name(tmp_path: Path) -> None:
+    (tmp_path / "palermo.toml").write_bytes(b"exchange = \xff")
+
+    with pytest.raises(SettingInvalid, match=r"settings file .*/palermo\.toml is not TOML"):
+        Settings.load()
+
+
+def test_somebody_elses_broken_pyproject_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.other\n")
+
+    assert Settings.load() == Settings()
+
+
+@pytest.mark.parametrize("text", ["[tool]\npalermo = 3\n", "tool.palermo = 3\n"])
+def test_a_table_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+
+    with pytest.raises(SettingInvalid, match=r"tool\.palermo in .* is not a table"):
+        Settings.load()
+
+
+def test_signing_without_a_key_is_refused() -> None:
+    with pytest.raises(SettingInvalid, match="signing_keys holds no key"):
+        Settings(sign=True)
+
+
+def test_its_text_shows_no_password_and_no_key() -> None:
+    settings = Settings(url="amqp://me:secret@host/", signing_keys=("0123456789abcdef-key",))
+
+    assert "secret" not in repr(settings)
+    assert "0123456789abcdef" not in repr(settings)
+    assert "amqp://me:***@host:5672/" in repr(settings)
+
+
+def test_a_session_is_what_the_settings_say() -> None:
+    session = Settings(url="sqlite:///x.db", exchange="shop", publish_timeout=2.0).session("worker")
+
+    assert (session.address.path, session.exchange, session.timeout, session.name) == ("x.db", "shop", 2.0, "worker")
+
+
+def test_a_child_reads_the_same_settings_from_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(
+        url="sqlite:///x.db",
+        exchange="shop",
+        signing_keys=("0123456789abcdef,key", "another-key-of-16"),
+        sign=True,
+        publish_timeout=2.5,
+        imports=("a", "b"),
+    )
+    (tmp_path / "palermo.toml").write_text('compression = "gzip"\nfailed_max_age = "1d"\n')
+    for name, value in environment(settings).items():
+        monkeypatch.setenv(name, value)
+
+    assert Settings.load() == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5_400), ("2d", 172_800), ("0.5", 0.5)]
+)
+def test_a_duration_is_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "5 m", "1m1h"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration(text)

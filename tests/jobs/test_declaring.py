@@ -1,0 +1,281 @@
+"""`@palermo.job` on functions and classes: what it leaves as it was, what it adds, what it refuses."""
+
+import functools
+import importlib
+import inspect
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo import jobs
+from palermo.errors import IdInvalid, JobNameTaken, JobNotFound, OptionInvalid, QueueNameInvalid
+from palermo.options import LATER
+
+
+@palermo.job
+def resize(path: str, width: int = 640) -> str:
+    """Make it smaller."""
+    return f"{path} at {width}"
+
+
+@palermo.job(queue="mail", name="mail.send")
+class SendMail:
+    """Send it."""
+
+    def process(self, to: str, *, subject: str = "hi") -> str:
+        return f"{subject}, {to}"
+
+
+def test_a_decorated_function_can_still_be_called() -> None:
+    assert resize("x.png", width=3) == "x.png at 3"
+    assert (resize.__name__, resize.__doc__) == ("resize", "Make it smaller.")
+    assert str(inspect.signature(resize)) == "(path: str, width: int = 640) -> str"
+
+
+def test_a_decorated_class_stays_the_same_class() -> None:
+    class Count:
+        def process(self) -> None: ...
+
+    decorated: Any = palermo.job(Count)
+
+    assert decorated is Count
+    assert isinstance(decorated(), Count)
+    assert SendMail().process("a@b.c") == "hi, a@b.c"
+
+
+def test_a_job_without_a_queue_leaves_it_to_the_settings() -> None:
+    assert resize.definition.queue is None
+    assert SendMail.definition.queue == "mail"  # type: ignore[attr-defined]
+    registry = jobs.Registry()
+    registry.register(resize.definition)
+    assert registry.queues() == ("jobs",)
+    assert registry.queues("slow") == ("slow",)
+
+
+def test_a_job_is_named_by_its_module_and_qualified_name() -> None:
+    assert resize.definition.name == f"{__name__}.resize"
+    assert jobs.registry.get(f"{__name__}.resize") is resize.definition
+    assert jobs.registry.get("mail.send").target is SendMail
+
+
+def test_a_decorated_function_survives_pickling() -> None:
+    sys.modules[__name__] = sys.modules.get(__name__) or importlib.import_module(__name__)
+    assert pickle.loads(pickle.dumps(resize)) is resize
+
+
+def test_a_coroutine_function_can_be_a_job() -> None:
+    @palermo.job
+    async def fetch(url: str) -> str:
+        return url
+
+    coroutine = fetch.definition.call(["x"], {})
+
+    assert inspect.iscoroutine(coroutine)
+    coroutine.close()
+
+
+def test_each_run_of_a_class_job_has_an_object_of_its_own() -> None:
+    class Count:
+        def __init__(self) -> None:
+            self.runs = 0
+
+        def process(self) -> int:
+            self.runs += 1
+            return self.runs
+
+    definition = palermo.job(Count).definition
+
+    assert [definition.call([], {}), definition.call([], {})] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_process_may_be_a_static_or_class_method(kind: Callable[..., Any]) -> None:
+    def process(*args: Any) -> Any:
+        return args[-1]
+
+    made: Any = palermo.job(type("Kind", (), {"process": kind(process)}))
+
+    made.definition.bind(["x"], {})
+    assert made.definition.call(["x"], {}) == "x"
+
+
+def test_a_job_wrapped_by_another_decorator_keeps_its_parameters_and_place() -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    @palermo.job
+    @logged
+    def greet(name: str) -> str:
+        return f"hello {name}"
+
+    assert list(greet.definition.signature.parameters) == ["name"]
+    assert greet.definition.origin[0] == __file__
+    assert greet("you") == "hello you"
+
+
+def test_a_subclass_of_a_job_is_no_job_until_it_is_decorated() -> None:
+    class Reminder(SendMail):
+        pass
+
+    assert not hasattr(Reminder, "enqueue")
+    with pytest.raises(AttributeError, match=r"'.*Reminder' is not a job, only its base 'mail.send' is"):
+        Reminder.enqueue("x")  # type: ignore[attr-defined]
+
+    decorated: Any = palermo.job(Reminder)
+
+    assert decorated.definition.target is Reminder
+    assert SendMail.definition.target is SendMail  # type: ignore[attr-defined]
+
+
+def test_the_base_class_alone_makes_no_job() -> None:
+    class Mail(palermo.JobClass):
+        def process(self, to: str) -> None: ...
+
+    with pytest.raises(OptionInvalid, match=r"Mail' is not a job yet\. Decorate it"):
+        Mail.enqueue("x")
+
+
+@pytest.mark.parametrize("option", sorted(LATER))
+def test_an_option_of_a_later_version_is_refused_in_one_line(option: str) -> None:
+    with pytest.raises(OptionInvalid, match=rf"^option '{option}' is not there yet: .+\.$") as raised:
+        palermo.job(**{option: 5})  # type: ignore[call-overload]
+    assert "\n" not in str(raised.value)
+    with pytest.raises(OptionInvalid, match="is not there yet"):
+        resize.options(**{option: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"que": "mail"}, r"@palermo.job has no option 'que'. Did you mean 'queue'\?"),
+        ({"id": "x"}, "@palermo.job has no option 'id'"),
+        ({"arguments": "both"}, "arguments='both' means nothing"),
+        ({"serializer": 3}, "serializer=3 is not text"),
+        ({"sign": "yes"}, "sign='yes' is neither True nor False"),
+        ({"name": "  x"}, "job name '  x'"),
+        ({"name": ""}, "job name ''"),
+        ({"name": "x" * 256}, "256 bytes"),
+        ({"name": "\ud800"}, "cannot be written as UTF-8"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionInvalid, match=text):
+
+        @palermo.job(**options)
+        def job() -> None: ...
+
+
+@pytest.mark.parametrize("queue", ["", "mail ", "amq.x", "palermo.~x", "x" * 128, "failed", 7])
+def test_a_queue_outside_the_rule_is_refused_where_it_is_declared(queue: Any) -> None:
+    with pytest.raises(QueueNameInvalid):
+        palermo.job(queue=queue)
+    with pytest.raises(QueueNameInvalid):
+        resize.options(queue=queue)
+
+
+@pytest.mark.parametrize("id", ["", "x" * 256, 7, b"x", "\ud800"])
+def test_an_id_that_is_not_text_is_refused(id: Any) -> None:
+    with pytest.raises(IdInvalid):
+        resize.options(id=id)
+
+
+def test_options_take_no_arguments_of_the_job() -> None:
+    with pytest.raises(OptionInvalid, match="the job's own arguments go to enqueue"):
+        resize.options(width=3)  # type: ignore[call-arg]
+
+
+def _generator() -> Any:
+    yield 1
+
+
+class _NoProcess:
+    pass
+
+
+class _NeedsArguments:
+    def __init__(self, connection: object) -> None: ...
+
+    def process(self) -> None: ...
+
+
+class _OwnEnqueue:
+    def process(self) -> None: ...
+
+    def enqueue(self) -> None: ...
+
+
+class _ProcessIsData:
+    process = 3
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (3, "3 cannot be a job"),
+        (functools.partial(print, 1), "cannot be a job"),
+        (resize, "cannot be a job"),
+        (_generator, "is a generator"),
+        (_NoProcess, "has no method `process`"),
+        (_ProcessIsData, "is not a method"),
+        (_NeedsArguments, r"cannot be made without arguments \(missing a required argument: 'connection'\)"),
+        (_OwnEnqueue, "has an attribute 'enqueue' of its own"),
+    ],
+)
+def test_what_cannot_be_a_job_is_refused(target: Any, text: str) -> None:
+    names = jobs.registry.names()
+
+    with pytest.raises(OptionInvalid, match=text):
+        palermo.job(target)
+
+    assert jobs.registry.names() == names
+
+
+def test_a_name_declared_twice_by_different_code_is_refused_with_both_places() -> None:
+    @palermo.job(name="taken")
+    def first() -> None: ...
+
+    with pytest.raises(
+        JobNameTaken, match=r"'taken' is declared twice: .*first in .*test_declaring.py and .*second in"
+    ):
+
+        @palermo.job(name="taken")
+        def second() -> None: ...
+
+    assert jobs.registry.get("taken") is first.definition
+
+
+def test_a_reloaded_module_takes_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "import palermo\n@palermo.job(name='reloaded')\ndef work({}): ...\n"
+    file = tmp_path / "reloaded_tasks.py"
+    file.write_text(source.format("old"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module("reloaded_tasks")
+
+    file.write_text(source.format("new"))
+    importlib.reload(module)
+
+    assert str(jobs.registry.get("reloaded").signature) == "(new)"
+
+
+def test_an_unknown_job_is_named_with_what_to_do() -> None:
+    with pytest.raises(JobNotFound) as raised:
+        jobs.registry.get("shop.mail.send")
+
+    assert str(raised.value) == (
+        "no job 'shop.mail.send' in this worker. Start it with `palermo worker shop.mail`,"
+        " or check the name in @palermo.job."
+    )
+
+
+def test_outside_of_a_job_there_is_no_current_job() -> None:
+    assert palermo.current_job() is None

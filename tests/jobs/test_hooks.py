@@ -1,0 +1,236 @@
+"""Which functions are hooks, in which order they run, and what they are called with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo import hooks
+from palermo.core.failure import Failure
+from palermo.errors import OptionInvalid
+
+called: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called() -> None:
+    called.clear()
+
+
+def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def test_the_catalogue_has_every_hook_of_resque() -> None:
+    assert hooks.JOB_HOOKS == (
+        "before_enqueue",
+        "after_enqueue",
+        "before_process",
+        "around_process",
+        "after_process",
+        "on_failure",
+        "before_dequeue",
+        "after_dequeue",
+    )
+    assert hooks.WORKER_HOOKS == (
+        "before_first_fork",
+        "before_fork",
+        "after_fork",
+        "queue_empty",
+        "before_pause",
+        "after_pause",
+        "shutdown",
+    )
+    assert {row.process for row in hooks.HOOKS} == {"caller", "slot", "template"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("before_process", "before_process"),
+        ("before_process_open_database", "before_process"),
+        ("before_processing", None),
+        ("on_failure_tell", "on_failure"),
+        ("before_first_fork", "before_first_fork"),
+        ("before_fork_x", "before_fork"),
+        ("process", None),
+    ],
+)
+def test_a_function_is_a_hook_by_its_name(name: str, kind: str | None) -> None:
+    assert hooks.kind_of(name) == kind
+
+
+def test_a_function_of_another_name_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="'tidy_up' is no hook: its name must start with one of before_enqueue"):
+        palermo.hook(named("tidy_up", lambda: None))
+
+
+def test_a_coroutine_function_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="'before_process' is a coroutine function"):
+
+        @palermo.hook
+        async def before_process(definition: Any) -> None: ...
+
+
+def test_a_function_job_takes_hooks_of_jobs_only() -> None:
+    @palermo.job
+    def work() -> None: ...
+
+    with pytest.raises(OptionInvalid, match="'queue_empty' is no hook"):
+        work.hook(named("queue_empty", lambda: None))
+
+
+def test_hooks_run_global_ones_first_and_each_group_by_name() -> None:
+    @palermo.job
+    def work(path: str, width: int = 1) -> None: ...
+
+    work.hook(named("before_process_b", lambda path, width=1: called.append(("b", path, width))))
+    work.hook(named("before_process_a", lambda path, width=1: called.append(("a", path, width))))
+    palermo.hook(named("before_process_z", lambda job, path, width=1: called.append(("z", job.name, path, width))))
+    palermo.hook(named("before_process_y", lambda job, path, width=1: called.append(("y", job.name, path, width))))
+
+    assert hooks.permitted("before_process", work.definition, ["x"], {"width": 3})
+
+    name = work.definition.name
+    assert called == [("y", name, "x", 3), ("z", name, "x", 3), ("a", "x", 3), ("b", "x", 3)]
+
+
+class Base:
+    def after_process_close(self, *args: Any) -> None:
+        called.append(("close", self, args))
+
+
+class Work(Base):
+    before_process_count = 3  # data is no hook
+
+    def process(self, path: str) -> None:
+        called.append(("process", self, path))
+
+    @staticmethod
+    def after_process_b(path: str) -> None:
+        called.append(("b", path))
+
+    @classmethod
+    def after_process_a(cls, path: str) -> None:
+        called.append(("a", cls, path))
+
+
+def test_a_class_has_its_methods_as_hooks_inherited_ones_too_on_the_object_that_runs() -> None:
+    definition = palermo.job(Work).definition
+    instance = definition.instantiate()
+
+    definition.call(["x"], {}, instance)
+    hooks.notify("after_process", definition, ["x"], {}, instance)
+
+    assert called == [
+        ("process", instance, "x"),
+        ("a", Work, "x"),
+        ("b", "x"),
+        ("close", instance, ("x",)),
+    ]
+
+
+def test_a_method_hook_without_a_run_gets_an_object_of_its_own() -> None:
+    class Mail:
+        def process(self, to: str) -> None: ...
+
+        def before_enqueue(self, to: str) -> None:
+            called.append(type(self))
+
+    assert hooks.permitted("before_enqueue", palermo.job(Mail).definition, ["x"], {})
+    assert called == [Mail]
+
+
+@pytest.mark.parametrize(
+    ("answer", "permitted"), [(False, False), (None, True), (0, True), ("", True), (True, True)], ids=repr
+)
+def test_only_false_itself_says_no(answer: object, permitted: bool) -> None:
+    @palermo.job
+    def work() -> None: ...
+
+    work.hook(named("before_enqueue_a", lambda: answer))
+    work.hook(named("before_enqueue_b", lambda: called.append("b")))
+
+    assert hooks.permitted("before_enqueue", work.definition, [], {}) is permitted
+    assert called == (["b"] if permitted else [])
+
+
+@pytest.mark.parametrize("kind", [palermo.DontEnqueue, palermo.DontProcess])
+def test_an_exception_of_its_own_says_no_too(kind: type[Exception]) -> None:
+    @palermo.job
+    def work() -> None: ...
+
+    @work.hook
+    def before_process() -> None:
+        raise kind("not now")
+
+    assert not hooks.permitted("before_process", work.definition, [], {})
+
+
+def test_any_other_exception_comes_out() -> None:
+    @palermo.job
+    def work() -> None: ...
+
+    @work.hook
+    def before_process() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        hooks.permitted("before_process", work.definition, [], {})
+
+
+def test_an_on_failure_hook_gets_the_error_first() -> None:
+    @palermo.job
+    def work(path: str) -> None: ...
+
+    work.hook(named("on_failure", lambda error, path: called.append((error, path))))
+    palermo.hook(named("on_failure", lambda job, error, path: called.append((job.name, error, path))))
+    error = ValueError("broken")
+
+    for call in hooks.bound("on_failure", work.definition):
+        call(error, "x")
+
+    assert called == [(work.definition.name, error, "x"), (error, "x")]
+
+
+def test_a_hook_that_is_registered_again_does_not_run_twice() -> None:
+    @palermo.job
+    def work() -> None: ...
+
+    for number in (1, 2):  # as when its module is reloaded
+        palermo.hook(named("before_process", lambda job, number=number: called.append(number)))
+
+    assert hooks.permitted("before_process", work.definition, [], {})
+    assert called == [2]
+
+
+def report() -> hooks.FailureReport:
+    failure = Failure(exception_class="ValueError", message="broken\nbadly", stack_trace="", failed_at=1)
+    return hooks.FailureReport(id="1", job="shop.work", queue="jobs", preview="'x'", failure=failure, worker="pid:1@h")
+
+
+def test_failure_back_ends_are_functions_and_are_registered_once() -> None:
+    @palermo.failure_backend
+    def tell(report: hooks.FailureReport) -> None:
+        called.append(report.id)
+
+    palermo.failure_backend(tell)
+    for backend in hooks.failure_backends():
+        backend(report())
+
+    assert called == ["1"]
+    with pytest.raises(OptionInvalid, match="cannot be a failure back end"):
+        palermo.failure_backend("log")  # type: ignore[type-var]
+
+
+def test_the_log_back_end_writes_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    palermo.failure_backend(hooks.log_failure)
+
+    for backend in hooks.failure_backends():
+        backend(report())
+
+    assert [record.getMessage() for record in caplog.records] == [
+        """ValueError: broken id=1 job=shop.work queue=jobs args="'x'" worker=pid:1@h"""
+    ]
