@@ -15,7 +15,8 @@ from asyncio import base_events, runners
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palermo import hooks, jobs, registry
+from palermo import hooks, jobs
+from palermo import registry as registered
 from palermo.core import arguments, preview
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Raised, Result, Succeeded
@@ -32,7 +33,15 @@ SKIPPED = Succeeded(skipped=True)
 #: Frames at the start of every traceback that are not the user's.
 _OURS = frozenset(
     file
-    for file in (__file__, jobs.__file__, registry.__file__, hooks.__file__, contextlib.__file__, runners.__file__, base_events.__file__)
+    for file in (
+        __file__,
+        jobs.__file__,
+        registered.__file__,
+        hooks.__file__,
+        contextlib.__file__,
+        runners.__file__,
+        base_events.__file__,
+    )
     if file
 )
 
@@ -89,7 +98,7 @@ class Executor:
             raise HeaderInvalid(f"{message.defect}. Mend the program that published job {message.id}.")
         if not message.job:
             raise JobUnnamed(
-                f"message {message.id} names no job: its header job-class is missing. Mend the program that published it."
+                f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
             )
         definition = self._registry.get(message.job)
         value = self._serializers.decode(message, accept=self._accept, classes=definition.classes)
@@ -114,7 +123,7 @@ class Executor:
         try:
             if not hooks.permitted("before_process", definition, args, kwargs, instance):
                 return SKIPPED
-            if not hooks.calls("around_process", definition, instance):
+            if not hooks.bound("around_process", definition, instance):
                 _finish(definition.call(args, kwargs, instance))
             elif not self._call_within(definition, args, kwargs, instance):
                 return SKIPPED
@@ -130,7 +139,9 @@ class Executor:
         """Run the job inside its around hooks; False if one of them skipped it."""
         entered = False
         try:
-            with hooks.around(definition, args, kwargs, instance):
+            with contextlib.ExitStack() as stack:
+                for hook in hooks.bound("around_process", definition, instance):
+                    stack.enter_context(_context(hook, args, kwargs))
                 entered = True
                 _finish(definition.call(args, kwargs, instance))
         except hooks.DontProcess:
@@ -152,7 +163,7 @@ class Executor:
     ) -> None:
         """Call the on_failure hooks. What they raise is logged: the job's own error is the one to keep."""
         try:
-            found = hooks.calls("on_failure", definition, instance)
+            found = hooks.bound("on_failure", definition, instance)
         except BaseException:  # a class that cannot be made has no hooks to call, and that is what failed
             return
         for hook in found:
@@ -199,6 +210,21 @@ def _finish(value: Any) -> Any:
     if value is not None and inspect.iscoroutine(value):
         return asyncio.run(value)
     return value
+
+
+def _context(
+    hook: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> contextlib.AbstractContextManager[Any]:
+    """What an around hook makes: a generator with one yield, or a context manager."""
+    made = hook(*args, **kwargs)
+    if inspect.isgenerator(made):
+        return contextlib.contextmanager(lambda: made)()
+    if isinstance(made, contextlib.AbstractContextManager):
+        return made
+    raise TypeError(
+        f"around_process hook {_name(hook)} gave {type(made).__name__};"
+        " it must be a generator with one yield, or give a context manager"
+    )
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -31,6 +31,8 @@ class WorkerOptions:
         if self.concurrency < 1:
             raise SettingInvalid(f"concurrency is {self.concurrency}; a worker needs at least one slot: -c 1.")
         if not self.modules:
-            raise SettingInvalid("no module named: a worker needs the modules that hold its jobs, palermo worker shop.tasks.")
+            raise SettingInvalid(
+                "no module named: a worker needs the modules that hold its jobs, palermo worker shop.tasks."
+            )
         if self.shutdown_timeout is not None and not 0 <= self.shutdown_timeout < float("inf"):
             raise SettingInvalid(f"shutdown timeout is {self.shutdown_timeout}; it is a number of seconds, 0 or more.")

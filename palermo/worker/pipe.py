@@ -10,8 +10,9 @@ import json
 import pickle
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from palermo.core.message import NO_HEADERS, Message
 from palermo.errors import PalermoError
 
 HEADER = 4
@@ -33,6 +34,46 @@ def pack(value: tuple[Any, ...]) -> bytes:
     """A frame from the parent."""
     payload = pickle.dumps(value, 5)
     return len(payload).to_bytes(HEADER, "big") + payload
+
+
+def pack_message(kind: str, message: Message, *more: Any) -> bytes:
+    """A frame that hands a message to a slot: what running it needs, as plain values."""
+    extra = message.extra
+    fields = (
+        message.id,
+        message.queue,
+        message.job,
+        message.body,
+        message.content_type,
+        message.content_encoding,
+        message.arguments,
+        message.created_at,
+        message.retries,
+        message.policy_retries,
+        message.preview,
+        dict(extra) if extra else None,
+        message.defect,
+    )
+    return pack((kind, fields, *more))
+
+
+def unpack_message(fields: tuple[Any, ...]) -> Message:
+    """The message that pack_message packed, without what only the broker needs."""
+    return Message(
+        id=fields[0],
+        queue=fields[1],
+        job=fields[2],
+        body=fields[3],
+        content_type=fields[4],
+        content_encoding=fields[5],
+        arguments=fields[6],
+        created_at=fields[7],
+        retries=fields[8],
+        policy_retries=fields[9],
+        preview=fields[10],
+        extra=fields[11] or NO_HEADERS,
+        defect=fields[12],
+    )
 
 
 def pack_reply(value: dict[str, Any]) -> bytes:
@@ -137,16 +178,15 @@ class SlotPipe(asyncio.Protocol):
         self._on_reply = on_reply
         self._on_end = on_end
         self._frames: Frames | None = None
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
         self._why = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not an isinstance check: uvloop's is no subclass.
+        self._transport = cast(asyncio.Transport, transport)
 
     def write(self, frame: bytes) -> None:
         """Send a whole frame; a pair that has ended says so by `on_end`, not here."""
-        assert self._transport is not None
         self._transport.write(frame)
 
     def data_received(self, data: bytes) -> None:
@@ -168,8 +208,11 @@ class SlotPipe(asyncio.Protocol):
     def abort(self, why: str) -> None:
         """End the pair because of what the slot did."""
         self._why = why
-        assert self._transport is not None
         self._transport.abort()
+
+    def close(self) -> None:
+        """Tell the slot that there is nothing more to do."""
+        self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._on_end(self._why)

@@ -1,0 +1,114 @@
+"""Workers started from Python: `palermo.start_worker(["shop.tasks"])`, as a process of their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Self
+
+from palermo.config import Settings
+from palermo.core.patterns import QueueSelection
+
+#: Seconds that a worker gets to kill its slots and leave, once it has been told not to wait for them.
+_GRACE = 10.0
+
+
+class WorkerHandle:
+    """A worker that this process started. As a context manager it is stopped at the end."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The worker's parent process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def stop(self, timeout: float | None = None) -> int:
+        """Let running jobs finish, for at most `timeout` seconds, and end the worker; its exit code.
+
+        Without a timeout the worker's own shutdown timeout holds. Jobs that are cut off go
+        back to their queue.
+        """
+        if self.alive:
+            self._process.terminate()
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def kill(self) -> int:
+        """End it and its slots at once; the running jobs go back to their queue."""
+        self._process.kill()
+        return self._process.wait(_GRACE)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it ends by itself, as a burst does; its exit code. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<palermo worker pid={self.pid} {'alive' if self.alive else f'ended with {self._process.returncode}'}>"
+
+
+def start_worker(
+    modules: Iterable[str],
+    *,
+    queues: Iterable[str] | str | None = None,
+    concurrency: int = 1,
+    url: str | None = None,
+    burst: bool = False,
+    accept: Iterable[str] = (),
+    shutdown_timeout: float | None = None,
+    pidfile: str | None = None,
+    settings: Settings | None = None,
+    **overrides: Any,
+) -> WorkerHandle:
+    """Start `palermo worker` on these modules, in a process of its own that imports them from the current directory.
+
+    `settings`, or else those of this process with `url` and `overrides` above them, travel
+    in the environment, where no listing of processes shows them. Returns at once; the
+    worker writes its log to this process's stderr. Raises SettingInvalid, QueueNameInvalid.
+    """
+    chosen = Settings.load(url=url, **overrides) if settings is None else settings
+    command = [sys.executable, "-m", "palermo", "worker", *modules, "-c", str(concurrency)]
+    if queues is not None:
+        command += ["-q", str(QueueSelection.parse(queues))]
+    if burst:
+        command.append("--burst")
+    for name in accept:
+        command += ["--accept", name]
+    if shutdown_timeout is not None:
+        command += ["--shutdown-timeout", str(shutdown_timeout)]
+    if pidfile is not None:
+        command += ["--pidfile", pidfile]
+    return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(chosen)))
+
+
+def stop_worker(worker: WorkerHandle, timeout: float | None = None) -> int:
+    """`worker.stop(timeout)`."""
+    return worker.stop(timeout)
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """This process's environment, with the settings written into it."""
+    environment = dict(os.environ)
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        text = ",".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
+        environment[f"PALERMO_{each.name.upper()}"] = text  # an empty one counts as not set
+    return environment

@@ -1,0 +1,331 @@
+"""The worker's loop: what it does from its first session with the broker to its last job.
+
+Each slot has a lane, a task that takes a job, has it run and settles it. Beside them one
+task keeps the session with the broker open. When that is lost, running jobs are let
+finish and their results dropped, since the broker has given them back already. The
+worker ends when it is told to, when a burst finds its queues empty, or when the runner is gone.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from palermo.broker import Broker, Consumer, WorkerInfo
+from palermo.core.lifecycle import Interrupted, Raised, Result
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import worker_tag
+from palermo.errors import BrokerError
+from palermo.worker.emptiness import EmptyWatch
+from palermo.worker.lane import Lane
+from palermo.worker.options import WorkerOptions
+from palermo.worker.process import set_title
+from palermo.worker.runner import Registered, Runner
+from palermo.worker.session import Link, Live
+from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action, SignalRow
+from palermo.worker.titles import parent_title
+from palermo.worker.trim import Trimmer
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds between two titles, at least: an idle worker sets none, a busy one 20 a second.
+_TITLE_EVERY = 0.05
+
+#: Seconds that settling may still take once nothing runs any more.
+_LAST_WORDS = 5.0
+
+#: Exit codes.
+DONE, FORCED, UNREACHABLE = 0, 1, 3
+
+
+class Worker:
+    """One worker, as the parent process runs it."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        runner: Runner,
+        registered: Registered,
+        *,
+        host: str,
+        pid: int,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._options = options
+        self._selection = options.queues or QueueSelection(registered.queues)
+        self._hooks = registered.hooks
+        self._host, self._pid = host, pid
+        self._id = f"pid:{pid}@{host}"
+        self._started_at = now()
+        self._processed = self._failed = self._busy = self._interrupts = 0
+        self._paused = self._killed = False
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._title: asyncio.TimerHandle | None = None
+        self._trimmer = Trimmer(options.settings, now=now)
+        self._trim: asyncio.TimerHandle | None = None
+        self._watch: EmptyWatch | None = None
+        if options.burst or "queue_empty" in registered.hooks:
+            self._watch = EmptyWatch(idle=self._idle, pending=self._pending, on_empty=self._emptied)
+        self.runner = runner
+        self.taking = True
+        self.stopping = asyncio.Event()
+        self.link = Link(
+            options.settings.session("worker"),
+            give_up=options.burst,
+            consume=self._consume,
+            opened=self._opened,
+            lost=self._changed,
+        )
+        self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
+        self._serving: dict[Lane, asyncio.Task[None]] = {}
+
+    async def run(self) -> int | None:
+        """Work until the end; the exit code, or None when the runner is gone and all must begin anew.
+
+        Raises StoreInvalid or UrlInvalid for a broker that can never be opened.
+        """
+        log.info(
+            "worker started id=%s queues=%s slots=%d broker=%s",
+            self._id,
+            self._selection,
+            len(self._lanes),
+            self._options.settings.address,
+        )
+        self._show()
+        self._take()
+        holding = self._spawn(self.link.hold())
+        gone = self._spawn(self.runner.gone.wait())
+        code: int | None
+        try:
+            await asyncio.wait({holding, gone, self._end}, return_when=asyncio.FIRST_COMPLETED)
+            if holding.done():
+                holding.result()
+                code = UNREACHABLE
+                self._rest()
+            elif not self._end.done() and not self._killed:
+                # What ran has crashed with the runner, and is settled as such.
+                self._rest()
+                await self._served(_LAST_WORDS)
+                code = FORCED if self.stopping.is_set() else None
+            else:
+                code = await self._end
+        finally:
+            await self._clean_up()
+        log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
+        return code
+
+    def act(self, row: SignalRow) -> None:
+        """Obey a signal."""
+        log.info("signal received signal=%s action=%s", row.name, row.action.value)
+        match row.action:
+            case Action.FINISH:
+                self._stop(self._options.shutdown_timeout)
+            case Action.STOP:
+                self._stop(self._patience)
+            case Action.INTERRUPT:
+                self._interrupts += 1
+                self._stop(self._patience if self._interrupts == 1 else 0.0)
+            case Action.PAUSE if not self._paused and not self.stopping.is_set():
+                self._paused = True
+                self._rest()
+                self._spawn(self._hook("before_pause"))
+            case Action.RESUME if self._paused and not self.stopping.is_set():
+                self._paused = False
+                self._spawn(self._hook("after_pause"))
+                self._take()
+
+    def report(self) -> WorkerInfo:
+        """This worker, for those who ask the broker about it."""
+        return WorkerInfo(
+            id=self._id,
+            host=self._host,
+            pid=self._pid,
+            queues=self._selection.patterns,
+            slots=len(self._lanes),
+            state=self.state,
+            started_at=self._started_at,
+            processed=self._processed,
+            failed=self._failed,
+            jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
+        )
+
+    @property
+    def state(self) -> str:
+        """In one word, as WorkerInfo has it."""
+        if self.stopping.is_set():
+            return "stopping"
+        if self._paused:
+            return "paused"
+        if self._busy:
+            return "working"
+        return "starting" if self.link.live is None else "idle"
+
+    def began(self) -> None:
+        """A lane has taken a job."""
+        self._busy += 1
+        if self._title is None:
+            self._changed()
+
+    def ended(self, result: Result) -> None:
+        """A lane has settled one."""
+        self._busy -= 1
+        if not isinstance(result, Interrupted):
+            self._processed += 1
+        if isinstance(result, Raised):
+            self._failed += 1
+            if self._trimmer.wanted and self._trim is None:
+                loop = asyncio.get_running_loop()
+                self._trim = loop.call_later(self._trimmer.due_in, lambda: self._spawn(self._trim_failed()))
+        if self._title is None:
+            self._changed()
+        if self._watch is not None:
+            self._watch.look()
+
+    @property
+    def _patience(self) -> float:
+        timeout = self._options.shutdown_timeout
+        return SHUTDOWN_TIMEOUT if timeout is None else timeout
+
+    # Taking jobs, and not.
+
+    def _take(self) -> None:
+        """Let every lane that rests take jobs again."""
+        self.taking = True
+        for lane in self._lanes:
+            task = self._serving.get(lane)
+            if task is None or task.done():
+                self._serving[lane] = asyncio.ensure_future(lane.serve())
+        self._changed()
+        if self._watch is not None:
+            self._watch.look()
+
+    def _rest(self) -> None:
+        """Take no more jobs. Lanes that wait end; the others go on until their job is settled."""
+        self.taking = False
+        for lane, task in self._serving.items():
+            if lane.waiting:
+                task.cancel()
+        live = self.link.live
+        if live is not None:
+            self._spawn(self._put_to_rest(live))
+        self._changed()
+
+    async def _put_to_rest(self, live: Live) -> None:
+        with suppress(BrokerError):
+            for lane in self._lanes:
+                await live.consumer.rest(lane.number)
+
+    async def _served(self, timeout: float | None = None) -> None:
+        """Wait until no lane has a job."""
+        tasks = [task for task in self._serving.values() if not task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    def _stop(self, timeout: float | None) -> None:
+        first = not self.stopping.is_set()
+        self.stopping.set()
+        self._rest()
+        self.runner.drain()
+        if timeout is not None:
+            asyncio.get_running_loop().call_later(timeout, self._kill)
+        if first:
+            self._spawn(self._finish())
+
+    async def _finish(self) -> None:
+        await self._served()
+        await self._hook("shutdown")
+        self._leave(FORCED if self._killed else DONE)
+
+    def _kill(self) -> None:
+        if not self._killed and not self._end.done():
+            log.warning("killing the running jobs busy=%d", self._busy)
+            self._killed = True
+            self.runner.kill()
+            asyncio.get_running_loop().call_later(_LAST_WORDS, self._leave, FORCED)
+
+    def _leave(self, code: int) -> None:
+        if not self._end.done():
+            self._end.set_result(code)
+
+    # The session with the broker.
+
+    async def _consume(self, broker: Broker) -> Consumer:
+        return await broker.consume(self._selection, slots=len(self._lanes), tag=self._id, report=self.report)
+
+    def _opened(self, live: Live) -> None:
+        self._changed()
+        if self._trimmer.wanted:
+            self._spawn(self._trimmer.run(live.broker))
+        if self._watch is not None:
+            self._watch.look()
+
+    async def _trim_failed(self) -> None:
+        self._trim = None
+        live = self.link.live
+        if live is not None:
+            await self._trimmer.run(live.broker)
+
+    # Empty queues.
+
+    def _idle(self) -> bool:
+        return self.taking and not self._busy and self.link.live is not None
+
+    async def _pending(self) -> int:
+        live = self.link.live
+        if live is None:
+            return -1
+        known = {queue.name: queue.pending for queue in await live.broker.queues()}
+        return sum(known.get(name, 0) for name in self._selection.select(known))
+
+    async def _emptied(self) -> None:
+        if self._processed:
+            await self._hook("queue_empty")
+        if not self._options.burst or not self.taking:
+            return
+        # What was on its way to a slot goes back before the last look, so that it is counted.
+        self._rest()
+        await self._served()
+        live = self.link.live
+        if live is not None:
+            await self._put_to_rest(live)
+        with suppress(BrokerError):
+            if not await self._pending() and not self.stopping.is_set():
+                self._stop(None)
+                return
+        if not self._paused and not self.stopping.is_set():
+            self._take()
+
+    # Odds and ends.
+
+    async def _hook(self, name: str) -> None:
+        if name in self._hooks:
+            await self.runner.hook(name)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _changed(self) -> None:
+        """Show it in the title, soon."""
+        if self._title is None:
+            self._title = asyncio.get_running_loop().call_later(_TITLE_EVERY, self._show)
+
+    def _show(self) -> None:
+        self._title = None
+        set_title(parent_title(state=self.state, queues=str(self._selection), busy=self._busy, slots=len(self._lanes)))
+
+    async def _clean_up(self) -> None:
+        for timer in (self._title, self._trim):
+            if timer is not None:
+                timer.cancel()
+        if self._watch is not None:
+            self._watch.close()
+        tasks = [*self._tasks, *self._serving.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

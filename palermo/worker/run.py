@@ -1,0 +1,81 @@
+"""The way in: one worker in this process, from the fork of its template to its exit code."""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from palermo.errors import PalermoError
+from palermo.worker.loop import Worker
+from palermo.worker.options import WorkerOptions
+from palermo.worker.pidfile import Pidfile
+from palermo.worker.process import flush, set_title
+from palermo.worker.runner import ProcessRunner, Unstartable
+from palermo.worker.signals import listen
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds between two starts anew, at least, should the template die again and again.
+_ANEW_EVERY = 2.0
+
+
+class WorkerFailed(PalermoError):
+    """The worker cannot start: its modules cannot be imported, or give it nothing to do."""
+
+
+def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
+    """Work until told to stop; the exit code: 0 done, 1 running jobs had to be killed, 3 a burst without its broker.
+
+    Takes the process over: to be called in a fresh one, without event loop, threads or
+    connections. Raises WorkerFailed for modules that cannot be imported, SettingInvalid
+    for a pidfile in use, StoreInvalid for a file that cannot be a broker.
+    """
+    # First of all, since the command line may hold a password.
+    set_title("palermo worker: starting")
+    started = time.monotonic()
+    with ExitStack() as stack:
+        pidfile = stack.enter_context(Pidfile(options.pidfile)) if options.pidfile else None
+        host = socket.gethostname()
+        runner = ProcessRunner.fork(options, host=host, in_child=pidfile.close if pidfile else lambda: None)
+        with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+            code = loop.run(_work(options, runner, host=host))
+    if code is not None:
+        return code
+    log.error("template %s, starting anew pid=%d", runner.ending, os.getpid())
+    time.sleep(max(0.0, started + _ANEW_EVERY - time.monotonic()))
+    flush()
+    # The same command in the same process, so that whoever watches this pid sees no change.
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> int | None:
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(runner.start())
+    # Until the modules are there, there is nothing to finish: any signal that ends a worker ends this one now.
+    listen(loop, lambda row: waiting.cancel() if row.action.ends else False)
+    set_title(f"palermo worker: importing {','.join(options.modules)}")
+    try:
+        registered = await waiting
+        worker = Worker(options, runner, registered, host=host, pid=os.getpid())
+        listen(loop, worker.act)
+        return await worker.run()
+    except Unstartable as error:
+        raise WorkerFailed(str(error)) from None
+    except asyncio.CancelledError:
+        runner.kill()
+        return 0
+    finally:
+        set_title("palermo worker: stopping")
+        await runner.close()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

@@ -1,0 +1,81 @@
+"""A slot: the child that runs jobs, one after another, in its main thread.
+
+It reads a message, has the executor run it and answers with the result. It never sees
+the broker of its parent, and it leaves by os._exit, so that what a job registered with
+atexit, or the threads it left behind, cannot hold the worker up.
+"""
+
+import os
+import select
+import socket
+import time
+from typing import Any, NoReturn
+
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Raised, Result, Succeeded
+from palermo.worker import signals
+from palermo.worker.executor import Executor
+from palermo.worker.pipe import SUCCESS, BlockingPipe, pack_reply, unpack_message
+from palermo.worker.process import die_with, flush, own_group
+from palermo.worker.titles import SlotTitle
+
+#: Milliseconds without a new job after which the title says idle.
+_IDLE_AFTER_MS = 50
+
+
+def prepare(end: socket.socket, *, template: int) -> None:
+    """Make a freshly forked process a slot: first of all what ties it to its parent."""
+    die_with(template)
+    own_group()
+    signals.survive()
+    # What a job forks must not keep the pair open: its end is how the parent sees that the slot is gone.
+    os.register_at_fork(after_in_child=end.close)
+
+
+def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
+    """Run what comes through the pair until the parent closes it."""
+    pipe = BlockingPipe(end)
+    title = SlotTitle(number)
+    title.idle()
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    try:
+        pipe.write(pack_reply({"ready": True}))
+        while True:
+            if title.stale and not poll.poll(_IDLE_AFTER_MS):
+                title.idle()
+            frame = pipe.read()
+            if frame is None:
+                leave(0)
+            pipe.write(_answer(frame, executor, title))
+    except OSError:  # the parent is gone, or a job closed our end
+        leave(1)
+
+
+def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle) -> bytes:
+    message = unpack_message(frame[1])
+    title.working(message.job, message.id, time.time())
+    if frame[0] == "crashed":
+        executor.crashed(message, Failure(**frame[2]))
+        flush()
+        return SUCCESS
+    result = executor.run(message)
+    flush()
+    return pack_result(result)
+
+
+def pack_result(result: Result) -> bytes:
+    """The frame that tells the parent how a job went."""
+    match result:
+        case Succeeded(skipped=False):
+            return SUCCESS
+        case Raised(failure):
+            return pack_reply({"failure": {name: getattr(failure, name) for name in Failure.__slots__}})
+        case _:
+            return pack_reply({"skipped": True})
+
+
+def leave(status: int) -> NoReturn:
+    """End this process now, with what was printed written out."""
+    flush()
+    os._exit(status)

@@ -1,0 +1,244 @@
+"""The template: the child that imports the user's modules once, and forks the slots from itself.
+
+A plain synchronous program with one thread, because only such a one can be forked safely.
+It obeys the parent's frames and reports back in JSON:
+
+    parent -> template                       template -> parent
+    (first thing, unasked)                   {"ready": …} or {"error": …}
+    ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
+    ("kill", pid)                            {"exited": slot, "pid": …, "status": …}
+    ("hook", name)                           {"hooked": name}
+    end of file                              ends
+"""
+
+import gc
+import importlib
+import logging
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from palermo import client, hooks, jobs
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import worker_tag
+from palermo.errors import PalermoError
+from palermo.worker import signals, slot
+from palermo.worker.executor import Executor
+from palermo.worker.options import WorkerOptions
+from palermo.worker.pipe import Frames, pack_reply
+from palermo.worker.process import close_stdin, die_with, flush, own_group, set_title
+
+log = logging.getLogger("palermo.worker")
+
+#: Milliseconds after which dead slots are looked for though no signal told of one: user code may have taken SIGCHLD.
+_NET_MS = 5_000
+
+
+class WorkerUnstartable(PalermoError):
+    """The user's modules cannot be imported, or give a worker nothing to do; in one line."""
+
+
+class Template:
+    """What the template process knows: its slots, and how to make one."""
+
+    def __init__(self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str) -> None:
+        self._control = control
+        self._options = options
+        self._parent = parent
+        self._host = host
+        #: By pid, the number.
+        self._slots: dict[int, int] = {}
+        self._frames = Frames()
+        self._ends: deque[int] = deque()
+        self._context: hooks.WorkerContext | None = None
+        self._serializers = options.settings.serializers()
+
+    def run(self) -> NoReturn:
+        """Do everything, and leave."""
+        die_with(self._parent)
+        own_group()
+        close_stdin()
+        set_title("palermo template: importing")
+        # What user code forks must not keep this socket open: its end is how the parent sees that we are gone.
+        os.register_at_fork(after_in_child=self._control.close)
+        try:
+            self._report(self._start())
+        except PalermoError as error:
+            self._report({"error": f"{type(error).__name__}: {error}"})
+            slot.leave(1)
+        signals.survive()
+        set_title("palermo template")
+        self._serve()
+
+    def _start(self) -> dict[str, Any]:
+        """Import the user's modules; what the parent must know of them."""
+        settings = self._options.settings
+        client.use(client.Client(settings))
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        for module in self._options.modules:
+            import_module(module)
+        self._serializers.check(self._options.accept)
+        queues = jobs.registry.queues(settings.default_queue)
+        selection = self._options.queues or (QueueSelection(queues) if queues else None)
+        if selection is None:
+            raise WorkerUnstartable(
+                f"no job in {', '.join(self._options.modules)}, so there is no queue to serve."
+                " Decorate one with @palermo.job, or name queues with -q."
+            )
+        self._context = hooks.WorkerContext(
+            id=f"pid:{self._parent}@{self._host}",
+            pid=self._parent,
+            host=self._host,
+            queues=selection.select(queues),
+        )
+        for hook in hooks.registered.of("before_first_fork"):
+            try:
+                hook(self._context)
+            except BaseException as error:
+                log.debug("before_first_fork hook failed", exc_info=True)
+                raise WorkerUnstartable(f"hook {hook.__qualname__} raised {describe(error)}") from error
+        # Slots share what was imported; without this their first collection would write to, and copy, every page.
+        gc.collect()
+        gc.freeze()
+        return {
+            "ready": True,
+            "jobs": jobs.registry.names(),
+            "queues": selection.patterns,
+            "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
+        }
+
+    def _serve(self) -> NoReturn:
+        wake, woken = socket.socketpair()
+        wake.setblocking(False)
+        woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        self._wakeup = (wake, woken)
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll(_NET_MS)]
+            if wake.fileno() in ready:
+                wake.recv(4096)
+            # First, so that the parent hears of a death before it hears that the next slot lives.
+            self._reap()
+            if self._control.fileno() in ready:
+                self._obey()
+
+    def _obey(self) -> None:
+        try:
+            data, ends, _, _ = socket.recv_fds(self._control, 65_536, 64)
+        except OSError:
+            data, ends = b"", []
+        if not data:
+            slot.leave(0)
+        self._ends.extend(ends)
+        for payload in self._frames.feed(data):
+            match pickle.loads(payload):
+                case ("fork", number):
+                    self._fork(number, socket.socket(fileno=self._ends.popleft()))
+                case ("kill", pid):
+                    self._kill(pid)
+                case ("hook", name):
+                    self._hook(name)
+                    self._report({"hooked": name})
+
+    def _fork(self, number: int, end: socket.socket) -> None:
+        self._hook("before_fork")
+        # A module or a hook that enqueued has made the client start a thread, with which no fork is safe.
+        client.default_client().close()
+        flush()
+        template = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            end.close()
+            self._report({"unforked": number, "error": str(error)})
+            return
+        if pid == 0:
+            self._become_slot(number, end, template)
+        end.close()
+        self._slots[pid] = number
+        self._report({"forked": number, "pid": pid})
+
+    def _become_slot(self, number: int, end: socket.socket, template: int) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            slot.prepare(end, template=template)
+            for own in self._wakeup:
+                own.close()
+            for other in self._ends:
+                os.close(other)
+            self._hook("after_fork")
+            executor = Executor(
+                registry=jobs.registry,
+                serializers=self._serializers,
+                accept=self._options.accept,
+                worker=worker_tag(self._parent, self._host, number),
+            )
+            slot.serve(end, number=number, executor=executor)
+        except BaseException:
+            log.exception("slot ended by an error of its own slot=%d", number)
+        finally:
+            slot.leave(70)
+
+    def _kill(self, pid: int) -> None:
+        """Kill a slot and what its job started. Its pid cannot be another's: nobody else reaps it."""
+        if pid in self._slots:
+            for kill in (os.killpg, os.kill):
+                with suppress(OSError):
+                    kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        for pid, number in list(self._slots.items()):
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # user code waited for it
+                ended, status = pid, 0
+            if ended:
+                del self._slots[pid]
+                self._report({"exited": number, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _hook(self, name: str) -> None:
+        for hook in hooks.registered.of(name):
+            try:
+                hook(self._context)
+            except BaseException:
+                log.exception("worker hook failed hook=%s", hook.__qualname__)
+        flush()
+
+    def _report(self, value: dict[str, Any]) -> None:
+        try:
+            self._control.sendall(pack_reply(value))
+        except OSError:
+            slot.leave(1)
+
+
+def import_module(name: str) -> None:
+    """Import a module of the user's. Raises WorkerUnstartable for whatever it raises."""
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # an import runs user code, sys.exit() included
+        log.debug("import failed module=%s", name, exc_info=True)
+        raise WorkerUnstartable(f"cannot import module {name!r}: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: its class, its text, and where in the user's code it was raised."""
+    text = " ".join(str(error).split())
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen") and file not in (__file__, importlib.__file__):
+            place = f" ({file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"

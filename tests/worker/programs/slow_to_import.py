@@ -1,0 +1,5 @@
+"""A module that takes its time."""
+
+import time
+
+time.sleep(60)

@@ -1,0 +1,149 @@
+"""A worker as its user has it: a process of its own, on the embedded broker, with jobs from programs/."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.inspector import Inspector
+from tests.helpers import eventually
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Process:
+    """A running `palermo worker`."""
+
+    def __init__(self, popen: "subprocess.Popen[str]", log: Path) -> None:
+        self._popen = popen
+        self._log = log
+        self.pid = popen.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
+    def wait(self, within: float = 20) -> int:
+        return self._popen.wait(within)
+
+    def children(self) -> list[int]:
+        """The template and its slots."""
+        template = _children(self.pid)
+        return template + [slot for pid in template for slot in _children(pid)]
+
+    def title(self) -> str:
+        return title(self.pid)
+
+    def end(self) -> None:
+        if self.alive:
+            self._popen.kill()
+            self._popen.wait()
+
+
+class Site:
+    """A broker, what is in it, and the workers that serve it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.notes_path = path / "notes"
+        self.trace_path = path / "trace"
+        self.gate = path / "gate"
+        self.settings = Settings(url=f"sqlite:///{path}/jobs.db")
+        self.client = Client(self.settings)
+        self.inspector = Inspector(self.client)
+        self._processes: list[Process] = []
+
+    def enqueue(self, job: str, *args: Any, module: str = "crew", **options: Any) -> str:
+        return self.client.enqueue(f"{module}.{job}", args, {}, **options).id
+
+    def start(self, *arguments: str, modules: tuple[str, ...] = ("crew",), **environment: str) -> Process:
+        log = self.path / f"worker-{len(self._processes)}.log"
+        with log.open("w") as file:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "palermo", "worker", *modules, *arguments],
+                cwd=PROGRAMS,
+                env={
+                    **os.environ,
+                    "PALERMO_URL": self.settings.url,
+                    "PALERMO_TEST_TRACE": str(self.trace_path),
+                    **environment,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                text=True,
+            )
+        process = Process(popen, log)
+        self._processes.append(process)
+        return process
+
+    def burst(self, *arguments: str, **more: Any) -> str:
+        """Work until there is nothing to do; the log."""
+        process = self.start("--burst", *arguments, **more)
+        assert process.wait(60) == 0, process.log
+        return process.log
+
+    def hold(self, text: str = "held") -> str:
+        """Enqueue a job that runs until the gate opens; its id."""
+        return self.enqueue("hold", str(self.notes_path), str(self.gate), text)
+
+    def open_gate(self) -> None:
+        self.gate.touch()
+
+    def notes(self) -> list[str]:
+        return self.notes_path.read_text().splitlines() if self.notes_path.exists() else []
+
+    def trace(self) -> list[list[str]]:
+        lines = self.trace_path.read_text().splitlines() if self.trace_path.exists() else []
+        return [line.split() for line in lines]
+
+    def errors(self) -> dict[str, tuple[str, str]]:
+        """By job id: class and message of what is in `failed`."""
+        return {
+            row["id"]: (row["error"]["class"], row["error"]["message"]) for row in self.inspector.failed(limit=1000)
+        }
+
+    def pending(self, queue: str = "jobs") -> int:
+        return self.inspector.size(queue)
+
+    def workers(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in self.inspector.workers()]
+
+    def ready(self, process: Process) -> None:
+        """Wait until the worker waits for jobs."""
+        eventually(lambda: any(row["pid"] == process.pid and row["state"] == "idle" for row in self.workers()))
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.end()
+        self.client.close()
+
+
+def title(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []

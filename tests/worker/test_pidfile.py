@@ -1,0 +1,55 @@
+"""The pidfile: whose it is, and when it goes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palermo.errors import SettingInvalid
+from palermo.worker.pidfile import Pidfile
+
+
+def test_it_holds_the_pid_while_the_worker_lives(tmp_path: Path) -> None:
+    path = tmp_path / "worker.pid"
+
+    with Pidfile(str(path)):
+        assert path.read_text() == f"{os.getpid()}\n"
+        assert list(tmp_path.iterdir()) == [path]
+
+    assert not path.exists()
+
+
+def test_a_second_worker_is_refused_and_told_the_pid_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "worker.pid"
+
+    with Pidfile(str(path)):
+        with pytest.raises(SettingInvalid, match=f"pid {os.getpid()}"), Pidfile(str(path)):
+            pass
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_what_a_killed_worker_left_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "worker.pid"
+    program = f"from palermo.worker.pidfile import Pidfile; import os; Pidfile({str(path)!r}).__enter__(); os._exit(1)"
+    subprocess.run([sys.executable, "-c", program], check=False)
+    assert path.exists()
+
+    with Pidfile(str(path)):
+        assert path.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_file_that_another_wrote_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "worker.pid"
+
+    with Pidfile(str(path)):
+        path.unlink()
+        path.write_text("1\n")
+
+    assert path.read_text() == "1\n"
+
+
+def test_a_place_where_no_file_can_be_is_a_setting_that_is_invalid(tmp_path: Path) -> None:
+    with pytest.raises(SettingInvalid, match="cannot be written: No such file"), Pidfile(str(tmp_path / "no" / "pid")):
+        pass

@@ -1,0 +1,145 @@
+"""The frames between parent, template and slots."""
+
+import asyncio
+import os
+import pickle
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Raised, Succeeded
+from palermo.core.message import Message
+from palermo.worker import pipe
+from palermo.worker.pipe import BlockingPipe, Frames, Garbage, SlotPipe, pack, pack_message, pack_reply, unpack_message
+from palermo.worker.slot import pack_result
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))
+def test_frames_survive_being_cut_anywhere(payloads: list[bytes], size: int) -> None:
+    stream = b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)
+    frames = Frames()
+
+    found = [payload for at in range(0, len(stream), size) for payload in frames.feed(stream[at : at + size])]
+
+    assert found == payloads
+    assert frames.empty
+
+
+def test_a_frame_above_the_limit_is_garbage_before_it_is_read() -> None:
+    with pytest.raises(Garbage, match="4294967295 bytes"):
+        Frames(limit=100).feed(b"\xff\xff\xff\xff")
+
+
+def test_plain_success_is_one_constant_frame() -> None:
+    assert pack_result(Succeeded()) == pipe.SUCCESS
+    assert Frames().feed(pipe.SUCCESS) == [b"+"]
+
+
+def test_a_failure_fits_the_limit_of_what_a_slot_may_send() -> None:
+    failure = Failure(exception_class="x" * 400, message="\u20ac" * 2_000, stack_trace="\u20ac" * 5_300, failed_at=1)
+
+    assert len(pack_result(Raised(failure))) < pipe.MAX_REPLY
+
+
+@pytest.mark.parametrize("payload", [b"", b"-", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_replies_that_are_no_json_object_are_garbage(payload: bytes) -> None:
+    with pytest.raises(Garbage):
+        pipe.unpack_reply(payload)
+
+
+def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
+    message = Message(
+        id="1", queue="q", job="j", body=b"[]", retries=2, created_at=5, extra={"tenant": "t"}, defect="d"
+    )
+
+    kind, fields, more = pickle.loads(pack_message("run", message, "more")[4:])
+
+    assert (kind, more) == ("run", "more")
+    assert unpack_message(fields) == message
+
+
+def test_a_child_reads_frames_small_and_large_and_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    values = [("a",), ("b" * 70_000,), (b"c" * 16 * 1024 * 1024,), ("d",), ("e",)]
+
+    def feed() -> None:
+        ours.sendall(b"".join(pack(value) for value in values))
+        ours.close()
+
+    writer = threading.Thread(target=feed)
+    writer.start()
+    with theirs:
+        child = BlockingPipe(theirs)
+        found = [child.read() for _ in values]
+        end = child.read()
+    writer.join()
+
+    assert found == values
+    assert end is None
+
+
+def _parent(*sent: bytes) -> tuple[list[object], bytes]:
+    """What the parent makes of what a slot sends, and what the slot gets."""
+
+    async def run() -> tuple[list[object], bytes]:
+        loop = asyncio.get_running_loop()
+        seen: list[object] = []
+        ended = loop.create_future()
+
+        def end(why: str) -> None:
+            seen.append(why)
+            ended.set_result(None)
+
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            slot = SlotPipe(lambda: seen.append("success"), seen.append, end)
+            await loop.create_unix_connection(lambda: slot, sock=ours)
+            slot.write(b"hello")
+            got = theirs.recv(100) if not sent else b""
+            for data in sent:
+                theirs.sendall(data)
+                await asyncio.sleep(0)
+        await ended
+        return seen, got
+
+    return asyncio.run(run())
+
+
+def test_the_parent_hears_successes_replies_and_the_end() -> None:
+    reply = pack_reply({"skipped": True})
+
+    seen, _ = _parent(pipe.SUCCESS, reply[:3], reply[3:], pipe.SUCCESS + reply)
+
+    assert seen == ["success", {"skipped": True}, "success", {"skipped": True}, ""]
+
+
+@pytest.mark.parametrize("sent", [b"\xff" * 64, b"\0\0\0\x02hi", b"\0\0\0\0"])
+def test_the_parent_ends_a_pair_on_which_garbage_arrives(sent: bytes) -> None:
+    seen, _ = _parent(sent)
+
+    assert len(seen) == 1
+    assert str(seen[0]).startswith("sent garbage: ")
+
+
+def test_the_parent_buffers_what_a_slot_has_not_read_yet() -> None:
+    body = os.urandom(4 * 1024 * 1024)
+
+    async def run() -> tuple[object, ...] | None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        slot = SlotPipe(lambda: None, lambda reply: None, lambda why: None)
+        await loop.create_unix_connection(lambda: slot, sock=ours)
+        slot.write(pack((body,)))
+        with theirs:
+            found = await loop.run_in_executor(None, BlockingPipe(theirs).read)
+        slot.close()
+        await asyncio.sleep(0)
+        return found
+
+    assert asyncio.run(run()) == (body,)

@@ -1,0 +1,225 @@
+"""Jobs that run in real workers, on the embedded broker."""
+
+import os
+import signal
+
+import pytest
+
+from palermo.broker import RunningJob  # noqa: F401
+from tests.helpers import eventually
+from tests.worker.site import Site, title
+
+
+def test_a_burst_runs_what_waits_and_leaves(site: Site) -> None:
+    for number in range(5):
+        site.enqueue("note", str(site.notes_path), str(number))
+
+    log = site.burst()
+
+    assert site.notes() == ["0", "1", "2", "3", "4"]
+    assert site.pending() == 0
+    assert log.count("job finished") == 5
+
+
+def test_a_burst_on_nothing_leaves_at_once(site: Site) -> None:
+    assert "processed=0" in site.burst()
+
+
+def test_two_bursts_with_several_slots_run_every_job_once(site: Site) -> None:
+    for number in range(200):
+        site.enqueue("note", str(site.notes_path), str(number))
+
+    workers = [site.start("--burst", "-c", "2", "--log-level", "warning") for _ in range(2)]
+
+    assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert sorted(map(int, site.notes())) == list(range(200))
+
+
+def test_a_job_that_raises_is_in_failed_with_its_traceback(site: Site) -> None:
+    id = site.enqueue("raises", "no\nway")
+
+    log = site.burst()
+
+    row = site.inspector.failed_job(id)
+    assert (row["error"]["class"], row["error"]["message"]) == ("ValueError", "no\nway")
+    assert "in raises" in row["error"]["traceback"]
+    assert "palermo/" not in row["error"]["traceback"]
+    assert row["worker"].endswith("/worker-1")
+    assert f"ERROR job failed id={id} job=crew.raises" in log
+    assert "\nway" not in log
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [("sys_exits", "SystemExit"), ("waits_in_vain", "LookupError"), ("nobody", "palermo.errors.JobNotFound")],
+)
+def test_other_ways_to_fail(site: Site, job: str, error: str) -> None:
+    id = site.enqueue(job)
+
+    site.burst()
+
+    assert site.errors()[id][0] == error
+
+
+def test_coroutine_jobs_run(site: Site) -> None:
+    site.enqueue("waits", str(site.notes_path))
+
+    site.burst()
+
+    assert site.notes() == ["waited"]
+
+
+def test_a_body_of_many_megabytes_runs(site: Site) -> None:
+    site.enqueue("measures", str(site.notes_path), "x" * (15 * 1024 * 1024))
+
+    site.burst()
+
+    assert site.notes() == [str(15 * 1024 * 1024)]
+
+
+def test_jobs_enqueue_jobs_on_the_workers_own_broker(site: Site) -> None:
+    site.enqueue("enqueues", str(site.notes_path), "from inside")
+
+    site.burst()
+
+    assert site.notes() == ["from inside"]
+
+
+def test_a_slot_is_kept_for_the_next_job(site: Site) -> None:
+    for _ in range(3):
+        site.enqueue("tells_pids", str(site.notes_path))
+
+    site.burst()
+
+    assert len(set(site.notes())) == 1
+
+
+def test_a_job_knows_itself(site: Site) -> None:
+    id = site.enqueue("tells_current", str(site.notes_path))
+
+    process = site.start("--burst")
+    assert process.wait() == 0
+
+    host = os.uname().nodename
+    assert site.notes() == [f"{id} jobs crew.tells_current 1 pid:{process.pid}@{host}/worker-1"]
+
+
+def test_standard_input_is_empty_and_output_is_written_after_each_job(site: Site) -> None:
+    site.enqueue("reads_stdin", str(site.notes_path))
+    site.enqueue("prints", "printed before the crash")
+    site.enqueue("killed", "SIGKILL")
+
+    log = site.burst()
+
+    assert site.notes() == ["''"]
+    assert "printed before the crash" in log
+
+
+def test_programs_and_processes_that_a_job_starts_obey_term(site: Site) -> None:
+    site.enqueue("starts_a_program", str(site.notes_path))
+    site.enqueue("forks_a_process", str(site.notes_path))
+
+    site.burst()
+
+    assert site.notes() == [str(-signal.SIGTERM)] * 2
+
+
+def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(site: Site) -> None:
+    site.enqueue("low", str(site.notes_path), "low", queue="low")
+    site.enqueue("note", str(site.notes_path), "plain")
+    worker = site.start()
+
+    eventually(lambda: sorted(site.notes()) == ["low", "plain"])
+    site.ready(worker)
+    assert site.workers()[0]["queues"] == ["jobs", "low"]
+
+
+def test_queues_are_served_in_the_order_given(site: Site) -> None:
+    for _ in range(3):
+        site.enqueue("note", str(site.notes_path), "jobs")
+        site.enqueue("low", str(site.notes_path), "low", queue="low")
+
+    site.burst("-q", "low,jobs")
+
+    assert site.notes() == ["low"] * 3 + ["jobs"] * 3
+
+
+def test_the_worker_shows_itself_its_jobs_and_its_counts(site: Site) -> None:
+    id = site.hold()
+    site.enqueue("raises", "x")
+    worker = site.start("-c", "2")
+
+    row = eventually(lambda: next((row for row in site.workers() if row["jobs"] and row["failed"]), None))
+    assert (row["pid"], row["slots"], row["state"], row["processed"]) == (worker.pid, 2, "working", 1)
+    assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "crew.hold", "jobs")]
+    site.open_gate()
+    site.ready(worker)
+    assert site.workers()[0]["processed"] == 2
+
+
+def test_titles_say_what_each_process_does(site: Site) -> None:
+    worker = site.start("-c", "2", "-q", "jobs,low")
+    eventually(lambda: worker.title() == "palermo worker: waiting for jobs,low")
+    eventually(lambda: len(worker.children()) == 3)
+    template, *slots = worker.children()
+    assert title(template) == "palermo template"
+    assert [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"]
+
+    id = site.hold()
+
+    eventually(lambda: worker.title() == "palermo worker: 1 of 2 slots busy")
+    eventually(lambda: any(f": crew.hold {id} since " in title(slot) for slot in slots))
+    site.open_gate()
+    eventually(lambda: [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"])
+
+
+def test_a_password_on_the_command_line_does_not_stay_in_the_title(site: Site) -> None:
+    worker = site.start("--url", "amqp://guest:hunter2@127.0.0.1:1/")
+
+    eventually(lambda: "unavailable" in worker.log)
+
+    assert worker.title() == "palermo worker: starting"
+    assert "hunter2" not in worker.log
+    assert "127.0.0.1:1" in worker.log
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("unimportable", "cannot import module 'unimportable': ModuleNotFoundError: No module named 'no_such_module'"),
+        ("nowhere", "cannot import module 'nowhere': ModuleNotFoundError: No module named 'nowhere'"),
+        ("jobless", "no job in jobless, so there is no queue to serve"),
+    ],
+)
+def test_a_module_that_is_of_no_use_ends_the_worker_with_one_line(site: Site, module: str, text: str) -> None:
+    worker = site.start(modules=(module,))
+
+    assert worker.wait() == 1
+    assert text in worker.log
+    assert len(worker.log.splitlines()) == 1
+
+
+def test_a_pidfile_in_use_is_refused(site: Site) -> None:
+    pidfile = site.path / "pid"
+    first = site.start("--pidfile", str(pidfile))
+    site.ready(first)
+    assert pidfile.read_text() == f"{first.pid}\n"
+
+    second = site.start("--pidfile", str(pidfile))
+
+    assert second.wait() == 2
+    assert f"pid {first.pid}" in second.log
+    first.send(signal.SIGTERM)
+    assert first.wait() == 0
+    assert not pidfile.exists()
+
+
+def test_failed_jobs_above_the_limit_are_dropped_at_the_start(site: Site) -> None:
+    ids = [site.enqueue("raises", str(number)) for number in range(5)]
+    site.burst()
+    assert len(site.errors()) == 5
+
+    worker = site.start(PALERMO_FAILED_MAX_COUNT="2")
+
+    eventually(lambda: list(site.errors()) == ids[3:])
+    assert worker.alive

@@ -1,0 +1,108 @@
+"""The worker's small rules: titles, pauses, trimming, options."""
+
+import pytest
+
+from palermo.broker import Keep, Remove, Stop
+from palermo.config import Settings
+from palermo.core.failure import Failure
+from palermo.core.message import Message
+from palermo.errors import SettingInvalid
+from palermo.worker.options import WorkerOptions
+from palermo.worker.session import pause
+from palermo.worker.titles import SlotTitle, parent_title
+from palermo.worker.trim import decider
+
+
+@pytest.mark.parametrize(
+    ("attempt", "chance", "seconds"),
+    [(1, 0.0, 0.25), (1, 1.0, 0.5), (2, 1.0, 1.0), (4, 1.0, 4.0), (7, 1.0, 30.0), (7, 0.0, 15.0), (10_000, 1.0, 30.0)],
+)
+def test_pauses_double_up_to_thirty_seconds_and_half_of_each_is_chance(
+    attempt: int, chance: float, seconds: float
+) -> None:
+    assert pause(attempt, chance) == seconds
+
+
+@pytest.mark.parametrize(
+    ("state", "busy", "title"),
+    [
+        ("idle", 0, "palermo worker: waiting for mail,slow"),
+        ("working", 2, "palermo worker: 2 of 4 slots busy"),
+        ("paused", 0, "palermo worker: paused"),
+        ("paused", 1, "palermo worker: paused, 1 of 4 slots busy"),
+        ("stopping", 0, "palermo worker: stopping"),
+        ("starting", 0, "palermo worker: starting"),
+    ],
+)
+def test_the_parents_title_says_what_it_does(state: str, busy: int, title: str) -> None:
+    assert parent_title(state=state, queues="mail,slow", busy=busy, slots=4) == title
+
+
+def test_a_slots_title_names_its_job_and_since_when() -> None:
+    shown: list[str] = []
+    title = SlotTitle(1, show=shown.append)
+
+    title.working("shop.mail.send", "7c9e", 0.0)
+    assert title.stale
+    title.idle()
+
+    assert shown[0].startswith("palermo slot 1: shop.mail.send 7c9e since ")
+    assert shown[1] == "palermo slot 1: idle"
+    assert not title.stale
+
+
+def test_a_slot_with_hundreds_of_jobs_a_second_sets_its_title_twenty_times_and_then_names_none() -> None:
+    shown: list[str] = []
+    title = SlotTitle(1, show=shown.append)
+
+    for number in range(500):
+        title.working("job", str(number), 7 + number / 1_000)
+    assert len(shown) == 21
+    assert shown[-1] == "palermo slot 1: many short jobs"
+    title.working("job", "next", 8.0)
+
+    assert "job next since" in shown[-1]
+
+
+def _failed(at: int | None) -> Message:
+    failure = None if at is None else Failure(exception_class="E", message="", stack_trace="", failed_at=at)
+    return Message(id="1", queue="q", job="j", failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("surplus", "before", "verdicts"),
+    [
+        (0, None, [Stop()]),
+        (2, None, [Remove(), Remove(), Stop()]),
+        (0, 150.0, [Remove(), Stop()]),
+        (2, 150.0, [Remove(), Remove(), Stop()]),
+        (-3, 250.0, [Remove(), Remove(), Stop()]),
+    ],
+)
+def test_failed_jobs_go_by_number_and_by_age_and_the_sweep_ends_at_the_first_that_stays(
+    surplus: int, before: float | None, verdicts: list[object]
+) -> None:
+    decide = decider(surplus, before)
+
+    found = [decide(_failed(at)) for at in (100, 200, 300)]
+
+    assert found[: len(verdicts)] == verdicts
+
+
+def test_a_failed_job_that_does_not_say_when_is_kept_and_does_not_end_the_sweep() -> None:
+    assert decider(0, 150.0)(_failed(None)) == Keep()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"concurrency": 0}, "at least one slot"),
+        ({"modules": ()}, "no module named"),
+        ({"shutdown_timeout": -1.0}, "shutdown timeout"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], text: str) -> None:
+    options = {"settings": Settings(url="sqlite:///x.db"), "modules": ("shop",), **wrong}
+
+    with pytest.raises(SettingInvalid, match=text):
+        WorkerOptions(**options)  # type: ignore[arg-type]
