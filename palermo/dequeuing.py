@@ -26,11 +26,14 @@ class Dequeuing:
         kwargs: Mapping[str, object] | None,
         *,
         serializers: Serializers,
+        one: bool = False,
         count_only: bool = False,
     ) -> None:
+        """`one` is for jobs declared with arguments="one", whose body is their single argument."""
         self.count = 0
         self._job = job
         self._serializers = serializers
+        self._one = one
         self._verdict: Verdict = Keep() if count_only else Remove()
         self._wanted: tuple[list[object], dict[str, object]] | None = None
         if args is not None or kwargs is not None:
@@ -43,7 +46,7 @@ class Dequeuing:
         if message.job != self._job:
             return Keep()
         if self._wanted is not None:
-            there = arguments_of(message, self._serializers)
+            there = arguments_of(message, self._serializers, one=self._one)
             if there is None or not _same(there[0], self._wanted[0]) or not _same(there[1], self._wanted[1]):
                 return Keep()
         self.count += 1
@@ -56,7 +59,7 @@ def _same(left: object, right: object) -> bool:
             return left is right
         case _, bool():
             return False
-        case (list() | tuple()), (list() | tuple()):
+        case ((list() | tuple()), (list() | tuple())):
             return len(left) == len(right) and all(map(_same, left, right))
         case dict(), dict():
             return left.keys() == right.keys() and all(_same(value, right[key]) for key, value in left.items())

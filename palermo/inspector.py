@@ -9,9 +9,10 @@ workers_info, jobs_in_queue, retry_failed_job, retry_all, purge_queue, start_wor
 stop_worker.
 """
 
+import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo import hooks
@@ -25,7 +26,7 @@ from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
-from palermo.rows import Row, job_row, queue_row, worker_row
+from palermo.rows import Listing, Row, job_row, queue_row, worker_row
 from palermo.verdicts import (
     Counting,
     Discarding,
@@ -36,9 +37,10 @@ from palermo.verdicts import (
     Selection,
     Taken,
     Which,
+    no_failed_jobs,
     sweep_failed,
-    trim,
 )
+from palermo.worker.trim import decider
 
 if TYPE_CHECKING:
     from palermo.client import Client
@@ -55,20 +57,6 @@ OnError = Callable[[PalermoError], None]
 ALL = FailedFilter()
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A page of rows, and how many there are in all."""
-
-    rows: list[Row]
-    total: int
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
 class Inspector:
     """Looks at one broker and acts on it, through a client's connection. Safe to share between threads."""
 
@@ -79,14 +67,14 @@ class Inspector:
 
     def queues(self) -> list[Row]:
         """All queues by name, `failed` always among them."""
-        rows = {info.name: queue_row(info) for info in self._ask(lambda broker: broker.queues())}
+        rows = {info.name: queue_row(info) for info in self._ask(lambda broker: broker.queues(), again=True)}
         none = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
         rows.setdefault(FAILED_QUEUE, none)
         return [rows[name] for name in sorted(rows)]
 
     def workers(self) -> list[Row]:
         """All workers that are alive, by id, with the jobs they run."""
-        return [worker_row(info) for info in self._ask(lambda broker: broker.workers())]
+        return [worker_row(info) for info in self._ask(lambda broker: broker.workers(), again=True)]
 
     def jobs(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Listing:
         """Jobs that wait in a queue, oldest first. Raises NotFound for a queue that does not exist."""
@@ -98,7 +86,7 @@ class Inspector:
     def size(self, queue: str) -> int:
         """How many jobs wait in a queue. Raises NotFound."""
         check_queue_name(queue)
-        for info in self._ask(lambda broker: broker.queues()):
+        for info in self._ask(lambda broker: broker.queues(), again=True):
             if info.name == queue:
                 return info.pending
         return self._browse(queue, limit=1).total
@@ -108,22 +96,31 @@ class Inspector:
         return self.jobs(queue, offset=start, limit=count).rows
 
     def failed(
-        self, *, offset: int = 0, limit: int = 100, newest: bool = False, filter: FailedFilter = ALL
+        self,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        filter: FailedFilter = ALL,
+        count: bool = True,
     ) -> Listing:
         """Failed jobs, the one that failed first on top; of two copies of one id only the first.
 
-        A filter reads all of them; without one only the page is read.
+        Without a filter only the page is read. With one all are, unless `count` is False and
+        the oldest are asked for: then the search ends where the page does, and `total` is None.
         """
         if not filter.everything:
-            finding = Finding(filter, offset=offset, limit=limit, newest=newest)
+            finding = Finding(filter, offset=offset, limit=limit, newest=newest, count=count)
             self._sweep(finding)
-            return Listing(self._rows(finding.messages, JobState.FAILED), finding.count)
+            return Listing(self._rows(finding.messages, JobState.FAILED), finding.total)
         try:
             page = self._browse(FAILED_QUEUE, offset=offset, limit=limit, newest=newest)
         except NotFound:
             return Listing([], 0)
-        unique = {message.id: message for message in reversed(page.messages)}
-        return Listing(self._rows(tuple(reversed(unique.values())), JobState.FAILED), page.total)
+        unique: dict[str, Message] = {}
+        for message in page.messages:
+            unique.setdefault(message.id, message)
+        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), page.total)
 
     def failed_job(self, id: str) -> Row:
         """One failed job. Raises NotFound."""
@@ -175,7 +172,7 @@ class Inspector:
         selection = Selection(which)
         judge = Requeueing(selection, queue=queue, rewrite=self._rewriting(args, kwargs))
         self._sweep(judge, progress)
-        _tell(on_error, judge.refusal, _missing(selection))
+        _tell(on_error, judge.refusal, selection.missing_error)
         return judge.taken
 
     def discard(
@@ -191,7 +188,7 @@ class Inspector:
         """
         judge = Discarding(Selection(which))
         self._sweep(judge, progress)
-        _tell(on_error, _missing(judge.selection))
+        _tell(on_error, judge.selection.missing_error)
         return judge.taken
 
     def trim_failed(
@@ -204,8 +201,18 @@ class Inspector:
         settings = self._client.settings
         age = settings.failed_max_age if max_age is None else max_age
         count = settings.failed_max_count if max_count is None else max_count
+        if age is None and count is None:
+            return 0
         at = time.time() if now is None else now
-        return self._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
+
+        async def trim(broker: Broker) -> int:
+            try:
+                surplus = 0 if count is None else (await broker.browse(FAILED_QUEUE, limit=1)).total - count
+                return (await broker.sweep(FAILED_QUEUE, decider(surplus, None if age is None else at - age))).removed
+            except NotFound:
+                return 0
+
+        return self._ask(trim)
 
     # -- queues
 
@@ -237,7 +244,7 @@ class Inspector:
         name, definition = (job, registry.find(job)) if isinstance(job, str) else (job.name, job)
         if definition is not None and not hooks.permitted("before_dequeue", definition, args or (), kwargs or {}):
             return 0
-        judge = Dequeuing(name, args, kwargs, serializers=self._client.serializers)
+        judge = self._dequeuing(name, args, kwargs, definition)
         self._sweep_queue(queue or self.queue_of(name), judge, progress)
         if definition is not None:
             hooks.notify("after_dequeue", definition, args or (), kwargs or {})
@@ -252,7 +259,7 @@ class Inspector:
         queue: str | None = None,
     ) -> int:
         """How many waiting jobs `dequeue` would take."""
-        judge = Dequeuing(job, args, kwargs, serializers=self._client.serializers, count_only=True)
+        judge = self._dequeuing(job, args, kwargs, registry.find(job), count_only=True)
         self._sweep_queue(queue or self.queue_of(job), judge)
         return judge.count
 
@@ -269,9 +276,9 @@ class Inspector:
 
         return start_worker(modules, settings=self._client.settings, **options)
 
-    def stop_worker(self, worker: "WorkerHandle") -> None:
-        """Stop a worker that start_worker started; returns once its running jobs have ended and it is gone."""
-        worker.stop()
+    def stop_worker(self, worker: "WorkerHandle", timeout: float | None = None) -> int:
+        """Stop a worker that start_worker started, once its running jobs have ended; its exit code."""
+        return worker.stop(timeout)
 
     queues_info = queues
     workers_info = workers
@@ -285,20 +292,30 @@ class Inspector:
 
     # -- behind them
 
-    def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
-        return self._client.run(question)
+    def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        return self._client.run(question, again=again)
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        return self._ask(lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest))
+        return self._ask(lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest), again=True)
 
     def _sweep(self, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
         self._ask(lambda broker: sweep_failed(broker, judge, progress))
 
-    def _sweep_queue(
-        self, queue: str, judge: Callable[[Message], Verdict], progress: Progress | None = None
-    ) -> None:
+    def _sweep_queue(self, queue: str, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
         check_job_queue(queue)
         self._ask(lambda broker: broker.sweep(queue, judge, progress=progress))
+
+    def _dequeuing(
+        self,
+        job: str,
+        args: Sequence[object] | None,
+        kwargs: Mapping[str, object] | None,
+        definition: JobDefinition | None,
+        *,
+        count_only: bool = False,
+    ) -> Dequeuing:
+        one = definition is not None and definition.one
+        return Dequeuing(job, args, kwargs, serializers=self._client.serializers, one=one, count_only=count_only)
 
     def _rewriting(
         self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None
@@ -311,16 +328,6 @@ class Inspector:
         return [job_row(message, state, self._client.serializers) for message in messages]
 
 
-def _missing(selection: Selection) -> NotFound | None:
-    return no_failed_jobs(selection.missing) if selection.missing else None
-
-
-def no_failed_jobs(ids: Sequence[str]) -> NotFound:
-    """The error for ids that are not in `failed`."""
-    shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
-    return NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
-
-
 def _tell(on_error: OnError | None, *errors: PalermoError | None) -> None:
     for error in errors:
         if error is None:
@@ -328,3 +335,15 @@ def _tell(on_error: OnError | None, *errors: PalermoError | None) -> None:
         if on_error is None:
             raise error
         on_error(error)
+
+
+class _CalledAsFunction(ModuleType):
+    """Importing this module puts it where `palermo.inspector` was the function; so it is that function too."""
+
+    def __call__(self) -> Inspector:
+        from palermo.client import default_client
+
+        return Inspector(default_client())
+
+
+sys.modules[__name__].__class__ = _CalledAsFunction

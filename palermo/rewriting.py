@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palermo.core.message import Message
 from palermo.core.preview import preview
@@ -37,8 +37,11 @@ class Rewriting:
         """
         args, kwargs = self._merged(message)
         definition = self.find(message.job)
+        one: dict[str, Any] = {}
         if definition is not None:
             definition.bind(args, kwargs)
+            if definition.one:
+                one["one"] = True
         encoded = self.serializers.encode(
             args,
             kwargs,
@@ -47,6 +50,7 @@ class Rewriting:
             serializer=self._serializer(message),
             compression=self._compression(message),
             sign=media_type(message.content_type) == SIGNED,
+            **one,
         )
         return replace(
             message,

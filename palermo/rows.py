@@ -1,26 +1,27 @@
 """Jobs, queues and workers as rows: what every listing shows, and `--json` prints.
 
-The fields are those of docs/commands.md, the same in the library, on the command line and
-over HTTP. A row is always something JSON can hold, whatever the message holds; what does
+The fields are a contract, the same in the library, on the command line and over HTTP:
+scripts are written against them. A row is always something JSON can hold, whatever the message holds; what does
 not apply, or cannot be decoded without running foreign code, is None.
 """
 
 import base64
 import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from typing import Any
 
 from palermo.broker import QueueInfo, WorkerInfo
+from palermo.classes import Unrestored
 from palermo.core.arguments import unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.errors import SerializationError
-from palermo.serialization import Serializers, Unrestored
+from palermo.serialization import Serializers
 
 Row = dict[str, Any]
 
@@ -29,6 +30,21 @@ _MAX_DEPTH = 100
 
 #: Python refuses to write longer integers in decimal (sys.set_int_max_str_digits, 4,300 digits by default).
 _MAX_INTEGER_BITS = 14_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of rows."""
+
+    rows: list[Row]
+    #: How many there are in all; None if there are more and nobody counted them.
+    total: int | None
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
@@ -64,10 +80,15 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
     }
 
 
-def arguments_of(message: Message, serializers: Serializers) -> tuple[list[object], dict[str, object]] | None:
-    """The arguments of a message, or None where they cannot be had without running foreign code."""
+def arguments_of(
+    message: Message, serializers: Serializers, *, one: bool = False
+) -> tuple[list[object], dict[str, object]] | None:
+    """The arguments of a message, or None where they cannot be had without running foreign code.
+
+    `one` is for jobs declared with arguments="one", whose body is their single argument.
+    """
     try:
-        return unpack(serializers.look(message), message.arguments)
+        return unpack(serializers.look(message), message.arguments, one=one)
     except SerializationError:
         return None
 

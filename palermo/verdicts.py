@@ -7,7 +7,7 @@ leaves them) count as one job and go together.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,6 +60,11 @@ class Selection:
     def missing(self) -> list[str]:
         """The ids asked for that were not there."""
         return [id for id in self.ids if id not in self.seen]
+
+    @property
+    def missing_error(self) -> NotFound | None:
+        """NotFound for these ids; None if all were there."""
+        return no_failed_jobs(self.missing) if self.missing else None
 
 
 class Discarding:
@@ -132,21 +137,29 @@ class Counting:
 
 
 class Finding:
-    """Keeps a page of what a filter matches; `count` is how many matched."""
+    """Keeps a page of what a filter matches; unless it has to count them all, it stops behind the page."""
 
-    def __init__(self, filter: FailedFilter, *, offset: int, limit: int, newest: bool) -> None:
-        self.count = 0
+    def __init__(self, filter: FailedFilter, *, offset: int, limit: int, newest: bool, count: bool = True) -> None:
+        #: How many match; None if it stopped and there are more.
+        self.total: int | None = 0
         self._filter = filter
         self._seen: set[str] = set()
         self._first, self._end, self._newest = offset, offset + limit, newest
+        self._stops = not (count or newest)
         self._found: deque[Message] = deque(maxlen=self._end if newest else None)
 
     def __call__(self, message: Message) -> Verdict:
-        if self._filter.matches(message) and message.id not in self._seen:
-            self._seen.add(message.id)
-            if self._newest or self._first <= self.count < self._end:
-                self._found.append(message)
-            self.count += 1
+        if self.total is None:
+            return Stop()
+        if not self._filter.matches(message) or message.id in self._seen:
+            return Keep()
+        if self._stops and self.total == self._end:
+            self.total = None
+            return Stop()
+        self._seen.add(message.id)
+        if self._newest or self._first <= self.total < self._end:
+            self._found.append(message)
+        self.total += 1
         return Keep()
 
     @property
@@ -223,44 +236,6 @@ class Grouping:
         ]
 
 
-class Trimming:
-    """Removes the oldest failed jobs: those that failed before `oldest`, and the first `excess`."""
-
-    def __init__(self, *, oldest: float | None, excess: int) -> None:
-        self._oldest = oldest
-        self._excess = excess
-
-    def __call__(self, message: Message) -> Verdict:
-        if self._excess > 0:
-            self._excess -= 1
-            return Remove()
-        if self._oldest is None:
-            return Stop()
-        if message.failure is None or not message.failure.failed_at:
-            return Keep()
-        # `failed` is in the order of failing, so nothing behind the first young one is old.
-        return Remove() if message.failure.failed_at < self._oldest else Stop()
-
-
-async def trim(broker: Broker, *, max_age: float | None, max_count: int | None, now: float) -> int:
-    """Take out of `failed` what is older than `max_age` seconds and what exceeds `max_count`, oldest first.
-
-    Returns how many were taken. A `failed` that does not exist yet holds nothing.
-    """
-    if max_age is None and max_count is None:
-        return 0
-    excess = 0
-    try:
-        if max_count is not None:
-            excess = (await broker.browse(FAILED_QUEUE, limit=1)).total - max_count
-        if max_age is None and excess <= 0:
-            return 0
-        judge = Trimming(oldest=None if max_age is None else now - max_age, excess=excess)
-        return (await broker.sweep(FAILED_QUEUE, judge)).removed
-    except NotFound:
-        return 0
-
-
 async def sweep_failed(
     broker: Broker, judge: Callable[[Message], Verdict], progress: Callable[[Swept], None] | None = None
 ) -> None:
@@ -269,3 +244,9 @@ async def sweep_failed(
         await broker.sweep(FAILED_QUEUE, judge, progress=progress)
     except NotFound:
         return
+
+
+def no_failed_jobs(ids: Sequence[str]) -> NotFound:
+    """The error for ids that are not in `failed`."""
+    shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
+    return NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")

@@ -43,7 +43,7 @@ class Commands(Edge):
 @click.group(
     cls=Commands,
     epilog="Settings come from [tool.palermo] in pyproject.toml or palermo.toml, then PALERMO_* variables, then flags."
-    " Shell completion: eval \"$(_PALERMO_COMPLETE=bash_source palermo)\", or zsh_source, fish_source.",
+    ' Shell completion: eval "$(_PALERMO_COMPLETE=bash_source palermo)", or zsh_source, fish_source.',
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="palermo", message="%(prog)s %(version)s")

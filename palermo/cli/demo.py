@@ -1,5 +1,9 @@
 """`palermo demo`: the whole thing in one terminal."""
 
+import shutil
+import sys
+from pathlib import Path
+
 import click
 
 from palermo.cli.edge import Run
@@ -7,10 +11,36 @@ from palermo.cli.options import broker_options
 
 
 @click.command()
+@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=2, show_default=True, help="Jobs at a time.")
+@click.option("--files", type=click.IntRange(min=0), metavar="N", help="At most this many files, for a shorter demo.")
+@click.option("--keep", is_flag=True, help="Leave the queues there to be looked at, and say how.")
 @broker_options
 @click.pass_obj
-def demo(run: Run) -> None:
-    """Run jobs on the embedded broker, or with --url on another: group the failures, requeue one, and end."""
-    from palermo.demo.run import run_demo
+def demo(run: Run, concurrency: int, files: int | None, keep: bool) -> None:
+    """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
 
-    raise click.exceptions.Exit(run_demo(run.settings() if run.url else None))
+    It parses the running Python's standard library, one job a file, and some files that are
+    damaged. With --url it works in an exchange of its own, palermo-demo, and removes its queues.
+    """
+    from palermo.demo.run import EXCHANGE, Options, run_demo
+    from palermo.demo.show import Screen
+
+    exchange = run.exchange or EXCHANGE
+    if not exchange.startswith(EXCHANGE):
+        raise click.UsageError(
+            f"the demo removes all that is in its exchange; name one that begins with {EXCHANGE}, or none",
+            click.get_current_context(),
+        )
+    options = Options(url=run.url, exchange=exchange, slots=concurrency, files=files, keep=keep, program=_program())
+    if run.url:
+        run.settings()  # refuses what no command line can use
+    run_demo(options, Screen())
+
+
+def _program() -> str:
+    """How to call this command line again: by its name where that leads here, else by its path."""
+    called = Path(sys.argv[0])
+    if called.name != "palermo":
+        return f"{sys.executable} -m palermo"
+    found = shutil.which("palermo")
+    return "palermo" if found and Path(found).resolve() == called.resolve() else str(called)

@@ -14,6 +14,7 @@ import io
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from palermo.errors import (
 )
 
 if TYPE_CHECKING:
+    from palermo.client import Client
     from palermo.config import Settings
     from palermo.inspector import Inspector
 
@@ -51,21 +53,27 @@ class Run:
         """The settings of this run: flags above everything else. Raises SettingInvalid."""
         from palermo.config import Settings
 
-        flags = {"url": self.url, "exchange": self.exchange, **overrides}
-        settings = Settings.load(**{name: value for name, value in flags.items() if value is not None})
-        if ":memory:" in settings.url:
+        settings = Settings.load(url=self.url, exchange=self.exchange, **overrides)
+        if settings.address.path == ":memory:":
             raise UrlInvalid(
                 "sqlite:///:memory: ends with the process that opens it, so there is nothing to see from the command"
                 " line. Name a file: sqlite:///jobs.db."
             )
         return settings
 
-    def inspector(self) -> "Inspector":
-        """An inspector on the broker of this run's settings; it connects when first asked something."""
+    def client(self) -> "Client":
+        """A client with this run's settings; it connects when first asked something, and closes with the command."""
         from palermo.client import Client
+
+        client = Client(self.settings())
+        click.get_current_context().call_on_close(client.close)
+        return client
+
+    def inspector(self) -> "Inspector":
+        """An inspector over such a client."""
         from palermo.inspector import Inspector
 
-        return Inspector(Client(self.settings()))
+        return Inspector(self.client())
 
 
 def exit_code(error: BaseException) -> int:
@@ -92,17 +100,16 @@ class Edge(click.Group):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
-        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         if args is None:
             _own_process()
         run = extra.setdefault("obj", Run())
         if not standalone_mode:
-            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             # click returns the code of an Exit, and None from a command that ran through.
-            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             _close_stdout()
@@ -121,7 +128,7 @@ def _report(error: Exception, *, debug: bool) -> int:
     match error:
         case click.Abort():
             click.echo("palermo: interrupted", err=True)
-            return INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else FAILED
+            return INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else FAILED
         case click.UsageError():
             text = error.format_message()
             path = error.ctx.command_path if error.ctx else "palermo"
@@ -155,7 +162,5 @@ def _own_process() -> None:
 
 def _close_stdout() -> None:
     """Let the interpreter end without a complaint about a reader that went away."""
-    try:
+    with suppress(BrokenPipeError):
         sys.stdout.close()
-    except BrokenPipeError:
-        pass

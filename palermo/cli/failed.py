@@ -36,11 +36,11 @@ def failed() -> None:
 @paging_options
 @filter_options
 @click.pass_obj
-def list_failed(run: Run, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
+def list_failed(run: Run, /, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the one that failed first on top."""
     offset = (page - 1) * limit
     wanted = FailedFilter(**filters)
-    listing = run.inspector().failed(offset=offset, limit=limit, newest=newest, filter=wanted)
+    listing = run.inspector().failed(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
     columns: list[Column] = [
         field("Id"),
         field("Queue"),
@@ -50,7 +50,8 @@ def list_failed(run: Run, as_json: bool, limit: int, page: int, newest: bool, **
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
     print_rows(listing.rows, columns, as_json=as_json, none="no failed jobs.")
-    tell_rest(len(listing.rows), listing.total, page=page)
+    if not as_json:
+        tell_rest(len(listing), listing.total, page=page)
 
 
 @failed.command("groups")
@@ -58,7 +59,7 @@ def list_failed(run: Run, as_json: bool, limit: int, page: int, newest: bool, **
 @json_option
 @filter_options
 @click.pass_obj
-def list_groups(run: Run, as_json: bool, **filters: Any) -> None:
+def list_groups(run: Run, /, as_json: bool, **filters: Any) -> None:
     """Failed jobs of one kind together: same job, same exception, same place in the code."""
     columns: list[Column] = [
         field("Count"),
@@ -77,7 +78,7 @@ def list_groups(run: Run, as_json: bool, **filters: Any) -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def show(run: Run, id: str, as_json: bool) -> None:
+def show(run: Run, /, id: str, as_json: bool) -> None:
     """Show all that is known about the failed job ID."""
     row = run.inspector().failed_job(id)
     if as_json:
@@ -123,6 +124,7 @@ def _selection_options(command: Any) -> Any:
 @click.pass_obj
 def requeue(
     run: Run,
+    /,
     ids: tuple[str, ...],
     every: bool,
     args_text: str | None,
@@ -155,7 +157,7 @@ def requeue(
 @broker_options
 @json_option
 @click.pass_obj
-def discard(run: Run, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
+def discard(run: Run, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Throw failed jobs away: those named, or with --all those that the filters match."""
     wanted = _which(ids, every, FailedFilter(**filters))
     ask_to_confirm(yes=yes)

@@ -13,7 +13,7 @@ from palermo.rows import Row
 @broker_options
 @json_option
 @click.pass_obj
-def queues(run: Run, as_json: bool) -> None:
+def queues(run: Run, /, as_json: bool) -> None:
     """List the queues: what waits, what is in progress, how many workers serve each."""
     columns: list[Column] = [
         field("Queue", "name"),
@@ -31,7 +31,7 @@ def queues(run: Run, as_json: bool) -> None:
 @json_option
 @paging_options
 @click.pass_obj
-def jobs(run: Run, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+def jobs(run: Run, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
     """List the jobs that wait in QUEUE, oldest first."""
     listing = run.inspector().jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
     columns: list[Column] = [
@@ -42,14 +42,15 @@ def jobs(run: Run, queue: str, as_json: bool, limit: int, page: int, newest: boo
         ("Arguments", lambda row: row["preview"]),
     ]
     print_rows(listing.rows, columns, as_json=as_json, none=_none(f"jobs wait in queue {queue!r}", listing.total))
-    tell_rest(len(listing.rows), listing.total, page=page)
+    if not as_json:
+        tell_rest(len(listing), listing.total, page=page)
 
 
 @click.command()
 @broker_options
 @json_option
 @click.pass_obj
-def workers(run: Run, as_json: bool) -> None:
+def workers(run: Run, /, as_json: bool) -> None:
     """List the workers that are alive, and what each of them is doing."""
     columns: list[Column] = [
         field("Worker", "id"),
@@ -64,13 +65,14 @@ def workers(run: Run, as_json: bool) -> None:
     print_rows(run.inspector().workers(), columns, as_json=as_json, none="no workers.")
 
 
-def tell_rest(here: int, total: int, *, page: int) -> None:
-    """Say on stderr that there is more than this page shows."""
-    if here and here < total:
-        note(f"page {page}: {here:,} of {count(total, 'job')}. --page and --limit show others.")
+def tell_rest(here: int, total: int | None, *, page: int) -> None:
+    """Say on stderr that there is more than this page shows; `total` is None where nobody counted it."""
+    if here and (total is None or here < total):
+        of = "and there are more" if total is None else f"of {total:,}"
+        note(f"page {page}: {count(here, 'job')} {of}. --page and --limit show others.")
 
 
-def _none(what: str, total: int) -> str:
+def _none(what: str, total: int | None) -> str:
     return f"no {what}." if not total else f"no more {what}: {total:,} in all."
 
 

@@ -1,6 +1,6 @@
 """The options that commands share, and how durations and instants are written."""
 
-import re
+import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, TypeVar
@@ -11,52 +11,34 @@ from palermo.cli.edge import Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
-_UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
+
+def parse_duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises click.BadParameter."""
+    from palermo import config
+
+    try:
+        return config.parse_duration(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a duration. Write 90, 5m, 1h30m or 2d.") from None
 
 
-def parse_duration(text: str) -> float | None:
-    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`; None for anything else."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or not any(found.groups()):
-        return None
-    return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS, strict=True) if number)
+def parse_instant(text: str) -> float:
+    """Unix seconds of an instant in ISO 8601 with a zone. Raises click.BadParameter."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not an instant. Write 2026-12-01T09:00Z.") from None
+    if moment.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no time zone. Write {text}Z or {text}+01:00.")
+    return moment.timestamp()
 
 
-class Duration(click.ParamType):
-    """A duration in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(value) if isinstance(value, int | float) else parse_duration(value)
-        if seconds is None:
-            self.fail(f"{value!r} is not a duration. Write 90, 5m, 1h30m or 2d.", param, ctx)
-        return seconds
-
-
-class Instant(click.ParamType):
-    """An instant, as Unix seconds: ISO 8601 with a zone, or a duration before now."""
-
-    name = "instant"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        ago = parse_duration(value)
-        if ago is not None:
-            return max(0.0, datetime.now().timestamp() - ago)
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(
-                f"{value!r} is neither an instant nor a duration. Write 2026-12-01T09:00Z, or 2h for two hours ago.",
-                param,
-                ctx,
-            )
-        if moment.tzinfo is None:
-            self.fail(f"{value!r} has no time zone. Write {value}Z or {value}+01:00.", param, ctx)
-        return moment.timestamp()
+def parse_since(text: str) -> float:
+    """Unix seconds of an instant, or of a duration before now. Raises click.BadParameter."""
+    try:
+        return max(0.0, time.time() - parse_duration(text))
+    except click.BadParameter:
+        return parse_instant(text)
 
 
 def broker_options(command: F) -> F:
@@ -102,7 +84,7 @@ def filter_options(command: F) -> F:
     ):
         command = click.option(name, metavar=metavar, help=help)(command)
     return click.option(
-        "--since", type=Instant(), help="Only what failed since then: 2h (ago) or 2026-12-01T09:00Z.", metavar="WHEN"
+        "--since", type=parse_since, help="Only what failed since then: 2h (ago) or 2026-12-01T09:00Z.", metavar="WHEN"
     )(command)
 
 

@@ -9,6 +9,7 @@ from palermo.cli.output import ask_to_confirm, confirm, progress
 from palermo.cli.text import count, safe
 from palermo.core.topology import check_job_queue, check_queue_name
 from palermo.errors import NotFound
+from palermo.inspector import Inspector
 
 
 @click.command()
@@ -16,7 +17,7 @@ from palermo.errors import NotFound
 @yes_option
 @broker_options
 @click.pass_obj
-def purge(run: Run, queue: str, yes: bool) -> None:
+def purge(run: Run, /, queue: str, yes: bool) -> None:
     """Remove all jobs that wait in QUEUE; what a worker holds is left to it."""
     check_queue_name(queue)
     ask_to_confirm(yes=yes)
@@ -32,7 +33,7 @@ def purge(run: Run, queue: str, yes: bool) -> None:
 @yes_option
 @broker_options
 @click.pass_obj
-def delete(run: Run, queue: str, yes: bool) -> None:
+def delete(run: Run, /, queue: str, yes: bool) -> None:
     """Remove QUEUE and the jobs that wait in it. A publisher or worker that needs it makes it again."""
     check_queue_name(queue)
     ask_to_confirm(yes=yes)
@@ -53,15 +54,16 @@ def delete(run: Run, queue: str, yes: bool) -> None:
 @broker_options
 @click.pass_obj
 def dequeue(
-    run: Run, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, yes: bool
+    run: Run, /, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, yes: bool
 ) -> None:
     """Take waiting jobs named JOB out of their queue: all of them, or those with exactly these arguments."""
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     ask_to_confirm(yes=yes)
     if queue is not None:
         check_job_queue(queue)
-    import_jobs(run.settings())
-    inspector = run.inspector()
+    client = run.client()
+    import_jobs(client.settings)
+    inspector = Inspector(client)
     queue = queue or inspector.queue_of(job)
     if not yes:
         waiting = inspector.count_jobs(job, args, kwargs, queue=queue)

@@ -42,4 +42,5 @@ def count(number: int, noun: str) -> str:
 
 def _escaped(character: str) -> str:
     code = ord(character)
-    return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -1,0 +1,88 @@
+"""`palermo worker`: runs jobs until told to stop."""
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.options import broker_options, parse_duration
+from palermo.core.patterns import QueueSelection
+from palermo.errors import MediaTypeUnknown
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command()
+@click.argument("modules", nargs=-1, metavar="MODULE...")
+@click.option(
+    "-q",
+    "--queues",
+    metavar="QUEUES",
+    help="Queues with commas between, in strict order of priority; *, file_* and !low work.",
+)
+@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at a time.")
+@click.option("--burst", is_flag=True, help="End once all queues are empty.")
+@click.option(
+    "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
+)
+@click.option("--accept", multiple=True, metavar="TYPE", help="Run jobs of this serializer too, such as pickle.")
+@click.option("--accept-only", multiple=True, metavar="TYPE", help="Run jobs of these serializers and no others.")
+@click.option(
+    "--pidfile", type=click.Path(dir_okay=False), metavar="FILE", help="Holds the worker's pid while it lives."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="On stderr.",
+)
+@broker_options
+@click.pass_obj
+def worker(
+    run: Run,
+    /,
+    modules: tuple[str, ...],
+    queues: str | None,
+    concurrency: int,
+    burst: bool,
+    shutdown_timeout: float | None,
+    accept: tuple[str, ...],
+    accept_only: tuple[str, ...],
+    pidfile: str | None,
+    log_level: str,
+) -> None:
+    """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
+
+    TERM and INT let running jobs finish, QUIT waits for them however long they take; a second
+    INT kills them. What is killed runs again later. USR2 pauses, CONT goes on.
+    """
+    selection = None if queues is None else QueueSelection.parse(queues)
+    settings = run.settings()
+    modules = modules or tuple(settings.imports)
+    if not modules:
+        raise click.UsageError(
+            "name the modules that hold the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
+            click.get_current_context(),
+        )
+    import logging
+
+    from palermo.serialization import Accept
+    from palermo.worker.options import WorkerOptions
+    from palermo.worker.run import run_worker
+
+    accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
+    try:
+        settings.serializers().check(accepted)
+    except MediaTypeUnknown as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    options = WorkerOptions(
+        settings=settings,
+        modules=modules,
+        queues=selection,
+        concurrency=concurrency,
+        burst=burst,
+        accept=accepted,
+        shutdown_timeout=shutdown_timeout,
+        pidfile=pidfile,
+    )
+    raise click.exceptions.Exit(run_worker(options))

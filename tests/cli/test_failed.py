@@ -1,0 +1,127 @@
+import json
+
+import pytest
+
+from palermo.client import Client
+from tests.cli.conftest import Palermo
+from tests.inspector.jobs import failure, message, publish_failed
+
+
+@pytest.fixture
+def three(client: Client) -> None:
+    publish_failed(
+        client,
+        (message("1", "a"), failure()),
+        (message("2", "b", queue="slow"), failure("KeyError")),
+        (message("3", "c"), failure()),
+    )
+
+
+def ids(palermo: Palermo, queue: str) -> list[str]:
+    return [row["id"] for row in json.loads(palermo("jobs", queue, "--json").stdout)]
+
+
+@pytest.mark.usefixtures("three")
+def test_p8_requeue_by_id(palermo: Palermo) -> None:
+    assert palermo("failed", "requeue", "1", "2").stdout == "requeued 2 jobs.\n"
+
+    assert (ids(palermo, "mail"), ids(palermo, "slow"), ids(palermo, "failed")) == (["1"], ["2"], ["3"])
+
+
+@pytest.mark.usefixtures("three")
+def test_p8_requeue_all(palermo: Palermo) -> None:
+    rows = json.loads(palermo("failed", "requeue", "--all", "--json").stdout)
+
+    assert rows == [
+        {"id": "1", "job": "shop.send", "queue": "mail"},
+        {"id": "2", "job": "shop.send", "queue": "slow"},
+        {"id": "3", "job": "shop.send", "queue": "mail"},
+    ]
+    assert ids(palermo, "failed") == []
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("flag", ["--to-queue", "--queue-to"])
+def test_requeue_with_other_arguments_to_another_queue(palermo: Palermo, flag: str) -> None:
+    palermo("failed", "requeue", "1", "--args", '["z"]', "--kwargs", '{"n": 1}', flag, "new")
+
+    (row,) = json.loads(palermo("jobs", "new", "--json").stdout)
+    assert (row["args"], row["kwargs"], row["retries"], row["preview"]) == (["z"], {"n": 1}, 1, "'z', n=1")
+
+
+@pytest.mark.usefixtures("three")
+def test_requeue_what_a_filter_matches(palermo: Palermo) -> None:
+    palermo("failed", "requeue", "--all", "--queue", "slow")
+
+    assert (ids(palermo, "slow"), ids(palermo, "failed")) == (["2"], ["1", "3"])
+
+
+@pytest.mark.usefixtures("three")
+def test_p8_discard_by_id_and_all(palermo: Palermo) -> None:
+    assert palermo("failed", "discard", "1", "--yes").stdout == "discarded 1 job.\n"
+    assert ids(palermo, "failed") == ["2", "3"]
+
+    palermo("failed", "discard", "--all", "--error", "KeyError", "--yes")
+    assert ids(palermo, "failed") == ["3"]
+
+    assert json.loads(palermo("failed", "discard", "--all", "--yes", "--json").stdout)[0]["id"] == "3"
+    assert ids(palermo, "failed") == []
+
+
+@pytest.mark.usefixtures("three")
+def test_ids_that_are_not_there_end_in_4_after_the_others(palermo: Palermo) -> None:
+    result = palermo("failed", "requeue", "nobody", "1", code=4)
+
+    assert "nobody" in result.stderr
+    assert result.stdout == "requeued 1 job.\n"
+    assert ids(palermo, "mail") == ["1"]
+
+
+@pytest.mark.usefixtures("three")
+def test_ids_that_are_not_there_leave_json_on_stdout_whole(palermo: Palermo) -> None:
+    assert json.loads(palermo("failed", "requeue", "nobody", "--json", code=4).stdout) == []
+
+
+@pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
+def test_all_of_nothing_is_done(palermo: Palermo, command: list[str]) -> None:
+    assert palermo("failed", *command, "--all").exit_code == 0
+    assert palermo("failed", *command, "--all", "--json").stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
+def test_a_filter_that_matches_nothing_ends_in_4(palermo: Palermo, command: list[str]) -> None:
+    assert "TypeError" in palermo("failed", *command, "--all", "--error", "TypeError", code=4).stderr
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--queue", "mail"],
+        ["1", "--queue", "mail"],
+        ["1", "--all"],
+        ["--all", "--since", "2026-01-01T00:00"],
+        ["--all", "--since", "yesterday"],
+    ],
+)
+def test_filters_act_only_with_all(palermo: Palermo, command: list[str], arguments: list[str]) -> None:
+    assert len(palermo("failed", *command, *arguments, code=2).stderr.splitlines()) == 1
+    assert ids(palermo, "failed") == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    "command",
+    [["failed", "discard", "1"], ["failed", "discard", "--all"], ["purge", "failed"], ["delete", "failed"]],
+)
+def test_destroying_needs_yes_where_nobody_can_be_asked(palermo: Palermo, command: list[str]) -> None:
+    assert "--yes" in palermo(*command, code=2).stderr
+    assert ids(palermo, "failed") == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("three")
+def test_show_of_an_unknown_id_ends_in_4(palermo: Palermo) -> None:
+    assert "nobody" in palermo("failed", "show", "nobody", code=4).stderr

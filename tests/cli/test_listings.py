@@ -1,0 +1,140 @@
+import json
+
+import pytest
+
+from palermo.cli.text import safe
+from palermo.client import Client
+from tests.cli.conftest import Palermo
+from tests.inspector.jobs import failure, message, publish, publish_failed
+
+
+def test_queues_are_listed_in_aligned_columns(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"), message("2"), message("3", queue="a-longer-name"))
+
+    assert palermo("queues").stdout.splitlines() == [
+        "Queue          Pending  In progress  Workers  Paused",
+        "a-longer-name        1            0        0",
+        "failed               0            0        0",
+        "mail                 2            0        0",
+    ]
+
+
+def test_queues_as_json_are_one_array(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"))
+
+    assert json.loads(palermo("queues", "--json").stdout) == [
+        {"name": "failed", "pending": 0, "in_progress": 0, "workers": 0, "paused": False},
+        {"name": "mail", "pending": 1, "in_progress": 0, "workers": 0, "paused": False},
+    ]
+
+
+def test_jobs_are_listed_in_queue_order_by_page(palermo: Palermo, client: Client) -> None:
+    publish(client, *(message(str(n), n) for n in range(5)))
+
+    first = json.loads(palermo("jobs", "mail", "--json", "--limit", "2").stdout)
+    second = json.loads(palermo("jobs", "mail", "--json", "--limit", "2", "--page", "2").stdout)
+    newest = json.loads(palermo("jobs", "mail", "--json", "--limit", "2", "--newest").stdout)
+
+    assert [[row["id"] for row in page] for page in (first, second, newest)] == [["0", "1"], ["2", "3"], ["4", "3"]]
+    assert (first[0]["args"], first[0]["state"]) == ([0], "pending")
+
+
+def test_a_page_that_is_not_all_says_so_on_stderr(palermo: Palermo, client: Client) -> None:
+    publish(client, *(message(str(n)) for n in range(5)))
+
+    result = palermo("jobs", "mail", "--limit", "2")
+
+    assert "2 jobs of 5" in result.stderr
+    assert "2 jobs of 5" not in result.stdout
+    assert palermo("jobs", "mail", "--limit", "2", "--json").stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [["workers"], ["failed", "list"], ["failed", "groups"]])
+def test_an_empty_listing_is_done(palermo: Palermo, arguments: list[str]) -> None:
+    assert palermo(*arguments, "--json").stdout == "[]\n"
+    assert palermo(*arguments).stdout == ""
+
+
+def test_an_empty_queue_that_exists_is_done(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"))
+    client.run(lambda broker: broker.purge("mail"))
+
+    assert palermo("jobs", "mail", "--json").stdout == "[]\n"
+
+
+def test_failed_jobs_are_listed_with_their_error(palermo: Palermo, client: Client) -> None:
+    publish_failed(client, (message("1", "x"), failure()))
+
+    (row,) = json.loads(palermo("failed", "list", "--json").stdout)
+
+    assert (row["id"], row["queue"], row["state"], row["retries"]) == ("1", "mail", "failed", 0)
+    assert row["error"]["class"] == "ValueError"
+    assert "ValueError: no such address" in palermo("failed", "list").stdout
+
+
+def test_failed_jobs_are_grouped(palermo: Palermo, client: Client) -> None:
+    publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
+
+    (group,) = json.loads(palermo("failed", "groups", "--json").stdout)
+
+    assert (group["count"], group["error"], group["id"]) == (3, "ValueError", "2")
+
+
+def test_a_failed_job_is_shown_with_its_traceback(palermo: Palermo, client: Client) -> None:
+    publish_failed(client, (message("1", "x"), failure()))
+
+    text = palermo("failed", "show", "1").stdout
+
+    assert "message       no such address" in text
+    assert '  File "shop.py", line 7, in send' in text.splitlines()
+    assert json.loads(palermo("failed", "show", "1", "--json").stdout)["error"]["message"] == "no such address"
+
+
+@pytest.mark.parametrize(
+    ("filters", "ids"),
+    [
+        (["--queue", "slow"], ["2"]),
+        (["--job", "shop.p*"], ["3"]),
+        (["--error", "KeyError"], ["2"]),
+        (["--text", "LATE"], ["3"]),
+        (["--since", "2023-11-14T22:15:00Z"], ["2", "3"]),
+        (["--since", "2023-11-14T23:15:00+01:00"], ["2", "3"]),
+        (["--since", "1h"], []),
+        (["--queue", "mail", "--error", "ValueError"], ["1", "3"]),
+    ],
+)
+def test_filters_choose_what_is_listed(palermo: Palermo, client: Client, filters: list[str], ids: list[str]) -> None:
+    publish_failed(
+        client,
+        (message("1"), failure(at=1_700_000_099)),
+        (message("2", queue="slow"), failure("KeyError")),
+        (message("3", job="shop.print"), failure(text="too late")),
+    )
+
+    rows = json.loads(palermo("failed", "list", "--json", *filters).stdout)
+
+    assert [row["id"] for row in rows] == ids
+
+
+def test_text_of_a_job_cannot_drive_the_terminal(palermo: Palermo, client: Client) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
+    publish_failed(client, (message("1", job=f"a{evil}", preview=evil), failure(text=f"{evil}\n[red]bold[/red]")))
+
+    for arguments in (["jobs", "failed"], ["failed", "list"], ["failed", "show", "1"], ["failed", "groups"]):
+        text = palermo(*arguments).stdout
+        assert not set("\x1b\x07\r\x9b\u202e").intersection(text)
+    assert "[red]bold[/red]" in palermo("failed", "list").stdout
+
+
+def test_control_characters_are_written_as_escapes() -> None:
+    assert safe("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
+    assert safe("a\n\tb", lines=True) == "a\n\tb"
+
+
+def test_rows_that_do_not_decode_are_listed_all_the_same(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1", body=b"\xff\xfe"), message("2", body=b"x", content_type="application/x-pickle"))
+
+    rows = json.loads(palermo("jobs", "mail", "--json").stdout)
+
+    assert [(row["args"], row["kwargs"]) for row in rows] == [(None, None), (None, None)]
+    palermo("jobs", "mail")

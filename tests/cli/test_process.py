@@ -1,0 +1,325 @@
+"""The installed command as a process: what only shows outside of this one."""
+
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from palermo.client import Client
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish, publish_failed
+
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+
+COMMAND = str(Path(sys.executable).with_name("palermo"))
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@contextmanager
+def on_terminal(arguments: Sequence[str], url: str, **environment: str) -> Iterator[tuple[int, int]]:
+    """The command with a terminal for all three streams; gives the terminal's other end, and the pid."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update({"PALERMO_URL": url, "TERM": "xterm", "COLUMNS": "120", **environment})
+        os.execv(COMMAND, [COMMAND, *arguments])
+    try:
+        yield terminal, pid
+    finally:
+        os.close(terminal)
+
+
+def read_until(terminal: int, text: str) -> str:
+    seen = b""
+    deadline = time.monotonic() + 20
+    while text.encode() not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                chunk = os.read(terminal, 65_536)
+            except OSError:  # Linux says EIO once the other side has gone
+                chunk = b""
+            if not chunk:
+                break
+            seen += chunk
+    return seen.decode()
+
+
+def exit_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def interrupt(terminal: int, pid: int) -> int:
+    """Press Ctrl-C until the process ends: pressed before the prompt has begun to read, it would wait for a key."""
+    ended = [0, 0]
+
+    def press() -> bool:
+        os.write(terminal, b"\x03")
+        ended[:] = os.waitpid(pid, os.WNOHANG)
+        return ended[0] == pid
+
+    eventually(press, within=20, every=0.2)
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["failed", "--help"]])
+def test_version_and_help(process: Process, arguments: list[str]) -> None:
+    done = process(*arguments)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "palermo" in done.stdout
+
+
+def test_help_starts_fast_because_it_imports_no_broker(process: Process) -> None:
+    code = "import sys; from palermo.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert not {"pika", "sqlite3", "rich", "asyncio", "palermo.client"}.intersection(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["queues"],
+        ["jobs", "mail"],
+        ["workers"],
+        ["failed", "list"],
+        ["failed", "show", "1"],
+        ["failed", "requeue", "1"],
+        ["failed", "discard", "1", "--yes"],
+        ["purge", "mail", "--yes"],
+        ["delete", "mail", "--yes"],
+        ["enqueue", "shop.send", "-q", "mail"],
+        ["dequeue", "shop.send", "-q", "mail", "--yes"],
+    ],
+)
+def test_a_broker_that_is_down_ends_in_3_and_names_host_and_port(
+    process: Process, closed_port: int, arguments: list[str]
+) -> None:
+    done = process(*arguments, "--url", f"amqp://me:secret@127.0.0.1:{closed_port}/")
+
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "BrokerUnavailable" in line
+    assert f"127.0.0.1:{closed_port}" in line
+    assert "secret" not in line
+
+
+def test_p13_a_password_on_the_command_line_is_not_in_the_process_title(
+    process: Process, silent_port: int, tmp_path: Path
+) -> None:
+    url = f"amqp://me:secret@127.0.0.1:{silent_port}/"
+    running = subprocess.Popen([COMMAND, "queues", "--url", url], stderr=subprocess.PIPE, text=True)
+    title = Path(f"/proc/{running.pid}/cmdline")
+
+    eventually(lambda: b"***" in title.read_bytes(), within=5)
+    shown = title.read_bytes()
+    _, errors = running.communicate(timeout=30)
+
+    assert b"secret" not in shown
+    assert running.returncode == 3
+    assert "secret" not in errors
+    assert f"127.0.0.1:{silent_port}" in errors
+
+
+@pytest.mark.parametrize("arguments", [["queues"], ["enqueue", "shop.send", "-q", "mail"]])
+def test_a_file_that_is_not_a_database_is_one_line(process: Process, tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "note.txt").write_text("not a database, but long enough to be looked at as one" * 100)
+
+    done = process(*arguments, "--url", "sqlite:///note.txt")
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    assert "note.txt" in done.stderr
+    assert (tmp_path / "note.txt").read_text().startswith("not a database")
+
+
+def test_somebody_elses_database_is_left_alone(process: Process, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("create table customers (name)")
+    other.close()
+
+    done = process("queues", "--url", "sqlite:///other.db")
+
+    assert len(done.stderr.splitlines()) <= 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_directory_is_no_database(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+
+    done = process("queues", "--url", "sqlite:///folder")
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [("url = 5", 2), ("not toml", 2), ("nonsense = 1", 2), ('exchange = "a.b"', 2)]
+)
+def test_a_bad_settings_file_is_one_line(process: Process, tmp_path: Path, content: str, code: int) -> None:
+    (tmp_path / "palermo.toml").write_text(content)
+
+    done = process("queues", env={"PALERMO_URL": ""})
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
+    assert "palermo.toml" in done.stderr
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found")
+
+    done = process("enqueue", "broken.job", env={"PALERMO_IMPORTS": "broken"})
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "nowhere_to_be_found" in done.stderr
+
+
+def test_enqueue_with_the_code_imported_knows_its_queue_and_checks_its_arguments(
+    process: Process, tmp_path: Path, client: Client
+) -> None:
+    (tmp_path / "shop.py").write_text("import palermo\n@palermo.job(queue='slow')\ndef resize(path): ...\n")
+    imports = {"PALERMO_IMPORTS": "shop"}
+
+    good = process("enqueue", "shop.resize", "--args", '["x"]', env=imports)
+    bad = process("enqueue", "shop.resize", "--kwargs", '{"width": 1}', env=imports)
+
+    assert (good.returncode, good.stderr) == (0, "")
+    assert [message.id for message in client.run(lambda broker: broker.browse("slow")).messages] == [
+        good.stdout.strip()
+    ]
+    assert (bad.returncode, len(bad.stderr.splitlines())) == (2, 1)
+
+
+def test_a_name_that_is_not_utf_8_is_one_line(process: Process) -> None:
+    for arguments in (["jobs", b"\xff"], ["enqueue", b"\xff", "-q", "a"], ["enqueue", "a", "--id", b"\xff"]):
+        done = subprocess.run(
+            [COMMAND, *arguments], capture_output=True, env={**os.environ, "PALERMO_URL": "sqlite:///x"}
+        )
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_complaint(process: Process, client: Client, url: str) -> None:
+    publish(client, *(message(str(n), "x" * 1_000) for n in range(500)))
+    environment = {**os.environ, "PALERMO_URL": url}
+
+    for more in ([], ["--json"]):
+        listing = subprocess.Popen(
+            [COMMAND, "jobs", "mail", "--limit", "500", *more],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
+        listing.stderr.close()
+        listing.wait(20)
+
+
+def test_ctrl_c_ends_in_130(silent_port: int, tmp_path: Path) -> None:
+    url = f"amqp://127.0.0.1:{silent_port}/"
+    running = subprocess.Popen(
+        [COMMAND, "queues"], stderr=subprocess.PIPE, text=True, env={**os.environ, "PALERMO_URL": url}
+    )
+    eventually(lambda: Path(f"/proc/{running.pid}/net/tcp").exists() and threads(running.pid) > 1, within=5)
+
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=20)
+
+    assert running.returncode == 130
+    assert "Traceback" not in errors
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def test_on_a_terminal_a_listing_is_a_table_and_no_color_is_obeyed(client: Client, url: str) -> None:
+    publish(client, message("1", job="shop.[red]x[/red]"))
+
+    with on_terminal(["jobs", "mail"], url, NO_COLOR="1") as (terminal, pid):
+        text = read_until(terminal, "[red]x[/red]")
+
+    assert "Id" in text
+    assert "\x1b[3" not in text
+    os.waitpid(pid, 0)
+
+
+def test_on_a_terminal_destroying_asks_with_the_number_and_no_means_no(client: Client, url: str) -> None:
+    publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
+
+    with on_terminal(["failed", "discard", "--all"], url) as (terminal, pid):
+        assert "3 failed jobs" in read_until(terminal, "[y/N]")
+        os.write(terminal, b"n\n")
+        assert exit_of(pid) == 1
+    assert client.run(lambda broker: broker.browse("failed")).total == 3
+
+    with on_terminal(["failed", "discard", "--all"], url) as (terminal, pid):
+        read_until(terminal, "[y/N]")
+        os.write(terminal, b"y\n")
+        read_until(terminal, "discarded 3 jobs")
+        assert exit_of(pid) == 0
+    assert client.run(lambda broker: broker.browse("failed")).total == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "number"), [(["purge", "mail"], "2 waiting jobs"), (["delete", "mail"], "2 waiting")]
+)
+def test_on_a_terminal_purge_and_delete_state_the_number(
+    client: Client, url: str, command: list[str], number: str
+) -> None:
+    publish(client, message("1"), message("2"))
+
+    with on_terminal(command, url) as (terminal, pid):
+        assert number in read_until(terminal, "[y/N]")
+        assert interrupt(terminal, pid) == 130
+    assert client.run(lambda broker: broker.browse("mail")).total == 2
+
+
+def test_on_a_terminal_long_work_shows_a_bar(client: Client, url: str) -> None:
+    publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
+
+    with on_terminal(["failed", "requeue", "--all"], url) as (terminal, pid):
+        text = read_until(terminal, "requeued 3 jobs")
+        assert exit_of(pid) == 0
+
+    assert "requeue" in text.partition("requeued")[0]
+
+
+def test_shell_completion_knows_the_commands(process: Process) -> None:
+    environment = {"_PALERMO_COMPLETE": "bash_complete", "COMP_WORDS": "palermo fa", "COMP_CWORD": "1"}
+
+    assert "failed" in process(env=environment).stdout
+
+
+def test_output_for_a_terminal_that_is_not_utf_8_is_escaped_and_not_lost(process: Process, client: Client) -> None:
+    publish(client, message("1", job="façade"))
+
+    done = process("jobs", "mail", env={"PYTHONIOENCODING": "ascii"})
+    as_json = process("jobs", "mail", "--json", env={"PYTHONIOENCODING": "ascii"})
+
+    assert (done.returncode, as_json.returncode) == (0, 0)
+    assert json.loads(as_json.stdout)[0]["job"] == "façade"

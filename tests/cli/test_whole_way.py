@@ -1,0 +1,97 @@
+"""Enqueue, work, fail, look, requeue, work: each step a command of its own, on both brokers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import eventually
+
+COMMAND = str(Path(sys.executable).with_name("palermo"))
+
+SHOP = """
+import palermo
+
+@palermo.job(queue="mail")
+def send(to):
+    if to == "nobody":
+        raise LookupError("no such address")
+    with open("sent.txt", "a") as sent:
+        sent.write(to + " ")
+"""
+
+Shell = Callable[..., str]
+
+
+@pytest.fixture(params=["sqlite", "rabbitmq"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "shop.py").write_text(SHOP)
+    if request.param == "sqlite":
+        return {**os.environ, "PALERMO_URL": f"sqlite:///{tmp_path}/jobs.db"}
+    broker = {
+        "PALERMO_URL": request.getfixturevalue("rabbitmq_url"),
+        "PALERMO_EXCHANGE": request.getfixturevalue("exchange"),
+    }
+    return {**os.environ, **broker}
+
+
+@pytest.fixture
+def shell(environment: dict[str, str], tmp_path: Path) -> Shell:
+    def run(*arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [COMMAND, *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    return run
+
+
+def rows(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(shell(*arguments, "--json"))
+    return found
+
+
+def test_p8_from_enqueue_over_failure_to_requeue(shell: Shell, tmp_path: Path) -> None:
+    id = shell("enqueue", "shop.send", "--args", '["nobody"]', "-q", "mail").strip()
+    shell("enqueue", "shop.send", "--args", '["ann"]', "-q", "mail")
+
+    shell("worker", "shop", "--burst")
+
+    (failed,) = rows(shell, "failed", "list")
+    assert (failed["id"], failed["error"]["class"], failed["retries"]) == (id, "LookupError", 0)
+    assert (tmp_path / "sent.txt").read_text() == "ann "
+
+    shell("failed", "requeue", id, "--args", '["bob"]')
+    shell("worker", "shop", "--burst")
+
+    assert rows(shell, "failed", "list") == []
+    assert (tmp_path / "sent.txt").read_text() == "ann bob "
+
+
+def test_workers_are_listed_while_they_live(shell: Shell, environment: dict[str, str], tmp_path: Path) -> None:
+    worker = subprocess.Popen([COMMAND, "worker", "shop", "-c", "2"], env=environment, cwd=tmp_path)
+    try:
+        row = eventually(lambda: next(iter(rows(shell, "workers")), None), within=20)
+        assert (row["pid"], row["queues"], row["slots"]) == (worker.pid, ["mail"], 2)
+        eventually(lambda: {queue["name"]: queue["workers"] for queue in rows(shell, "queues")}.get("mail") == 1)
+    finally:
+        worker.terminate()
+        worker.wait(20)
+
+    assert rows(shell, "workers") == []
+
+
+def test_a_worker_whose_module_cannot_be_imported_says_so(shell: Shell) -> None:
+    shell("worker", "nowhere.to.be.found", "--burst", code=1)

@@ -1,0 +1,74 @@
+import pytest
+
+from palermo.core.failure import Failure
+from palermo.core.message import Message
+from palermo.filters import FailedFilter
+
+FAILED = Message(
+    id="7c9e",
+    queue="mail",
+    job="shop.mail.Send",
+    preview="'Ann@b.c'",
+    failure=Failure(
+        exception_class="smtplib.SMTPException", message="Mailbox Full", stack_trace="in deliver", failed_at=1_000
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        FailedFilter(),
+        FailedFilter(queue="mail"),
+        FailedFilter(queue="m*"),
+        FailedFilter(job="shop.mail.Send"),
+        FailedFilter(job="shop.*"),
+        FailedFilter(error="smtplib.SMTPException"),
+        FailedFilter(error="SMTPException"),
+        FailedFilter(error="smtplib.*"),
+        FailedFilter(text="mailbox full"),
+        FailedFilter(text="DELIVER"),
+        FailedFilter(text="ann@"),
+        FailedFilter(text="7c9e"),
+        FailedFilter(since=1_000),
+        FailedFilter(since=1_000.9),
+        FailedFilter(queue="mail", error="SMTPException", text="full", since=1),
+    ],
+)
+def test_a_filter_matches(wanted: FailedFilter) -> None:
+    assert wanted.matches(FAILED)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        FailedFilter(queue="mai"),
+        FailedFilter(queue="MAIL"),
+        FailedFilter(job="Send"),
+        FailedFilter(error="Exception"),
+        FailedFilter(error="ValueError"),
+        FailedFilter(text="empty"),
+        FailedFilter(since=1_001),
+        FailedFilter(queue="mail", text="empty"),
+    ],
+)
+def test_a_filter_asks_for_all_of_it_at_once(wanted: FailedFilter) -> None:
+    assert not wanted.matches(FAILED)
+
+
+def test_a_message_without_an_error_matches_only_what_does_not_ask_for_one() -> None:
+    bare = Message(id="1", queue="mail", job="a")
+
+    assert FailedFilter(queue="mail").matches(bare)
+    assert not FailedFilter(since=1).matches(bare)
+    assert not FailedFilter(error="ValueError").matches(bare)
+
+
+def test_a_name_with_brackets_matches_itself() -> None:
+    assert FailedFilter(queue="a[1]").matches(Message(id="1", queue="a[1]", job="a"))
+
+
+def test_a_filter_prints_what_it_asks_for() -> None:
+    assert str(FailedFilter(queue="mail", text="full")) == "queue='mail' text='full'"
+    assert FailedFilter().everything
+    assert not FailedFilter(text="").everything

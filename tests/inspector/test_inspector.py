@@ -1,0 +1,335 @@
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from palermo.broker import Swept
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.message import Message
+from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
+from palermo.filters import FailedFilter
+from palermo.inspector import ALL, Inspector
+from palermo.serialization import Serializers
+from tests.inspector.jobs import failure, message, publish, publish_failed
+
+
+def ids(inspector: Inspector, queue: str) -> list[str]:
+    try:
+        return [row["id"] for row in inspector.jobs(queue)]
+    except NotFound:
+        return []
+
+
+def waiting(client: Client, queue: str) -> list[Message]:
+    return list(client.run(lambda broker: broker.browse(queue)).messages)
+
+
+def test_p17_looking_leaves_order_and_counts_as_they_were(client: Client, inspector: Inspector) -> None:
+    publish(client, *(message(str(n), n) for n in range(20)))
+
+    first = inspector.jobs("mail", limit=5)
+    inspector.jobs("mail", offset=5, limit=5)
+    inspector.jobs("mail", newest=True)
+    inspector.peek("mail")
+    inspector.count_jobs("shop.send", [3], queue="mail")
+
+    assert [row["id"] for row in first] == ["0", "1", "2", "3", "4"]
+    assert ids(inspector, "mail") == [str(n) for n in range(20)]
+    assert inspector.size("mail") == first.total == 20
+
+
+def test_jobs_of_a_page_newest_first(client: Client, inspector: Inspector) -> None:
+    publish(client, *(message(str(n)) for n in range(5)))
+
+    assert [row["id"] for row in inspector.jobs("mail", offset=1, limit=2, newest=True)] == ["3", "2"]
+
+
+def test_queues_always_hold_failed(client: Client, inspector: Inspector) -> None:
+    assert [row["name"] for row in inspector.queues()] == ["failed"]
+
+    publish(client, message("1"), message("2", queue="an"))
+
+    assert [(row["name"], row["pending"]) for row in inspector.queues()] == [("an", 1), ("failed", 0), ("mail", 1)]
+
+
+@pytest.mark.parametrize("act", ["jobs", "size", "peek", "purge", "delete_queue"])
+def test_a_queue_that_is_not_there_is_not_found(inspector: Inspector, act: str) -> None:
+    with pytest.raises(NotFound, match="nowhere"):
+        getattr(inspector, act)("nowhere")
+
+
+@pytest.mark.parametrize("act", ["jobs", "size", "peek", "purge", "delete_queue"])
+@pytest.mark.parametrize("name", ["", " a", "amq.a", "~a", "a" * 128, "\ud800"])
+def test_a_name_that_no_queue_has_is_refused(inspector: Inspector, act: str, name: str) -> None:
+    with pytest.raises(QueueNameInvalid):
+        getattr(inspector, act)(name)
+
+
+def test_nothing_has_failed_before_anything_has(inspector: Inspector) -> None:
+    assert (inspector.failed().rows, inspector.failed().total, inspector.groups()) == ([], 0, [])
+    assert inspector.retry_all() == inspector.discard(ALL) == []
+    assert inspector.trim_failed(max_age=1, max_count=1) == 0
+    with pytest.raises(NotFound):
+        inspector.failed_job("1")
+
+
+def test_p8_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(str(n), n), failure()) for n in range(3)))
+
+    row = inspector.failed_job("1")
+    taken = inspector.requeue("1")
+
+    assert (row["queue"], row["args"], row["retries"], row["error"]["class"]) == ("mail", [1], 0, "ValueError")
+    assert [job.id for job in taken] == ["1"]
+    assert ids(inspector, "failed") == ["0", "2"]
+    (requeued,) = waiting(client, "mail")
+    assert (requeued.id, requeued.retries, requeued.failure) == ("1", 1, None)
+
+
+def test_p8_all_failed_jobs_are_requeued_each_to_its_queue(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1"), failure()), (message("2", queue="slow"), failure()))
+
+    inspector.retry_all()
+
+    assert (ids(inspector, "failed"), ids(inspector, "mail"), ids(inspector, "slow")) == ([], ["1"], ["2"])
+
+
+def test_p8_one_failed_job_is_discarded(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
+
+    inspector.discard(["0", "2"])
+
+    assert ids(inspector, "failed") == ["1"]
+
+
+def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1"), failure()))
+
+    with pytest.raises(NotFound, match="nobody"):
+        inspector.requeue(["nobody", "1"])
+
+    assert ids(inspector, "mail") == ["1"]
+
+
+def test_r8_what_a_filter_matches_is_requeued_to_another_queue(client: Client, inspector: Inspector) -> None:
+    publish_failed(
+        client,
+        (message("1"), failure("KeyError")),
+        (message("2"), failure("ValueError")),
+        (message("3", job="shop.print"), failure("KeyError")),
+    )
+
+    taken = inspector.requeue(FailedFilter(error="KeyError", job="shop.send"), queue="slow")
+
+    assert [(job.id, job.queue) for job in taken] == [("1", "slow")]
+    assert (ids(inspector, "failed"), ids(inspector, "slow")) == (["2", "3"], ["1"])
+
+
+def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(str(n), queue="even" if n % 2 == 0 else "odd"), failure()) for n in range(8)))
+    even = FailedFilter(queue="even")
+
+    oldest = inspector.failed(offset=1, limit=2, filter=even)
+    newest = inspector.failed(offset=1, limit=2, filter=even, newest=True)
+
+    assert ([row["id"] for row in oldest], oldest.total) == (["2", "4"], 4)
+    assert [row["id"] for row in newest] == ["4", "2"]
+    assert ids(inspector, "failed") == [str(n) for n in range(8)]
+
+
+def test_two_copies_of_one_id_are_one_row_and_go_together(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(id), failure()) for id in ("1", "2", "1")))
+
+    assert [row["id"] for row in inspector.failed()] == ["1", "2"]
+    assert inspector.count_failed() == 2
+
+    inspector.requeue("1")
+
+    assert (ids(inspector, "mail"), ids(inspector, "failed")) == (["1"], ["2"])
+
+
+def test_a_requeue_takes_new_arguments_and_makes_the_preview_anew(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1", "wrong", preview="'wrong'", extra={"traceparent": "x"}), failure()))
+
+    inspector.requeue("1", args=["right"], kwargs={"width": 3})
+
+    (row,) = inspector.jobs("mail")
+    assert (row["args"], row["kwargs"], row["preview"]) == (["right"], {"width": 3}, "'right', width=3")
+    assert waiting(client, "mail")[0].extra["traceparent"] == "x"
+
+
+def test_new_named_arguments_leave_the_positional_ones(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1", "kept"), failure()))
+
+    inspector.requeue("1", kwargs={"width": 3})
+
+    (row,) = inspector.jobs("mail")
+    assert (row["args"], row["kwargs"]) == (["kept"], {"width": 3})
+
+
+@pytest.mark.parametrize(
+    ("serializer", "compression", "kept"),
+    [("json", "gzip", "json"), ("msgpack", "", "msgpack"), ("pickle", "", "json")],
+)
+def test_new_arguments_are_written_as_the_old_ones_were(
+    client: Client, inspector: Inspector, serializer: str, compression: str, kept: str
+) -> None:
+    encoded = Serializers.default().encode(
+        ["x"], {}, job="shop.send", id="1", serializer=serializer, compression=compression
+    )
+    old = message("1", body=encoded.body, content_type=encoded.content_type, content_encoding=encoded.content_encoding)
+    publish_failed(client, (old, failure()))
+
+    inspector.requeue("1", args=["y"], kwargs={})
+
+    (requeued,) = waiting(client, "mail")
+    assert Serializers.default().look(requeued) == ["y"]
+    assert requeued.content_type == Serializers.default().get(kept).media_type
+    assert requeued.content_encoding == compression
+
+
+def test_new_arguments_of_a_signed_job_are_signed_again(settings: Settings) -> None:
+    key = "k" * 32
+    signing = Client(Settings(url=settings.url, exchange=settings.exchange, signing_keys=(key,)))
+    encoded = Serializers.default(signing_keys=[key]).encode(
+        ["x"], {}, job="shop.send", id="1", serializer="msgpack", sign=True
+    )
+    publish_failed(signing, (message("1", body=encoded.body, content_type=encoded.content_type), failure()))
+
+    Inspector(signing).requeue("1", args=["y"])
+
+    (requeued,) = waiting(signing, "mail")
+    assert requeued.content_type == encoded.content_type
+    from palermo.serialization import Accept
+
+    verified = Serializers.default(signing_keys=[key]).decode(requeued, accept=Accept.only("signed", "msgpack"))
+    assert verified == ["y"]
+    signing.close()
+
+
+def test_new_arguments_of_a_signed_job_need_the_key(client: Client, inspector: Inspector) -> None:
+    encoded = Serializers.default(signing_keys=["k" * 32]).encode(["x"], {}, job="shop.send", id="1", sign=True)
+    publish_failed(client, (message("1", body=encoded.body, content_type=encoded.content_type), failure()))
+
+    with pytest.raises(SignatureInvalid, match="stays in `failed`"):
+        inspector.requeue("1", args=["y"])
+
+    assert ids(inspector, "failed") == ["1"]
+
+
+def test_new_arguments_that_cannot_be_written_leave_the_job_where_it_is(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1"), failure()))
+
+    with pytest.raises(EncodeError):
+        inspector.requeue("1", args=[object()])
+
+    assert ids(inspector, "failed") == ["1"]
+
+
+def test_errors_of_a_requeue_can_be_collected(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1"), failure()))
+    errors: list[PalermoError] = []
+
+    taken = inspector.requeue(["1", "2"], on_error=errors.append)
+
+    assert [job.id for job in taken] == ["1"]
+    assert [type(error) for error in errors] == [NotFound]
+
+
+def test_a_long_requeue_tells_how_far_it_is(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(str(n)), failure()) for n in range(30)))
+    told: list[Swept] = []
+
+    inspector.requeue(ALL, progress=told.append)
+
+    assert (told[-1].total, told[-1].seen, told[-1].moved) == (30, 30, 30)
+
+
+def test_failures_of_one_kind_are_one_group(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(str(n)), failure("KeyError" if n == 1 else "ValueError")) for n in range(4)))
+
+    rows = inspector.groups()
+
+    assert [(row["count"], row["error"]) for row in rows] == [(3, "ValueError"), (1, "KeyError")]
+    assert len(ids(inspector, "failed")) == 4
+
+
+def test_failed_is_limited_by_age_and_by_count(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(str(n)), failure(at=1_700_000_000 + n)) for n in range(6)))
+
+    assert inspector.trim_failed(max_age=10, now=1_700_000_012) == 2
+    assert inspector.trim_failed(max_count=3) == 1
+    assert inspector.trim_failed() == 0
+    assert ids(inspector, "failed") == ["3", "4", "5"]
+
+
+def test_r11_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: Inspector) -> None:
+    publish(client, message("1", "a"), message("2", "b"), message("3", "a"), message("4", "a", job="shop.print"))
+
+    assert inspector.dequeue("shop.send", ["a"], queue="mail") == 2
+    assert ids(inspector, "mail") == ["2", "4"]
+
+
+def test_r11_dequeue_without_arguments_takes_all_of_the_job(client: Client, inspector: Inspector) -> None:
+    publish(client, message("1", "a"), message("2"), message("3", job="shop.print"))
+
+    assert inspector.dequeue("shop.send", queue="mail") == 2
+    assert ids(inspector, "mail") == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("enqueued", "asked", "taken"),
+    [
+        ([1], [1], 1),
+        ([1], [True], 0),
+        ([True], [1], 0),
+        ([[1, {"a": None}]], [[1, {"a": None}]], 1),
+        ([1.0], [1], 1),
+        (["1"], [1], 0),
+        ([1], [1, 2], 0),
+        ([], [], 1),
+    ],
+)
+def test_r11_dequeue_compares_arguments_as_they_are_on_the_wire(
+    client: Client, inspector: Inspector, enqueued: list[object], asked: list[object], taken: int
+) -> None:
+    publish(client, message("1", *enqueued))
+
+    assert inspector.dequeue("shop.send", asked, queue="mail") == taken
+
+
+def test_r11_dequeue_knows_values_that_json_lacks(client: Client, inspector: Inspector) -> None:
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    encoded = Serializers.default().encode([moment, (1, 2)], {}, job="shop.send", id="1")
+    publish(client, message("1", body=encoded.body))
+
+    assert inspector.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
+
+
+def test_purge_and_delete_say_how_many_they_took(client: Client, inspector: Inspector) -> None:
+    publish(client, message("1"), message("2"), message("3", queue="slow"))
+
+    assert inspector.purge("mail") == 2
+    assert inspector.size("mail") == 0
+    assert inspector.delete_queue("slow") == 1
+    assert "slow" not in [row["name"] for row in inspector.queues()]
+
+
+def test_p15_the_original_names_are_there(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, (message("1"), failure()))
+
+    inspector.retry_failed_job("1")
+
+    assert [row["name"] for row in inspector.queues_info()] == ["failed", "mail"]
+    assert [row["id"] for row in inspector.jobs_in_queue("mail")] == ["1"]
+    assert inspector.workers_info() == []
+    assert inspector.purge_queue("mail") == 1
+    assert inspector.retry_all() == []
+
+
+def test_every_row_is_json(client: Client, inspector: Inspector) -> None:
+    publish(client, message("1", body=b"\xff"), message("2", body=b'["\\ud800", NaN]'), message("3", job=""))
+
+    for row in inspector.jobs("mail"):
+        json.dumps(row, allow_nan=False).encode()

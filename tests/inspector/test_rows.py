@@ -1,0 +1,212 @@
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.broker import QueueInfo, RunningJob, WorkerInfo
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+from palermo.rows import instant, job_row, plain, queue_row, worker_row
+from palermo.serialization import Serializers
+
+SERIALIZERS = Serializers.default()
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+
+
+def message(**fields: object) -> Message:
+    return Message(**{"id": "1", "queue": "mail", "job": "shop.send", "body": b'["a@b.c", 3]', **fields})  # type: ignore[arg-type]
+
+
+def test_a_waiting_job_has_every_field_of_the_row() -> None:
+    row = job_row(message(created_at=1_700_000_000, preview="'a@b.c', 3"), JobState.PENDING, SERIALIZERS)
+
+    assert row == {
+        "id": "1",
+        "job": "shop.send",
+        "queue": "mail",
+        "state": "pending",
+        "args": ["a@b.c", 3],
+        "kwargs": {},
+        "preview": "'a@b.c', 3",
+        "content_type": "application/json",
+        "created_at": "2023-11-14T22:13:20Z",
+        "retries": None,
+        "failed_at": None,
+        "error": None,
+        "worker": None,
+        "tenant": None,
+    }
+
+
+def test_p7_a_failed_job_shows_its_error_and_when_it_failed() -> None:
+    failure = Failure(exception_class="ValueError", message="no", stack_trace="Traceback…", failed_at=1_700_000_001)
+    failed = message(failure=failure, worker="pid:7@host/worker-1", retries=0)
+
+    row = job_row(failed, JobState.FAILED, SERIALIZERS)
+
+    assert row["error"] == {"class": "ValueError", "message": "no", "traceback": "Traceback…"}
+    assert (row["state"], row["failed_at"], row["retries"], row["worker"]) == (
+        "failed",
+        "2023-11-14T22:13:21Z",
+        0,
+        "pid:7@host/worker-1",
+    )
+
+
+def test_both_kinds_of_arguments_are_told_apart() -> None:
+    both = message(body=b'{"args": [1], "kwargs": {"width": 2}}', arguments="both")
+
+    row = job_row(both, JobState.PENDING, SERIALIZERS)
+
+    assert (row["args"], row["kwargs"]) == ([1], {"width": 2})
+    assert row["preview"] == "1, width=2"
+
+
+def test_looking_at_a_pickle_never_unpickles_and_shows_the_preview() -> None:
+    bomb = b"cbuiltins\nexit\n(tR."
+    pickled = message(body=bomb, content_type="application/x-pickle", preview="'x'")
+
+    row = job_row(pickled, JobState.PENDING, SERIALIZERS)
+
+    assert (row["args"], row["kwargs"], row["preview"]) == (None, None, "'x'")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": b"\xff\x00 not json"},
+        {"content_type": "application/x-unheard-of"},
+        {"content_encoding": "gzip"},
+        {"arguments": "some"},
+        {"body": b"[" * 100_000},
+    ],
+)
+def test_a_body_that_cannot_be_read_is_null_in_the_row(fields: dict[str, object]) -> None:
+    row = job_row(message(**fields), JobState.PENDING, SERIALIZERS)
+
+    assert (row["args"], row["kwargs"], row["preview"]) == (None, None, None)
+
+
+def test_an_empty_body_is_no_arguments() -> None:
+    row = job_row(message(body=b""), JobState.PENDING, SERIALIZERS)
+
+    assert (row["args"], row["kwargs"], row["preview"]) == ([], {}, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"\x00\xff", "AP8="),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        ("lone \ud800", "lone ?"),
+        (datetime(2026, 1, 2, 3, tzinfo=UTC), "2026-01-02T03:00:00+00:00"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (timedelta(minutes=1), 60.0),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Colour.RED, "red"),
+        (Point(1, 2.5), {"x": 1, "y": 2.5}),
+        ((1, {2}), [1, [2]]),
+        ({1: "a", None: "b"}, {"1": "a", "None": "b"}),
+    ],
+)
+def test_a_value_that_json_lacks_has_a_text_form(value: object, shown: object) -> None:
+    assert plain(value) == shown
+
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()))
+    | st.binary()
+    | st.datetimes()
+    | st.decimals(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.binary(), inner),
+)
+
+
+@given(_values)
+def test_whatever_a_message_holds_its_row_is_json(value: object) -> None:
+    json.dumps(plain(value), allow_nan=False).encode()
+
+
+def test_a_value_nested_deeper_than_json_writes_is_cut() -> None:
+    deep: list[object] = []
+    for _ in range(5_000):
+        deep = [deep]
+
+    json.dumps(plain(deep))
+
+
+@pytest.mark.parametrize("name", ["id", "job", "queue", "preview", "content_type", "worker"])
+def test_text_that_utf8_cannot_hold_does_not_break_a_row(name: str) -> None:
+    row = job_row(message(**{name: "a\ud800"}), JobState.PENDING, SERIALIZERS)
+
+    json.dumps(row, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, None),
+        (0, "1970-01-01T00:00:00Z"),
+        (1.5, "1970-01-01T00:00:01.500Z"),
+        (10**18, None),
+        (float("nan"), None),
+    ],
+)
+def test_an_instant_is_iso_8601_in_utc(seconds: float | None, shown: str | None) -> None:
+    assert instant(seconds) == shown
+
+
+def test_a_queue_row() -> None:
+    assert queue_row(QueueInfo(name="mail", pending=3, in_progress=1, workers=2)) == {
+        "name": "mail",
+        "pending": 3,
+        "in_progress": 1,
+        "workers": 2,
+        "paused": False,
+    }
+
+
+def test_a_worker_row_holds_what_it_runs() -> None:
+    running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2)
+    info = WorkerInfo(
+        id="pid:7@host", host="host", pid=7, queues=("mail",), slots=1, state="working", started_at=1, jobs=(running,)
+    )
+
+    assert worker_row(info) == {
+        "id": "pid:7@host",
+        "host": "host",
+        "pid": 7,
+        "queues": ["mail"],
+        "slots": 1,
+        "state": "working",
+        "started_at": "1970-01-01T00:00:01Z",
+        "processed": 0,
+        "failed": 0,
+        "jobs": [{"id": "1", "job": "shop.send", "queue": "mail", "started_at": "1970-01-01T00:00:02Z"}],
+    }
+
+
+def test_an_integer_too_long_for_decimal_text_is_written_in_hexadecimal() -> None:
+    assert plain(10**5_000) == hex(10**5_000)
