@@ -35,7 +35,7 @@ scalars = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec="utf-8"), max_size=20)
     | st.binary(max_size=20)
     | st.integers(0, 2**32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))

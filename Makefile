@@ -1,0 +1,50 @@
+# Everything here needs Python 3.11 or later with venv, git and make; all else goes into .venv.
+#
+#   make demo     Palermo in one terminal, with nothing else installed
+#   make test     the whole test suite; finds or installs a RabbitMQ by itself
+#   make lint     ruff and mypy --strict
+#   make pins     new versions into requirements/constraints.txt
+#   make clean    removes .venv
+#
+# PYTHON=python3.12 chooses another Python than the newest one found, ARGS="-k name" goes to pytest or the demo.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := requirements/constraints.txt
+NEEDS := pyproject.toml $(PINS)
+
+# By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
+PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+
+.PHONY: demo test lint pins clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed
+	@$(BIN)/palermo demo $(ARGS)
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+$(VENV)/installed: $(NEEDS) | $(BIN)/python
+	@echo "installing Palermo into $(VENV) …"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(NEEDS) | $(BIN)/python
+	@echo "installing Palermo and what its tests need into $(VENV) …"
+	@$(PIP) --editable '.[dev,fast,zstd]'
+	@touch $@ $(VENV)/installed
+
+$(BIN)/python:
+	@PYTHON='$(PYTHON)' sh requirements/make-venv $(VENV)
+
+pins:
+	@sh requirements/make-pins $(PINS)
+
+clean:
+	rm -rf $(VENV)

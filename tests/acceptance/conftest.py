@@ -1,0 +1,38 @@
+"""Each test here runs on both brokers, unless it is about one of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.place import Place
+
+
+@pytest.fixture(params=["sqlite", "rabbitmq"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A broker; on the one that is shared, `exchange` is the test's own."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("rabbitmq_url")
+    return found
+
+
+@pytest.fixture
+def place(url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """The user's place, on each broker."""
+    with Place(tmp_path, url, exchange) as place:
+        yield place
+
+
+@pytest.fixture
+def sqlite_place(exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """The user's place, on the embedded broker."""
+    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", exchange) as place:
+        yield place
+
+
+@pytest.fixture
+def rabbitmq_place(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """The user's place, on RabbitMQ."""
+    with Place(tmp_path, rabbitmq_url, exchange) as place:
+        yield place

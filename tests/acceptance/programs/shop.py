@@ -1,0 +1,109 @@
+"""Jobs as a user writes them. What they do they write into files of the worker's directory, a line each."""
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import palermo
+
+
+def write(file, text):
+    # One write, opened for appending: lines of several processes never mix, and none waits in a buffer to be lost.
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(descriptor, f"{text}\n".encode())
+    os.close(descriptor)
+
+
+@palermo.job
+def note(text):
+    write("notes", text)
+
+
+@palermo.job
+class Note:
+    """The same as a class."""
+
+    def process(self, text, *, prefix=""):
+        write("notes", prefix + text)
+
+
+@palermo.job(queue="mail")
+class Send:
+    def process(self, to, *, subject="hi"):
+        if to == "nobody":
+            raise LookupError(f"no address for {subject}")
+        write("notes", f"{to}: {subject}")
+
+
+@palermo.job
+def hold(text, gate="gate"):
+    """Say that it runs, wait until a file appears, say that it ends."""
+    write("notes", f"{text} begins")
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    write("notes", f"{text} ends")
+
+
+@palermo.job
+def fail(text):
+    raise ValueError(text)
+
+
+@palermo.job
+def fail_unless(file):
+    """Fail as long as a file is not there."""
+    if not Path(file).exists():
+        raise FileNotFoundError(file)
+    write("notes", "mended")
+
+
+@palermo.job
+def enqueue_and_hold(text, queue, then, gate="gate"):
+    """Enqueue a job, hold, and end: what was enqueued was there before the next job was chosen."""
+    write("notes", text)
+    note.options(queue=queue).enqueue(then)
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
+@palermo.job
+def segfault():
+    ctypes.string_at(0)
+
+
+@palermo.job
+def exit_hard(status):
+    os._exit(status)
+
+
+@palermo.job
+def run_out_of_memory():
+    """What the kernel does to a process that takes too much."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@palermo.job
+def leak(file):
+    """Leave something behind in the process, and say what was there before."""
+    found = getattr(palermo, "left_behind", 0)
+    palermo.left_behind = found + 1
+    write(file, f"{os.getpid()} {found}")
+
+
+@palermo.job
+def stamp(number):
+    """Say when it began, by the clock that all processes share."""
+    write("stamps", f"{number} {time.clock_gettime_ns(time.CLOCK_MONOTONIC)}")
+
+
+@palermo.job
+def say_whom(text):
+    current = palermo.current_job()
+    write("notes", f"{current.queue} {current.attempt} {current.worker}")
+
+
+@palermo.job
+def raise_at_length(size):
+    raise RuntimeError("x" * size)

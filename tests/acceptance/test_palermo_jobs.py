@@ -1,0 +1,249 @@
+"""What the original Palermo promises of jobs on their way: P1, P2, P9, P10, P11, P20."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import palermo
+from palermo.errors import EncodeError, MediaTypeUnknown
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+#: A serializer of the user's own, as a distribution that is installed by putting it on the path.
+SHOUTING = """
+class Shouting:
+    name = "shouting"
+    media_type = "application/x-shouting"
+    safe = True
+
+    def dumps(self, value):
+        return "\\n".join(str(item).upper() for item in value).encode()
+
+    def loads(self, data, classes):
+        return data.decode().split("\\n")
+"""
+
+
+def install(site: Path) -> None:
+    (site / "shouting.py").write_text(SHOUTING)
+    about = site / "shouting-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: shouting\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[palermo.serializers]\nshouting = shouting:Shouting\n")
+
+
+def test_P1_a_worker_runs_what_was_enqueued_in_its_order(place: Place) -> None:
+    worker = place.worker()
+    place.ready(worker)
+
+    for number in range(100):
+        place.enqueue("note", f"{number}")
+
+    assert place.await_lines(100) == [f"{number}" for number in range(100)]
+
+
+def test_P1_jobs_that_waited_are_run_in_their_order(place: Place) -> None:
+    calls = [("shop.note", (f"{number}",), {}) for number in range(500)]
+    place.client.enqueue_many(calls)
+
+    place.burst()
+
+    assert place.lines() == [f"{number}" for number in range(500)]
+    assert place.pending() == 0
+
+
+def test_P2_a_job_enqueued_before_any_worker_ever_ran_is_run_by_the_first(place: Place) -> None:
+    place.palermo("enqueue", "shop.note", "--args", '["first"]', "-q", "never-seen")
+    place.palermo("enqueue", "shop.note", "--args", '["second"]', "-q", "never-seen")
+
+    assert place.pending("never-seen") == 2
+    place.burst("-q", "never-seen")
+    assert place.lines() == ["first", "second"]
+
+
+def test_P9_headers_say_what_it_is_and_only_the_arguments_are_serialized(rabbitmq_place: Place) -> None:
+    id = rabbitmq_place.enqueue("shop.Send", "ann@example.org", queue="mail", subject="x" * 300)
+
+    properties, body = rabbitmq_place.get("mail")
+
+    headers = properties.headers
+    assert (properties.content_type, properties.delivery_mode, properties.message_id) == ("application/json", 2, id)
+    assert (headers["id"], headers["job-class"], headers["queue"]) == (id, "shop.Send", "mail")
+    assert headers["preview"].startswith("'ann@example.org'")
+    assert len(headers["preview"]) == 103
+    assert headers["preview"].endswith("...")
+    assert isinstance(headers["created-at"], int)
+    assert json.loads(body) == {"args": ["ann@example.org"], "kwargs": {"subject": "x" * 300}}
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [([1, "two"], {}), ([], {"to": "ann"}), ([], {})])
+def test_P9_arguments_of_one_kind_are_plain_json(
+    rabbitmq_place: Place, args: list[object], kwargs: dict[str, object]
+) -> None:
+    rabbitmq_place.client.enqueue("shop.anything", args, kwargs, queue="mail")
+
+    _, body = rabbitmq_place.get("mail")
+
+    assert (json.loads(body) if body else []) == (kwargs or args)
+
+
+def test_P10_a_serializer_is_plugged_in_and_out_while_the_program_runs(place: Place) -> None:
+    space: dict[str, type] = {}
+    exec(SHOUTING, space)
+    serializers = place.client.serializers
+
+    with pytest.raises(MediaTypeUnknown, match="shouting"):
+        place.client.enqueue("shop.note", ["a"], serializer="shouting")
+    serializers.register(space["Shouting"]())
+    place.client.enqueue("shop.note", ["a"], serializer="shouting")
+    assert place.inspector.peek("jobs")[0]["args"] == ["A"]
+    serializers.unregister("application/x-shouting")
+    with pytest.raises(MediaTypeUnknown, match="shouting"):
+        place.client.enqueue("shop.note", ["b"], serializer="shouting")
+
+    (row,) = place.inspector.peek("jobs")
+    assert (row["content_type"], row["args"], row["preview"]) == ("application/x-shouting", None, "'a'")
+
+
+def test_P10_a_worker_takes_messages_of_every_serializer_that_is_installed(place: Place) -> None:
+    install(place.path)
+    for serializer in ("json", "msgpack", "shouting"):
+        place.python(
+            f"import palermo, shop; shop.note.options(serializer={serializer!r}).enqueue('by ' + {serializer!r})"
+        )
+
+    place.burst()
+
+    assert place.lines() == ["by json", "by msgpack", "BY SHOUTING"]
+
+
+def test_P10_a_type_that_nobody_can_read_any_more_fails_and_says_so(place: Place) -> None:
+    install(place.path)
+    place.python("import palermo, shop; shop.note.options(serializer='shouting').enqueue('lost?')")
+    shutil.rmtree(place.path / "shouting-1.0.dist-info")
+
+    place.burst()
+
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.MediaTypeUnknown: ")
+    assert "application/x-shouting" in error
+    install_again = place.path / "again"
+    install_again.mkdir()
+    install(install_again)
+    (install_again / "shouting-1.0.dist-info").rename(place.path / "shouting-1.0.dist-info")
+    place.palermo("failed", "requeue", "--all")
+    place.burst()
+    assert place.lines() == ["LOST?"]
+
+
+def test_P10_pickle_runs_only_where_the_worker_was_told_to_trust_it(place: Place) -> None:
+    place.python("import palermo, shop; shop.note.options(serializer='pickle').enqueue('pickled')")
+
+    place.burst()
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.MediaTypeRefused: ")
+    assert "--accept pickle" in error
+
+    place.palermo("failed", "requeue", "--all")
+    place.burst("--accept", "pickle")
+    assert place.lines() == ["pickled"]
+    assert place.failed() == {}
+
+
+def test_P11_one_worker_runs_the_jobs_of_all_modules_that_it_imports(place: Place) -> None:
+    place.enqueue("shop.note", "a function")
+    place.enqueue("shop.Note", "a class", prefix="also ")
+    place.python(
+        "import datetime, bakery; bakery.bake.enqueue(bakery.Loaf(750, datetime.date(2026, 5, 1)))"
+    )
+    place.enqueue("bread.knead", 20, queue="tables")
+    place.client.enqueue("bakery.anything", [{"a": 1}], queue="tables")
+
+    place.burst(modules=("shop", "bakery"))
+
+    assert sorted(place.lines()) == [
+        "Loaf of 750 g on 01.05.",
+        "a function",
+        "also a class",
+        "got [{'a': 1}]",
+        "kneaded 20",
+    ]
+    assert place.failed() == {}
+
+
+def test_P11_a_job_that_no_module_of_the_worker_declares_fails_and_says_how_to_start_it(place: Place) -> None:
+    place.enqueue("bread.knead", 1)
+
+    place.burst()
+
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.JobNotFound: no job 'bread.knead' in this worker")
+
+
+def test_P20_a_user_names_no_exchange_binding_prefetch_or_acknowledgement(place: Place) -> None:
+    place.environment.pop("PALERMO_EXCHANGE")
+    place.environment["PALERMO_EXCHANGE"] = place.exchange  # the test's own corner of a broker that is shared
+    program = """
+import palermo, shop
+shop.note.enqueue("run")
+worker = palermo.start_worker(["shop"], burst=True)
+assert worker.wait(60) == 0
+print(palermo.inspector().queues())
+"""
+
+    shown = place.python(program)
+
+    assert place.lines() == ["run"]
+    assert {word for word in ("exchange", "binding", "prefetch", "routing") if word in shown} == set()
+
+
+@pytest.mark.parametrize("command", ["worker", "enqueue", "queues", "jobs", "failed", "purge", "delete"])
+def test_P20_no_command_asks_for_what_only_rabbitmq_knows(sqlite_place: Place, command: str) -> None:
+    text = sqlite_place.palermo(command, "--help").lower()
+
+    assert [word for word in ("binding", "prefetch", "routing", "delivery", " ack") if word in text] == []
+
+
+def test_P20_mistakes_surface_where_the_job_is_enqueued(place: Place) -> None:
+    program = """
+import palermo, shop
+for call in (lambda: shop.note.enqueue(), lambda: shop.note.enqueue(object()), lambda: shop.Send.enqueue("a", sub=1)):
+    try:
+        call()
+    except palermo.PalermoError as error:
+        print(type(error).__name__)
+"""
+
+    assert place.python(program).split() == ["ArgumentsInvalid", "EncodeError", "ArgumentsInvalid"]
+    assert issubclass(EncodeError, palermo.PalermoError)
+    assert place.pending() == 0
+
+
+def test_R1_a_job_is_declared_enqueued_and_run_in_a_few_lines(place: Place) -> None:
+    (place.path / "clip.py").write_text(
+        "import palermo\n\n\n"
+        "@palermo.job\n"
+        "class Archive:\n"
+        "    def process(self, repo, branch='main'):\n"
+        "        open('archived', 'a').write(f'{repo} {branch}\\n')\n"
+    )
+
+    place.python("import clip; clip.Archive.enqueue('palermo', branch='next')")
+
+    (row,) = place.inspector.peek("jobs")
+    assert (row["job"], row["args"], row["kwargs"]) == ("clip.Archive", ["palermo"], {"branch": "next"})
+    place.burst(modules=("clip",))
+    assert place.lines("archived") == ["palermo next"]
+
+
+def test_R1_a_job_may_enqueue_another(place: Place) -> None:
+    place.open_gate()
+    place.enqueue("enqueue_and_hold", "first", "jobs", "second")
+
+    worker = place.worker()
+
+    assert place.await_lines(2) == ["first", "second"]
+    eventually(lambda: place.pending() == 0)
+    assert worker.alive

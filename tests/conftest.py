@@ -1,0 +1,84 @@
+"""The brokers that tests run on, and exchanges of their own to run on them.
+
+A node is started when the first test asks for it, and never for tests that do not.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests import rabbitmq_found
+from tests.debian import NotInstalled
+from tests.interop import clients
+from tests.rabbitmq_node import Node, url_of
+from tests.rabbitmq_tidy import delete_all
+
+#: What has to be installed before any test that asks for one of these fixtures.
+_NEEDED: dict[str, Callable[[], object]] = {
+    "rabbitmq_url": lambda: rabbitmq_found.given_url() or rabbitmq_found.find(),
+    "start_node": rabbitmq_found.find,
+    "module_node": rabbitmq_found.find,
+    "amqplib": clients.find_amqplib,
+    "bunny": clients.find_bunny,
+}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Install what the collected tests need: here no test's time limit runs, and a download may take minutes."""
+    if session.config.option.collectonly:
+        return
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    for name, install in _NEEDED.items():
+        # What cannot be had fails the tests that ask for it, not those that do not.
+        if name in wanted:
+            with contextlib.suppress(NotInstalled):
+                install()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url() -> Iterator[str]:
+    """A broker that all tests share and none may harm."""
+    if url := rabbitmq_found.given_url():
+        yield url
+        return
+    with _found()() as node:
+        yield url_of(node)
+
+
+@pytest.fixture
+def exchange(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An exchange name of this test's own, so that tests on one broker never meet; what it left there is deleted."""
+    name = f"test-{secrets.token_hex(6)}"
+    yield name
+    if "rabbitmq_url" in request.fixturenames:
+        delete_all(request.getfixturevalue("rabbitmq_url"), name)
+
+
+@pytest.fixture
+def start_node() -> Iterator[Callable[..., Node]]:
+    """Makes private nodes, which a test may harm and which end with it; its arguments are rabbitmq_found.Launch's."""
+    launch = _found()
+    with contextlib.ExitStack() as nodes:
+        yield lambda **options: nodes.enter_context(launch(**options))
+
+
+@pytest.fixture
+def private_node(start_node: Callable[..., Node]) -> Node:
+    """A running node of this test's own, to stop and kill."""
+    return start_node()
+
+
+@pytest.fixture(scope="module")
+def module_node() -> Iterator[Node]:
+    """A running node of this module's own: for several tests that harm a broker and leave it running."""
+    with _found()() as node:
+        yield node
+
+
+def _found() -> rabbitmq_found.Launch:
+    try:
+        return rabbitmq_found.find()
+    except NotInstalled as error:
+        pytest.fail(str(error), pytrace=False)

@@ -1,0 +1,69 @@
+"""Installing what a test needs from Debian's or Ubuntu's packages, where we are root and may."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+class NotInstalled(Exception):
+    """A program a test needs is not there and could not be installed; the text says what to do about it."""
+
+
+def can_install() -> bool:
+    """Whether this is Debian or one of its kin, and we are root."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install(*packages: str) -> None:
+    """Install packages without questions and without starting their services. Minutes, on a slow network.
+
+    Raises NotInstalled.
+    """
+    names = " ".join(packages)
+    print(f"\ninstalling {names} with apt-get …", flush=True)
+    with _one_at_a_time(), _no_services():
+        _apt("update")
+        _apt("install", "--yes", "--no-install-recommends", *packages)
+
+
+def _apt(*arguments: str) -> None:
+    done = subprocess.run(
+        ["apt-get", "-q", *arguments],
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        raise NotInstalled(f"`apt-get {' '.join(arguments)}` failed:\n{done.stdout[-2_000:]}")
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Two test runs on one machine would fight for apt's lock, and one would fail."""
+    with open(Path(tempfile.gettempdir()) / "palermo-tests-apt.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _no_services() -> Iterator[None]:
+    """Have the packages' scripts told that no service may be started (Debian policy, 9.3.3.2)."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()

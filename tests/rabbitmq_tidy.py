@@ -1,0 +1,29 @@
+"""Taking away what a test left on a broker that it shares with others, maybe with people."""
+
+import asyncio
+
+import pika
+
+from palermo.broker import Session, open_broker
+from palermo.core.address import parse_url
+from palermo.core.topology import amqp_queue, internal
+
+
+def delete_all(url: str, exchange: str) -> None:
+    """Delete all that one exchange's jobs ever made there; nothing if they made nothing."""
+    names = asyncio.run(_queue_names(url, exchange))
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        for name in names:
+            channel.queue_delete(amqp_queue(exchange, name))
+        channel.queue_delete(internal(exchange, "registry"))
+        for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
+            channel.exchange_delete(name)
+
+
+async def _queue_names(url: str, exchange: str) -> list[str]:
+    broker = await open_broker(Session(address=parse_url(url), exchange=exchange, name="tests"))
+    try:
+        return [queue.name for queue in await broker.queues()]
+    finally:
+        await broker.close()

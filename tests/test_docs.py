@@ -1,0 +1,71 @@
+"""What the documents say is what the code does."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from palermo.config import Settings
+from palermo.core.lifecycle import TRANSITIONS, JobState
+from palermo.hooks import HOOKS
+from palermo.worker.signals import SIGNALS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def rows(document: str, columns: int) -> list[tuple[str, ...]]:
+    """The cells of all table rows with so many columns in a document."""
+    found = []
+    for line in (DOCS / document).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and len(cells) == columns and not set(line) <= set("|- "):
+            found.append(tuple(cells))
+    return found
+
+
+def test_the_chart_of_a_jobs_life_is_drawn_from_the_transitions() -> None:
+    drawn = rows("lifecycle.md", 3)[1:]
+
+    assert drawn == [(what, str(origin or ""), str(to)) for what, origin, to in TRANSITIONS]
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_every_state_is_explained(state: JobState) -> None:
+    assert f"* **{state}**" in (DOCS / "lifecycle.md").read_text()
+
+
+def test_every_hook_is_documented_with_the_process_in_which_it_runs() -> None:
+    documented = {row[0].strip("`"): row[1] for row in rows("hooks.md", 5)[1:]}
+
+    assert documented == {hook.name: hook.process for hook in HOOKS}
+
+
+def test_every_signal_is_documented_with_what_it_does() -> None:
+    documented = {row[0]: row[1] for row in rows("signals.md", 2)[1:]}
+
+    assert documented == {signal.name: signal.meaning for signal in SIGNALS}
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for document in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_file_named_in_the_journey_exists() -> None:
+    text = (DOCS / "internals.md").read_text()
+    for name in re.findall(r"[\w/]+\.py", text):
+        places = [ROOT / "palermo" / name, ROOT / name, ROOT / "palermo" / "brokers" / "rabbitmq" / name]
+        assert any(place.exists() for place in places), f"docs/internals.md names {name}"
+
+
+def test_every_setting_is_documented_with_its_variable_and_default() -> None:
+    documented = {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows("settings.md", 4)[1:]}
+
+    assert documented == {
+        field.name: (f"PALERMO_{field.name.upper()}", "none" if field.default in ("", (), None) else str(field.default))
+        for field in fields(Settings)
+    }
