@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from palermo.core.arguments import unpack
 from palermo.core.message import Message
 from palermo.core.preview import preview
-from palermo.errors import DecodeError, MediaTypeUnknown, SerializationError
-from palermo.rows import arguments_of
-from palermo.serialization import MAX_DECOMPRESSED, SIGNED, Serializers, media_type
-from palermo.serializers.signed import Signed
+from palermo.errors import DecodeError, MediaTypeUnknown, SerializationError, SignatureInvalid
+from palermo.serialization import SIGNED, Serializers, media_type
 
 if TYPE_CHECKING:
     from palermo.registry import JobDefinition
@@ -64,20 +63,21 @@ class Rewriting:
     def _merged(self, message: Message) -> tuple[Sequence[object], Mapping[str, object]]:
         if self.args is not None and self.kwargs is not None:
             return self.args, self.kwargs
-        there = arguments_of(message, self.serializers)
-        if there is None:
+        try:
+            # Verified: what is signed anew below is what someone with the key wrote, not what was slipped in.
+            there = unpack(self.serializers.look(message, verify=True), message.arguments)
+        except SignatureInvalid:
+            raise
+        except SerializationError as error:
             raise DecodeError(
                 f"the arguments of job {message.id} ({message.content_type}) cannot be read here, so no half of them"
                 " can be kept. Give both the positional and the named ones: --args and --kwargs."
-            )
+            ) from error
         return (there[0] if self.args is None else self.args, there[1] if self.kwargs is None else self.kwargs)
 
     def _serializer(self, message: Message) -> str:
-        kind = media_type(message.content_type)
         try:
-            if kind == SIGNED:
-                kind, _ = Signed(()).look(self._decompressed(message))
-            found = self.serializers.get(kind)
+            found = self.serializers.get(self.serializers.written_by(message))
         except SerializationError:
             return "json"
         return found.name if found.safe else "json"
@@ -88,7 +88,3 @@ class Rewriting:
             return self.serializers.compression(message.content_encoding).name
         except MediaTypeUnknown:
             return ""
-
-    def _decompressed(self, message: Message) -> bytes:
-        name = self._compression(message)
-        return self.serializers.compression(name).decompress(message.body, MAX_DECOMPRESSED) if name else message.body

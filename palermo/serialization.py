@@ -223,22 +223,26 @@ class Serializers:
             body = self._decompressed(message)
         return serializer.loads(body, {**self._classes, **classes} if self._classes else classes) if body else None
 
-    def look(self, message: Message) -> object:
+    def look(self, message: Message, *, verify: bool = False) -> object:
         """The value in a message's body, to be shown and never to be run; None for an empty body.
 
-        Needs no key for a signed one, and restores no class: see Unrestored. Raises
-        SerializationError, MediaTypeRefused for a serializer that is not safe.
+        Needs no key for a signed one, unless it is to be verified, and restores no class: see
+        Unrestored. Raises SerializationError, MediaTypeRefused for a serializer that is not safe.
         """
-        kind, body = media_type(message.content_type), self._decompressed(message)
-        if kind == SIGNED:
-            kind, body = self._wrapper().look(body)
-            kind = media_type(kind)
+        kind, body = self._inside(message, verify=verify)
         if not body:
             return None
         serializer = self.get(kind)
         if not serializer.safe:
             raise MediaTypeRefused(f"message {message.id} is {kind}, which is not decoded in order to be shown.")
         return serializer.loads(body, LOOKING)
+
+    def written_by(self, message: Message) -> str:
+        """The media type of the serializer that wrote a body, within its signature if it has one.
+
+        Raises BodyTooLarge, DecodeError, MediaTypeUnknown.
+        """
+        return self._inside(message, verify=False)[0]
 
     def get(self, name: str) -> Serializer:
         """The serializer of a name or a media type, which may carry parameters. Raises MediaTypeUnknown."""
@@ -314,6 +318,16 @@ class Serializers:
         if not encoding or not message.body or encoding.strip().lower() in _NO_COMPRESSION:
             return message.body
         return self.compression(encoding).decompress(message.body, MAX_DECOMPRESSED)
+
+    def _inside(self, message: Message, *, verify: bool) -> tuple[str, bytes]:
+        """Media type and body as the serializer wrote them, out of compression and signature."""
+        kind, body = media_type(message.content_type), self._decompressed(message)
+        if kind == SIGNED:
+            if verify:
+                kind, body = self._signer().unwrap(body, job=message.job, id=message.id)
+            else:
+                kind, body = self._wrapper().look(body)
+        return media_type(kind), body
 
     def _wrapper(self) -> Signing:
         signing: Signing = pkgutil.resolve_name(_SIGNED_WRAPPER)(self._keys)
