@@ -136,7 +136,7 @@ def next_commands(options: Options, settings: Settings, directory: Path) -> Iter
         yield f"{program} worker palermo.demo.jobs --burst {flags}", "until the queues are empty"
         yield f"{program} queues {flags}", ""
     else:
-        again = f" --url {url}" if options.url is not None else ""
+        again = f" {flags}" if options.url is not None else ""
         yield f"{program} demo --keep{again}", "leaves its queues there, and says how to look at them"
     if options.url is None:
         if options.keep:

@@ -37,8 +37,6 @@ def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_help_of_every_command_begins_with_what_the_overview_says(palermo: Palermo, name: str) -> None:
-    if name == "demo":
-        return
     assert palermo(name, "--help").stdout.startswith(f"Usage: main {name}")
     assert f"  {name} " in palermo("--help").stdout
 

@@ -1,6 +1,7 @@
 """`palermo demo` as a process of its own, with a folder for what it may leave behind."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -69,5 +70,6 @@ def running(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        # Killed outright it could not stop its worker.
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)

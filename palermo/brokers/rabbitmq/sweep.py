@@ -36,7 +36,6 @@ class Reader:
         self._queue = queue
         self._name = amqp_queue(exchange, queue)
         self._held: list[Channel] = []
-        self._unsettled: dict[Channel, int] = {}
 
     async def count(self) -> int:
         """How many messages wait. Raises NotFound."""
@@ -58,7 +57,6 @@ class Reader:
             channel = await self._link.channel()
             self._held.append(channel)
             page = await _take(channel, self._name, min(size, count))
-            self._unsettled[channel] = len(page)
             if not page:
                 return
             count -= len(page)
@@ -68,36 +66,28 @@ class Reader:
     async def release(self, channel: Channel) -> None:
         """Done with this page before the others."""
         self._held.remove(channel)
-        del self._unsettled[channel]
         await channel.close()
 
     async def close(self) -> None:
         """Give back what is still held, and wait until it is there again."""
         held, self._held = self._held, []
-        missing = 0
         for channel in held:
             if channel.is_open:
                 channel.raw.basic_nack(0, multiple=True, requeue=True)
-                missing += self._unsettled.pop(channel, 0)
             await channel.close()
-        if missing:
-            await self._restored(missing)
+        if held:
+            await self._restored()
 
-    async def _restored(self, missing: int) -> None:
-        """Wait until the queue shows what it was given back: it counts before it has finished putting back.
+    async def _restored(self) -> None:
+        """Wait until the queue has put back what it was given: until then it counts, and hands out, less.
 
-        Bounded, since where workers take jobs the count may never get there.
+        Declaring is answered out of turn, but a get waits for all that came before it.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + 0.25 + missing / 50_000
-        while loop.time() < deadline:
-            if await self.count() >= missing:
-                return
-            await asyncio.sleep(0.002)
-
-    def settled(self, channel: Channel, count: int) -> None:
-        """So many messages of this page are acknowledged."""
-        self._unsettled[channel] -= count
+        channel = await self._link.channel()
+        got = await channel.get(self._name)
+        if got is not None:
+            channel.raw.basic_nack(got.tag, requeue=True)
+        await channel.close()
 
 
 async def _take(channel: Channel, queue: str, count: int) -> list[Got]:
@@ -187,7 +177,6 @@ async def sweep(
             if moves:
                 await publish(moves)
             _ack(channel, gone, whole=len(gone) == len(page))
-            reader.settled(channel, len(gone))
             swept = replace(swept, removed=swept.removed + len(gone) - len(moves), moved=swept.moved + len(moves))
             progress(swept)
             if len(gone) == len(page):

@@ -1,0 +1,34 @@
+"""examples/shop.py does what examples/README.md says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PALERMO = str(Path(sys.executable).with_name("palermo"))
+
+
+def run(*command: str, url: str) -> str:
+    environment = {**os.environ, "PALERMO_URL": url}
+    done = subprocess.run(
+        command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def test_the_shop_runs_its_jobs_and_the_one_that_failed_once_it_has_another_card(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+
+    run(sys.executable, "-B", "shop.py", url=url)
+    first = run(PALERMO, "worker", "shop", "--burst", url=url)
+    (failed,) = json.loads(run(PALERMO, "failed", "list", "--json", url=url))
+    run(PALERMO, "failed", "requeue", failed["id"], "--kwargs", '{"card": "new"}', url=url)
+    second = run(PALERMO, "worker", "shop", "--burst", url=url)
+
+    assert "mail to ann@example.com: your order" in first
+    assert "cat.png is 1280 pixels wide now" in first
+    assert failed["error"]["class"] == "shop.CardExpired"
+    assert second == "order A-17 is paid\n"
+    assert json.loads(run(PALERMO, "failed", "list", "--json", url=url)) == []

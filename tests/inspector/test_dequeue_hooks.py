@@ -1,0 +1,76 @@
+from collections.abc import Iterator
+
+import pytest
+
+import palermo
+from palermo.client import Client
+from palermo.inspector import Inspector
+from palermo.jobs import registry
+from palermo.worker.handle import WorkerHandle
+from tests.helpers import eventually
+from tests.inspector.jobs import message, publish
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, object]]]:
+    """What the hooks of the job `shop.send`, declared here for the queue `mail`, were called with."""
+    calls: list[tuple[str, object]] = []
+
+    @palermo.job(name="shop.send", queue="mail")
+    def send(to: str) -> None: ...
+
+    @send.hook
+    def before_dequeue(to: str) -> bool:
+        calls.append(("before", to))
+        return to != "kept"
+
+    @send.hook
+    def after_dequeue(to: str) -> None:
+        calls.append(("after", to))
+
+    yield calls
+    registry.unregister("shop.send")
+
+
+def test_r7_r11_dequeue_runs_the_jobs_hooks_in_the_calling_process(
+    client: Client, inspector: Inspector, told: list[tuple[str, object]]
+) -> None:
+    publish(client, message("1", "ann"), message("2", "bob"))
+
+    assert inspector.dequeue("shop.send", ["ann"]) == 1
+    assert told == [("before", "ann"), ("after", "ann")]
+    assert inspector.size("mail") == 1
+
+
+def test_r7_r11_before_dequeue_may_veto(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
+    publish(client, message("1", "kept"))
+
+    assert inspector.dequeue("shop.send", ["kept"]) == 0
+    assert told == [("before", "kept")]
+    assert inspector.size("mail") == 1
+
+
+def test_new_arguments_must_fit_a_job_whose_code_is_here(
+    client: Client, inspector: Inspector, told: list[tuple[str, object]]
+) -> None:
+    from palermo.errors import ArgumentsInvalid
+    from tests.inspector.jobs import failure, publish_failed
+
+    publish_failed(client, (message("1", "ann"), failure()))
+
+    with pytest.raises(ArgumentsInvalid, match="stays in `failed`"):
+        inspector.requeue("1", args=["ann", "bob", "one too many"])
+
+    assert inspector.size("failed") == 1
+
+
+def test_p15_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector: Inspector) -> None:
+    worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
+    try:
+        row = eventually(lambda: next(iter(inspector.workers()), None), within=30)
+        assert (row["pid"], row["queues"]) == (worker.pid, ["mail"])
+    finally:
+        code = inspector.stop_worker(worker)
+
+    assert code == 0
+    eventually(lambda: inspector.workers() == [])
