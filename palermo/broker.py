@@ -16,7 +16,7 @@ from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import DEFAULT_EXCHANGE
-from palermo.errors import UrlInvalid
+from palermo.errors import BrokerError, UrlInvalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +214,9 @@ class Broker(Protocol):
 
     async def delete(self, queue: str) -> int:
         """Remove the queue and all in it that waits; returns how many. Raises NotFound."""
+
+    async def lost(self) -> BrokerError:
+        """Wait until the session is lost, however long that takes; returns why. Never returns after close."""
 
     async def close(self) -> None:
         """End the session. May be called again."""

@@ -8,14 +8,15 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 
 import atexit
 import os
-import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Self, TypeVar
 
-from palermo import hooks
+from palermo import forking, hooks
 from palermo.broker import Broker
 from palermo.config import Settings
 from palermo.core.message import Message
@@ -80,9 +81,10 @@ class Client:
         Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
+        io = self._io()
         prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign)
         if prepared.message is not None:
-            self._io().publish(prepared.message)
+            io.publish(prepared.message)
             _enqueued(prepared)
         return prepared.job
 
@@ -99,9 +101,10 @@ class Client:
         sign: bool | None = None,
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
+        io = self._io()
         prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign)
         if prepared.message is not None:
-            await self._io().publish_async(prepared.message)
+            await io.publish_async(prepared.message)
             _enqueued(prepared)
         return prepared.job
 
@@ -170,11 +173,21 @@ class Client:
         # In a forked child the parent's thread does not exist, and so is not alive.
         if thread is not None and thread.alive:
             return thread
-        with _lock:
+        with forking.guard:
             if self._thread is None or not self._thread.alive:
+                self._import()
                 self._thread = IoThread(self._session)
                 _threads.add(self._thread)
             return self._thread
+
+    def _import(self) -> None:
+        """Import now, where a fork waits for it, what the first publish would."""
+        import encodings.idna  # noqa: F401 - the first look-up of a host name does
+
+        self.serializers.names()
+        for entry in entry_points(group="palermo.brokers", name=self._session.address.scheme):
+            with suppress(ImportError, AttributeError):  # the session is opened by the same entry point, and says it
+                entry.load()
 
     def _prepare(
         self,
@@ -263,8 +276,6 @@ def _landed(io: IoThread, waiting: deque[tuple[Errand, list[_Prepared]]]) -> int
 
 
 _default: Client | None = None
-_lock = threading.Lock()
-
 #: All threads that run, to be ended at exit.
 _threads: set[IoThread] = set()
 
@@ -278,7 +289,7 @@ def default_client() -> Client:
     client = _default
     if client is None:
         made = Client()
-        with _lock:
+        with forking.guard:
             client = _default = _default or made
     return client
 
@@ -286,7 +297,7 @@ def default_client() -> Client:
 def use(client: Client) -> Client:
     """Make this the default client, and close the one before."""
     global _default
-    with _lock:
+    with forking.guard:
         before, _default = _default, client
     if before is not None and before is not client:
         before.close()
@@ -328,11 +339,21 @@ def _close_all() -> None:
             continue
 
 
+def _before_fork() -> None:
+    forking.guard.acquire()  # first, so that no other thread begins with a session meanwhile
+    for thread in list(_threads):
+        thread.pause()
+
+
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread may have held it
+    for thread in list(_threads):
+        thread.go_on()
+    forking.guard.release()
+
+
+def _in_child() -> None:
     _inherited.extend(_threads)
     _threads.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -18,10 +18,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from palermo.broker import Broker, Session, open_broker
+from palermo.broker import Broker, Session
 from palermo.core.message import Message
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 
 T = TypeVar("T")
 
@@ -31,26 +32,22 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
 #: What a caller waits longer than the loop's own deadline: only a loop that hangs lets it come to that.
 _GRACE = 0.25
 
-#: The most that ending a session may take, and before that ending what uses it.
-_CLOSE_TIMEOUT = 1.0
-
 
 class IoThread:
     """An event loop in a thread of its own, and the session it keeps."""
 
     def __init__(self, session: Session) -> None:
-        self._settings = session
         self._timeout = session.timeout
-        self._session: Broker | None = None
-        self._opening: asyncio.Task[Broker] | None = None
-        #: When the session last confirmed anything, on the loop's clock.
-        self._heard = 0.0
+        #: Whether the session is on a file, and not with a server.
+        self._on_file = not session.address.hosts
         #: What has begun and not ended, in the order of beginning, which is that of the deadlines.
         self._flight: dict[Errand, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        self._background: set[asyncio.Task[Any]] = set()
+        self._working: set[asyncio.Task[None]] = set()
+        self._forked: threading.Event | None = None
         self._closed = False
         self._loop = _new_loop()
+        self._keeper = SessionKeeper(session, self._loop, self._move)
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._thread.start()
 
@@ -69,7 +66,7 @@ class IoThread:
                 await asyncio.wrap_future(future)
         except TimeoutError:
             self.abandon(errand)
-            raise self._late(errand) from None
+            raise self._keeper.late(errand.last) from None
         except asyncio.CancelledError:
             self.abandon(errand)
             raise
@@ -88,7 +85,7 @@ class IoThread:
         try:
             self._loop.call_soon_threadsafe(self._start, errand)
         except RuntimeError:  # the loop has been closed since
-            errand.finish(self._gone())
+            errand.finish(self._keeper.gone())
         return errand
 
     def wait(self, errand: Errand) -> None:
@@ -100,7 +97,7 @@ class IoThread:
             raise
         if not ended:
             self.abandon(errand)
-            raise self._late(errand)
+            raise self._keeper.late(errand.last)
         if errand.error is not None:
             raise _again(errand.error)
 
@@ -116,12 +113,12 @@ class IoThread:
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError("the client was asked in its own thread, which would wait for itself.")
         if self._closed:
-            raise self._gone()
+            raise self._keeper.gone()
         future = asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
         try:
             return future.result()
         except CancelledError:
-            raise self._gone() from None
+            raise self._keeper.gone() from None
         except BaseException:  # Ctrl-C: what it does on the broker must stop too
             future.cancel()
             raise
@@ -131,9 +128,29 @@ class IoThread:
         if self._closed:
             return
         self._closed = True
-        self._call(lambda: self._keep(self._shut_down()))
+        self._call(lambda: self._work(self._shut_down()))
         if threading.get_ident() != self._thread.ident:
-            self._thread.join(2 * _CLOSE_TIMEOUT + _GRACE)
+            self._thread.join(2 * CLOSE_TIMEOUT + _GRACE)
+
+    def pause(self) -> None:
+        """Before a fork: let go of a session on a file, and hold still until `go_on`.
+
+        SQLite's locks belong to the process, and a child that finds the file open takes them
+        for its own: it could wait for ever, or write where nobody reads. A connection to a
+        server is safe, since the child never touches it.
+        """
+        if not self._on_file or not self.alive or threading.get_ident() == self._thread.ident:
+            return
+        resting = threading.Event()
+        forked = self._forked = threading.Event()
+        self._call(lambda: self._work(self._keeper.rest(resting, forked)))
+        resting.wait(2 * CLOSE_TIMEOUT)
+
+    def go_on(self) -> None:
+        """After a fork, in the parent."""
+        if self._forked is not None:
+            self._forked.set()
+            self._forked = None
 
     @property
     def alive(self) -> bool:
@@ -157,7 +174,7 @@ class IoThread:
 
     def _start(self, errand: Errand) -> None:
         if self._closed:
-            errand.finish(self._gone())
+            errand.finish(self._keeper.gone())
             return
         errand.task = self._loop.create_task(self._carry(errand))
 
@@ -175,7 +192,7 @@ class IoThread:
                 self._alarm = self._loop.call_at(errand.began + self._timeout / 2, self._check)
             await self._deliver(errand)
         except asyncio.CancelledError:
-            error = errand.error or self._late(errand)
+            error = errand.error or (self._keeper.gone() if self._closed else self._keeper.late(errand.last))
         except BaseException as raised:
             error = raised
         finally:
@@ -198,10 +215,10 @@ class IoThread:
 
     async def _attempt(self, errand: Errand) -> bool:
         """Publish once; False if the session could not be opened or was lost."""
-        session = self._session
+        session = self._keeper.session
         try:
             if session is None:
-                session = await self._opened()
+                session = await self._keeper.get()
             errand.session = session
             if isinstance(errand.messages, Sequence):
                 await session.publish_many(errand.messages)
@@ -210,64 +227,30 @@ class IoThread:
         except BrokerUnavailable as error:
             errand.last = error
             if session is not None:
-                self._lose(session)
+                self._keeper.lose(session)
             return False
         finally:
             errand.session = None
-        self._heard = self._loop.time()
+        self._keeper.heard = self._loop.time()
         return True
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
-        found = self._session
-        session = found or await self._opened_in_time()
+        found = self._keeper.session
+        session = found or await self._keeper.get_in_time()
         try:
             return await function(session)
         except BrokerUnavailable:
-            self._lose(session)
+            self._keeper.lose(session)
             if not again or found is None:
                 raise
-        session = await self._opened_in_time()
-        try:
-            return await function(session)
-        except BrokerUnavailable:
-            self._lose(session)
-            raise
+        return await self._ask(function, again=False)
 
-    async def _opened_in_time(self) -> Broker:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await self._opened()
-        except TimeoutError:
-            raise self._late(None) from None
-
-    async def _opened(self) -> Broker:
-        """The session, opened if there is none; all who wait share one attempt."""
-        if self._session is not None:
-            return self._session
-        if self._opening is None:
-            self._opening = self._loop.create_task(self._open())
-            # Those who wait may have gone by the time it fails.
-            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._opening)
-
-    async def _open(self) -> Broker:
-        try:
-            self._session = await open_broker(self._settings)
-            self._heard = self._loop.time()
-            return self._session
-        finally:
-            self._opening = None
-
-    def _lose(self, session: Broker) -> None:
-        """Let go of a session that is lost, or as good as; what is in flight on it moves to the next."""
-        if session is not self._session:
-            return
-        self._session = None
+    def _move(self, session: Broker) -> None:
+        """Have what is in flight on a session that is given up begin anew with the next."""
         for errand in self._flight:
             if errand.session is session and errand.task is not None and not errand.moved:
                 errand.moved = True
                 errand.task.cancel()
-        self._keep(_end(session))
 
     def _check(self) -> None:
         """Fail what is overdue, and replace a session that has said nothing since an errand began half its time ago."""
@@ -275,21 +258,20 @@ class IoThread:
         now = self._loop.time()
         for errand in list(self._flight):
             age = now - errand.began
-            silent = errand.session is not None and self._heard < errand.began
+            session = errand.session
+            silent = session is not None and self._keeper.heard < errand.began
             if age >= self._timeout:
-                session = errand.session
-                errand.error = self._late(errand)
+                errand.error = self._keeper.late(errand.last)
                 del self._flight[errand]
                 if errand.task is not None:
                     errand.moved = False
                     errand.task.cancel()
-                if silent and session is not None:
-                    self._lose(session)
-            elif age >= self._timeout / 2 and not errand.patient:
-                errand.patient = True
-                if silent and errand.session is not None:
-                    errand.last = BrokerUnavailable("the session answered nothing")
-                    self._lose(errand.session)
+            elif age < self._timeout / 2 or errand.patient:
+                continue
+            errand.patient = True
+            if silent and session is not None:
+                errand.last = errand.last or BrokerUnavailable(f"{session.describe()} said nothing.")
+                self._keeper.lose(session)
         self._arm()
 
     def _arm(self) -> None:
@@ -300,17 +282,15 @@ class IoThread:
             due = min(errand.began + (half if now - errand.began < half else self._timeout) for errand in self._flight)
             self._alarm = self._loop.call_at(due, self._check)
 
-    def _keep(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _work(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
 
     async def _shut_down(self) -> None:
         for errand in list(self._flight):
-            errand.error = self._gone()
+            errand.error = self._keeper.gone()
             errand.moved = False
-            if errand.task is not None:
-                errand.task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         try:
@@ -318,31 +298,10 @@ class IoThread:
             for task in rest:
                 task.cancel()
             if rest:
-                await asyncio.wait(rest, timeout=_CLOSE_TIMEOUT)
-            if self._session is not None:
-                await _end(self._session)
+                await asyncio.wait(rest, timeout=CLOSE_TIMEOUT)
+            await self._keeper.close()
         finally:
             self._loop.stop()
-
-    def _late(self, errand: Errand | None) -> BrokerUnavailable:
-        reason = f" {errand.last}" if errand is not None and errand.last is not None else ""
-        late = BrokerUnavailable(
-            f"the broker at {self._settings.address} did not answer within {self._timeout:g} s.{reason}"
-        )
-        late.__cause__ = None if errand is None else errand.last
-        return late
-
-    def _gone(self) -> BrokerUnavailable:
-        return BrokerUnavailable(f"the client of {self._settings.address} was closed meanwhile.")
-
-
-async def _end(session: Broker) -> None:
-    """Close a session that may be lost: without waiting long, and whatever comes of it."""
-    try:
-        async with asyncio.timeout(_CLOSE_TIMEOUT):
-            await session.close()
-    except (PalermoError, OSError, TimeoutError):
-        return
 
 
 def _again(error: BaseException) -> BaseException:

@@ -5,12 +5,15 @@ A function becomes an object that still calls it; a class stays the class it was
 `@palermo.job(...)` and `.options(...)`. What happens behind `enqueue` is in client.py.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from palermo import forking
 from palermo.errors import OptionInvalid
 from palermo.options import CALLABLE, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
@@ -327,9 +330,12 @@ def _declare(target: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _client() -> "Client":
-    from palermo.client import default_client
-
-    return default_client()
+    module = sys.modules.get("palermo.client")
+    if module is None or not hasattr(module, "default_client"):  # not imported, or in the middle of it
+        with forking.guard:
+            module = import_module("palermo.client")
+    client: Client = module.default_client()
+    return client
 
 
 def _dequeue(definition: JobDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:

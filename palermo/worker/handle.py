@@ -1,14 +1,12 @@
 """Workers started from Python: `palermo.start_worker(["shop.tasks"])`, as a process of their own."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
 from types import TracebackType
 from typing import Any, Self
 
-from palermo.config import Settings
+from palermo.config import Settings, environment
 from palermo.core.patterns import QueueSelection
 
 #: Seconds that a worker gets to kill its slots and leave, once it has been told not to wait for them.
@@ -96,19 +94,9 @@ def start_worker(
         command += ["--shutdown-timeout", str(shutdown_timeout)]
     if pidfile is not None:
         command += ["--pidfile", pidfile]
-    return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(chosen)))
+    return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment(chosen)))
 
 
 def stop_worker(worker: WorkerHandle, timeout: float | None = None) -> int:
     """`worker.stop(timeout)`."""
     return worker.stop(timeout)
-
-
-def _environment(settings: Settings) -> dict[str, str]:
-    """This process's environment, with the settings written into it."""
-    environment = dict(os.environ)
-    for each in fields(settings):
-        value = getattr(settings, each.name)
-        text = ",".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
-        environment[f"PALERMO_{each.name.upper()}"] = text  # an empty one counts as not set
-    return environment

@@ -10,7 +10,7 @@ from palermo.broker import Delivery, RunningJob
 from palermo.core.lifecycle import Ack, Fail, Interrupted, Raised, Release, Result, settle
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
-from palermo.worker.runner import Runner
+from palermo.worker.pool import Runner
 from palermo.worker.session import Link, Live, pause
 
 log = logging.getLogger("palermo.worker")

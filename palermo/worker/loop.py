@@ -21,8 +21,8 @@ from palermo.errors import BrokerError
 from palermo.worker.emptiness import EmptyWatch
 from palermo.worker.lane import Lane
 from palermo.worker.options import WorkerOptions
+from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
-from palermo.worker.runner import Registered, Runner
 from palermo.worker.session import Link, Live
 from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action, SignalRow
 from palermo.worker.titles import parent_title

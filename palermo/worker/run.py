@@ -13,8 +13,9 @@ from palermo.errors import PalermoError
 from palermo.worker.loop import Worker
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pidfile import Pidfile
+from palermo.worker.pool import Unstartable
 from palermo.worker.process import flush, set_title
-from palermo.worker.runner import ProcessRunner, Unstartable
+from palermo.worker.runner import ProcessRunner
 from palermo.worker.signals import listen
 
 log = logging.getLogger("palermo.worker")

@@ -1,4 +1,4 @@
-"""How a job is run: the protocol that every pool keeps, and the pool of forked slots.
+"""The pool of forked slots: each job runs in a process that a template forked.
 
 The parent's half of ProcessRunner talks to the template over one socket pair and to each
 slot over another. A job whose process dies under it, in whatever way, comes back as
@@ -8,13 +8,11 @@ Raised; only when the worker itself killed it, or never got to start it, as Inte
 import asyncio
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Interrupted, Raised, Result
@@ -23,7 +21,8 @@ from palermo.errors import JobCrashed
 from palermo.worker.executor import SKIPPED, SUCCEEDED
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pipe import Frames, Garbage, SlotPipe, pack, pack_message, unpack_reply
-from palermo.worker.signals import describe_status
+from palermo.worker.pool import Registered, Unstartable
+from palermo.worker.signals import describe_status, kill
 from palermo.worker.template import Template
 
 log = logging.getLogger("palermo.worker")
@@ -36,49 +35,6 @@ _LINGER = 0.5
 
 #: Seconds that the template gets to leave by itself.
 _LEAVE = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """What the user's modules registered."""
-
-    jobs: tuple[str, ...]
-    #: The queue selection that goes with them.
-    queues: tuple[str, ...]
-    #: The kinds of worker hook that there are.
-    hooks: frozenset[str]
-
-
-class Unstartable(Exception):
-    """The worker cannot start; the text is for the user."""
-
-
-class Runner(Protocol):
-    """Where jobs run. A slot, numbered from 1, runs one at a time."""
-
-    #: Set when it cannot run jobs any more.
-    gone: asyncio.Event
-
-    async def start(self) -> Registered:
-        """Wait for the user's modules. Raises Unstartable."""
-
-    async def prepare(self, slot: int) -> None:
-        """Have the slot ready, so that its first job need not wait. Not to be cancelled."""
-
-    async def run(self, slot: int, message: Message) -> Result:
-        """Run one job to its end; raises nothing but what a bug of ours would."""
-
-    async def hook(self, name: str) -> None:
-        """Run the worker hooks of this name; returns when they have."""
-
-    def drain(self) -> None:
-        """Start no more slots that cannot be started at once."""
-
-    def kill(self) -> None:
-        """Kill everything at once; the jobs that ran come back as Interrupted."""
-
-    async def close(self) -> None:
-        """End all processes, which are idle by now."""
 
 
 class _SlotLost(Exception):
@@ -186,14 +142,9 @@ class ProcessRunner:
     def kill(self) -> None:
         self._killed = True
         self._draining.set()
-        # The groups, so that what the jobs started ends too.
-        for pid in (*self._by_pid, self._template):
-            if not self.ending:
-                with suppress(OSError):
-                    os.killpg(pid, signal.SIGKILL)
         if not self.ending:
-            with suppress(OSError):
-                os.kill(self._template, signal.SIGKILL)
+            for pid in (*self._by_pid, self._template):
+                kill(pid)
 
     async def close(self) -> None:
         for slot in self._slots.values():
@@ -337,7 +288,7 @@ class ProcessRunner:
                 self._registered.set_result(
                     Registered(jobs=_texts(jobs), queues=_texts(queues), hooks=frozenset(_texts(hooks)))
                 )
-            case {"error": text}:
+            case {"unstartable": text}:
                 self._registered.set_exception(Unstartable(str(text)))
             case {"forked": number, "pid": pid}:
                 slot = self._slots[number]
@@ -363,8 +314,7 @@ class ProcessRunner:
 
     def _on_template_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._control)
-        with suppress(OSError):
-            os.kill(self._template, signal.SIGKILL)
+        kill(self._template)
         _, status = os.waitpid(self._template, 0)
         self.ending = describe_status(os.waitstatus_to_exitcode(status))
         self.gone.set()

@@ -63,6 +63,7 @@ class Link:
             if broker is None:
                 return
             live: Live | None = None
+            watch: asyncio.Task[None] | None = None
             try:
                 live = Live(broker, await self._consume(broker))
                 log.info("connected broker=%s", broker.describe())
@@ -70,13 +71,20 @@ class Link:
                 self.live = live
                 self.available.set()
                 self._on_open(live)
+                watch = asyncio.ensure_future(self._watch(live))
                 await self._ended.wait()
             except BrokerError as error:
                 log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
             finally:
+                if watch is not None:
+                    watch.cancel()
                 self.live = None
                 self.available.clear()
                 await _leave(broker, live)
+
+    async def _watch(self, live: Live) -> None:
+        """Notice the loss of a session even while every slot is busy and none asks it for anything."""
+        self.lose(live, await live.broker.lost())
 
     def lose(self, live: Live, error: Exception) -> None:
         """This session is of no use any more; whoever notices first says so."""

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
@@ -103,6 +104,13 @@ def _be_mortal() -> None:
         if signal.getsignal(number) is _nothing:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
     _go_on()
+
+
+def kill(pid: int) -> None:
+    """Kill a child, and its group: what its job started ends with it."""
+    for send in (os.killpg, os.kill):
+        with suppress(OSError):
+            send(pid, signal.SIGKILL)
 
 
 def describe_status(status: int) -> str:

@@ -4,7 +4,7 @@ A plain synchronous program with one thread, because only such a one can be fork
 It obeys the parent's frames and reports back in JSON:
 
     parent -> template                       template -> parent
-    (first thing, unasked)                   {"ready": …} or {"error": …}
+    (first thing, unasked)                   {"ready": …} or {"unstartable": …}
     ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
     ("kill", pid)                            {"exited": slot, "pid": …, "status": …}
     ("hook", name)                           {"hooked": name}
@@ -21,7 +21,6 @@ import signal
 import socket
 import sys
 from collections import deque
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from palermo import client, hooks, jobs
@@ -70,7 +69,8 @@ class Template:
         try:
             self._report(self._start())
         except PalermoError as error:
-            self._report({"error": f"{type(error).__name__}: {error}"})
+            name = "" if isinstance(error, WorkerUnstartable) else f"{type(error).__name__}: "
+            self._report({"unstartable": f"{name}{error}"})
             slot.leave(1)
         signals.survive()
         set_title("palermo template")
@@ -192,11 +192,9 @@ class Template:
             slot.leave(70)
 
     def _kill(self, pid: int) -> None:
-        """Kill a slot and what its job started. Its pid cannot be another's: nobody else reaps it."""
+        # Its pid cannot be another's by now: nobody else reaps it.
         if pid in self._slots:
-            for kill in (os.killpg, os.kill):
-                with suppress(OSError):
-                    kill(pid, signal.SIGKILL)
+            signals.kill(pid)
 
     def _reap(self) -> None:
         for pid, number in list(self._slots.items()):

@@ -312,3 +312,17 @@ def test_a_broker_that_goes_silent_is_noticed_by_its_heartbeat(session: Session)
             await broker.close()
 
     asyncio.run(go())
+
+
+def test_a_lost_session_is_told_while_nobody_asks_it_for_anything(session: Session) -> None:
+    async def go() -> str:
+        async with RecuttingProxy(*session.address.hosts[0]) as proxy, asyncio.timeout(30):
+            address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "1"),))
+            broker = await open_broker(replace(session, address=address))
+            await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
+            proxy.stall()
+            error = await broker.lost()
+            await broker.close()
+            return str(error)
+
+    assert "heartbeat" in asyncio.run(go())

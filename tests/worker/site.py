@@ -42,6 +42,10 @@ class Process:
         template = _children(self.pid)
         return template + [slot for pid in template for slot in _children(pid)]
 
+    def grown(self, processes: int) -> list[int]:
+        """The template and its slots, once there are so many."""
+        return eventually(lambda: found if len(found := self.children()) == processes else [])
+
     def title(self) -> str:
         return title(self.pid)
 
@@ -132,6 +136,12 @@ class Site:
 
 def title(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has spent, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def exists(pid: int) -> bool:

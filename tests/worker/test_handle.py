@@ -31,9 +31,10 @@ def test_a_worker_started_from_python_works_and_stops(site: Site) -> None:
 def test_stopping_with_a_timeout_gives_the_running_job_back(site: Site) -> None:
     site.hold()
     worker = palermo.start_worker(["crew"], url=site.settings.url)
-    eventually(lambda: site.notes() == ["held begins"])
-
-    stop_worker(worker, timeout=0.2)
+    try:
+        eventually(lambda: site.notes() == ["held begins"])
+    finally:
+        stop_worker(worker, timeout=0.2)
 
     assert not worker.alive
     eventually(lambda: site.pending() == 1)

@@ -2,12 +2,12 @@
 
 import os
 import signal
+import time
 
 import pytest
 
-from palermo.broker import RunningJob  # noqa: F401
 from tests.helpers import eventually
-from tests.worker.site import Site, title
+from tests.worker.site import Site, cpu_seconds, title
 
 
 def test_a_burst_runs_what_waits_and_leaves(site: Site) -> None:
@@ -149,7 +149,7 @@ def test_the_worker_shows_itself_its_jobs_and_its_counts(site: Site) -> None:
     site.enqueue("raises", "x")
     worker = site.start("-c", "2")
 
-    row = eventually(lambda: next((row for row in site.workers() if row["jobs"] and row["failed"]), None))
+    (row,) = eventually(lambda: [row for row in site.workers() if row["jobs"] and row["failed"]])
     assert (row["pid"], row["slots"], row["state"], row["processed"]) == (worker.pid, 2, "working", 1)
     assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "crew.hold", "jobs")]
     site.open_gate()
@@ -163,7 +163,7 @@ def test_titles_say_what_each_process_does(site: Site) -> None:
     eventually(lambda: len(worker.children()) == 3)
     template, *slots = worker.children()
     assert title(template) == "palermo template"
-    assert [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"]
+    eventually(lambda: [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"])
 
     id = site.hold()
 
@@ -197,6 +197,18 @@ def test_a_module_that_is_of_no_use_ends_the_worker_with_one_line(site: Site, mo
     assert worker.wait() == 1
     assert text in worker.log
     assert len(worker.log.splitlines()) == 1
+
+
+def test_a_waiting_worker_costs_nothing(site: Site) -> None:
+    worker = site.start("-c", "4")
+    site.ready(worker)
+    eventually(lambda: len(worker.children()) == 5)
+    pids = [worker.pid, *worker.children()]
+    begun, spent = time.monotonic(), sum(map(cpu_seconds, pids))
+
+    eventually(lambda: time.monotonic() - begun > 3)
+
+    assert sum(map(cpu_seconds, pids)) - spent < 0.01 * (time.monotonic() - begun) + 0.01  # 1 %, and a clock tick
 
 
 def test_a_pidfile_in_use_is_refused(site: Site) -> None:

@@ -25,7 +25,7 @@ from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, amqp_queue
-from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
 
 #: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
 _WINDOW = 1_000
@@ -51,6 +51,7 @@ class RabbitmqBroker:
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
         self._registry = Registry(self._exchange, self._open_publisher)
+        self._closed = False
         self._adopting: asyncio.Task[None] | None = None
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
@@ -162,7 +163,21 @@ class RabbitmqBroker:
         await self._registry.remove(queue)
         return int(frame.method.message_count)
 
+    async def lost(self) -> BrokerError:
+        links = [self._link, await self._consume_link()]
+        waiting = [asyncio.ensure_future(link.lost.wait()) for link in links]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        error = next(link.error for link in links if link.error is not None)
+        if self._closed:
+            await asyncio.get_running_loop().create_future()
+        return error if isinstance(error, BrokerError) else BrokerUnavailable(str(error))
+
     async def close(self) -> None:
+        self._closed = True
         if self._adopting is not None:
             await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
         if self._consuming is not None:

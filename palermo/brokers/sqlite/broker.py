@@ -17,7 +17,7 @@ from palermo.brokers.sqlite.store import Store
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import check_exchange_name
-from palermo.errors import BrokerUnavailable, NotFound
+from palermo.errors import BrokerError, BrokerUnavailable, NotFound
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -168,6 +168,11 @@ class SqliteBroker:
             return late
 
         return removed + await self._store.write(drop)
+
+    async def lost(self) -> BrokerError:
+        # A file does not go away by itself; what befalls it is told by the next call.
+        never: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def close(self) -> None:
         if self._closed:

@@ -1,0 +1,51 @@
+"""Where jobs run: the protocol that the worker's loop knows, and that every kind of slot keeps."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from palermo.core.lifecycle import Result
+from palermo.core.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """What the user's modules registered."""
+
+    jobs: tuple[str, ...]
+    #: The queue selection that goes with them.
+    queues: tuple[str, ...]
+    #: The kinds of worker hook that there are.
+    hooks: frozenset[str]
+
+
+class Unstartable(Exception):
+    """The worker cannot start; the text is for the user."""
+
+
+class Runner(Protocol):
+    """Where jobs run. A slot, numbered from 1, runs one at a time."""
+
+    #: Set when it cannot run jobs any more.
+    gone: asyncio.Event
+
+    async def start(self) -> Registered:
+        """Wait for the user's modules. Raises Unstartable."""
+
+    async def prepare(self, slot: int) -> None:
+        """Have the slot ready, so that its first job need not wait. Not to be cancelled."""
+
+    async def run(self, slot: int, message: Message) -> Result:
+        """Run one job to its end; raises nothing but what a bug of ours would."""
+
+    async def hook(self, name: str) -> None:
+        """Run the worker hooks of this name; returns when they have."""
+
+    def drain(self) -> None:
+        """Start no more slots that cannot be started at once."""
+
+    def kill(self) -> None:
+        """Kill everything at once; the jobs that ran come back as Interrupted."""
+
+    async def close(self) -> None:
+        """End all processes, which are idle by now."""

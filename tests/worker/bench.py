@@ -1,0 +1,44 @@
+"""An executor with jobs of the test's own, and no process."""
+
+import json
+from typing import Any
+
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Raised
+from palermo.core.message import Message
+from palermo.registry import Registry, define
+from palermo.serialization import Accept, Serializers
+from palermo.worker.executor import Executor
+
+
+class Bench:
+    """An executor with jobs of the test's own."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.seen: list[Any] = []
+        self.accept = Accept.default()
+
+    def job(self, target: Any, name: str = "job", **options: Any) -> Any:
+        self.registry.register(define(target, name=name, **options))
+        return target
+
+    def run(self, args: Any = (), *, job: str = "job", **more: Any) -> Any:
+        body = more.pop("body", None)
+        message = Message(id="1", queue="q", job=job, body=json.dumps(args).encode() if body is None else body, **more)
+        executor = self.executor()
+        return executor.run(message)
+
+    def executor(self) -> Executor:
+        return Executor(
+            registry=self.registry,
+            serializers=Serializers.default(),
+            accept=self.accept,
+            worker="pid:1@h/worker-1",
+            now=lambda: 1_234.9,
+        )
+
+    def failure(self, *args: Any, **more: Any) -> Failure:
+        result = self.run(*args, **more)
+        assert isinstance(result, Raised), result
+        return result.failure

@@ -1,0 +1,114 @@
+"""Workers whose broker goes away, refuses, or cannot be used."""
+
+import asyncio
+import signal
+import sqlite3
+
+import pytest
+
+from palermo.config import Settings
+from palermo.worker import session
+from palermo.worker.session import Opener
+from tests.helpers import eventually
+from tests.worker.site import Site
+
+
+def _write(site: Site, statement: str) -> None:
+    with sqlite3.connect(site.path / "jobs.db", timeout=10) as db:
+        db.execute(statement)
+    db.close()
+
+
+def test_when_the_session_is_lost_the_running_job_ends_its_result_is_dropped_and_it_runs_again(site: Site) -> None:
+    id = site.hold()
+    worker = site.start("-c", "2")
+    eventually(lambda: site.notes() == ["held begins"])
+
+    _write(site, "update job set holder = null")
+    _write(site, "delete from holder")
+
+    eventually(lambda: "connection lost" in worker.log)
+    eventually(lambda: worker.log.count("INFO connected") == 2)
+    eventually(lambda: len(site.notes()) == 2)
+    site.open_gate()
+    eventually(lambda: site.notes().count("held ends") == 2)
+    eventually(
+        lambda: f"WARNING result dropped, the broker has given the job back and it will run again id={id}" in worker.log
+    )
+    site.ready(worker)
+    assert site.errors() == {}
+    assert site.pending() == 0
+
+
+def test_a_failed_job_that_cannot_be_stored_is_given_back_and_never_lost(site: Site) -> None:
+    id = site.enqueue("raises", "x")
+    _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+
+    worker = site.start()
+    eventually(lambda: worker.log.count("failed job cannot be stored, giving it back") >= 2)
+    _write(site, "drop trigger refuse")
+
+    eventually(lambda: list(site.errors()) == [id])
+    assert worker.alive
+
+
+def test_stopping_does_not_wait_for_the_pause_after_a_refusal(site: Site) -> None:
+    site.enqueue("raises", "x")
+    _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+    worker = site.start()
+    eventually(lambda: worker.log.count("giving it back") >= 3)
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait(5) == 0
+    assert site.pending() == 1
+
+
+def test_a_file_that_is_no_database_ends_the_worker_with_one_line(site: Site) -> None:
+    other = site.path / "other.db"
+    other.write_bytes(b"nothing of the kind " * 1000)
+
+    worker = site.start("--url", f"sqlite:///{other}", "--log-level", "warning")
+
+    assert worker.wait() == 3
+    assert "is not a SQLite database" in worker.log
+    assert len(worker.log.splitlines()) == 1
+
+
+def test_each_attempt_to_connect_is_a_line_with_host_and_port_and_no_password(site: Site) -> None:
+    worker = site.start("--url", "amqp://guest:hunter2@127.0.0.1:1/")
+
+    eventually(lambda: worker.log.count("WARNING broker unavailable") >= 3)
+
+    assert "amqp://guest:***@127.0.0.1:1/" in worker.log
+    assert "retry_in=" in worker.log
+    assert "hunter2" not in worker.log
+
+
+def test_a_burst_gives_up_when_its_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "BURST_PATIENCE", 1.0)
+    settings = Settings(url="amqp://guest:guest@127.0.0.1:1/")
+
+    assert asyncio.run(Opener(settings.session("worker"), give_up=True).open()) is None
+
+
+def test_slots_that_cannot_be_forked_are_tried_again(site: Site) -> None:
+    site.enqueue("note", str(site.notes_path), "ran")
+
+    log = site.burst(modules=("crew", "crew_unforkable"))
+
+    assert log.count("cannot start slot slot=1 error='could not be forked: [Errno 11]") == 2
+    assert site.notes() == ["ran"]
+
+
+def test_a_worker_runs_without_uvloop(site: Site) -> None:
+    (site.path / "uvloop.py").write_text("raise ImportError")
+    site.enqueue("note", str(site.notes_path), "ran")
+    crash = site.enqueue("segfaults")
+    worker = site.start(PYTHONPATH=str(site.path))
+
+    eventually(lambda: site.notes() == ["ran"] and list(site.errors()) == [crash])
+    site.ready(worker)
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == 0
