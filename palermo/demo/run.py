@@ -1,6 +1,5 @@
 """`palermo demo` from its first line to its last: the stage is set, the story told, and everything put away again."""
 
-import os
 import shlex
 import shutil
 import tempfile
@@ -9,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 from palermo.cli.edge import masked
@@ -98,24 +96,12 @@ def clear(inspector: Inspector) -> None:
 @contextmanager
 def worker_of(settings: Settings, *, slots: int, log: Path) -> Iterator[WorkerHandle]:
     """A worker in a process of its own that writes its log to a file; stopped at the end, whatever happens."""
-    with log.open("ab") as file, stderr_to(file):
-        worker = start_worker(["palermo.demo.jobs"], concurrency=slots, settings=settings)
+    with log.open("ab") as file:
+        worker = start_worker(["palermo.demo.jobs"], concurrency=slots, log=file, settings=settings)
     try:
         yield worker
     finally:
         worker.stop(_PATIENCE)
-
-
-@contextmanager
-def stderr_to(file: IO[bytes]) -> Iterator[None]:
-    """Let processes that are started meanwhile write their stderr to this file."""
-    own = os.dup(2)
-    try:
-        os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(own, 2)
-        os.close(own)
 
 
 def environment(settings: Settings) -> str:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from palermo.config import Settings, environment
 from palermo.core.patterns import QueueSelection
@@ -73,14 +73,16 @@ def start_worker(
     accept: Iterable[str] = (),
     shutdown_timeout: float | None = None,
     pidfile: str | None = None,
+    log: IO[bytes] | None = None,
     settings: Settings | None = None,
     **overrides: Any,
 ) -> WorkerHandle:
     """Start `palermo worker` on these modules, in a process of its own that imports them from the current directory.
 
     `settings`, or else those of this process with `url` and `overrides` above them, travel
-    in the environment, where no listing of processes shows them. Returns at once; the
-    worker writes its log to this process's stderr. Raises SettingInvalid, QueueNameInvalid.
+    in the environment, where no listing of processes shows them. Returns at once; the worker
+    writes its log to the file `log`, or else to this process's stderr. Raises SettingInvalid,
+    QueueNameInvalid.
     """
     chosen = Settings.load(url=url, **overrides) if settings is None else settings
     command = [sys.executable, "-m", "palermo", "worker", *modules, "-c", str(concurrency)]
@@ -94,7 +96,7 @@ def start_worker(
         command += ["--shutdown-timeout", str(shutdown_timeout)]
     if pidfile is not None:
         command += ["--pidfile", pidfile]
-    return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment(chosen)))
+    return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environment(chosen)))
 
 
 def stop_worker(worker: WorkerHandle, timeout: float | None = None) -> int:
