@@ -6,8 +6,6 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 `palermo.connect(...)`.
 """
 
-import atexit
-import os
 import time
 import uuid
 from collections import deque
@@ -23,7 +21,6 @@ from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errand import Errand
-from palermo.errors import PalermoError
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.registry import JobDefinition, check_job_name
@@ -157,7 +154,7 @@ class Client:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
-            _threads.discard(thread)
+            forking.running.discard(thread)
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +174,7 @@ class Client:
             if self._thread is None or not self._thread.alive:
                 self._import()
                 self._thread = IoThread(self._session)
-                _threads.add(self._thread)
+                forking.running.add(self._thread)
             return self._thread
 
     def _import(self) -> None:
@@ -276,11 +273,6 @@ def _landed(io: IoThread, waiting: deque[tuple[Errand, list[_Prepared]]]) -> int
 
 
 _default: Client | None = None
-#: All threads that run, to be ended at exit.
-_threads: set[IoThread] = set()
-
-#: What a forked child found: never to be closed, since their sockets and files are the parent's.
-_inherited: list[IoThread] = []
 
 
 def default_client() -> Client:
@@ -328,32 +320,3 @@ def enqueue(
     return default_client().enqueue(
         job, args, kwargs, queue=queue, id=id, serializer=serializer, compression=compression, sign=sign
     )
-
-
-@atexit.register
-def _close_all() -> None:
-    while _threads:
-        try:
-            _threads.pop().close()
-        except PalermoError:
-            continue
-
-
-def _before_fork() -> None:
-    forking.guard.acquire()  # first, so that no other thread begins with a session meanwhile
-    for thread in list(_threads):
-        thread.pause()
-
-
-def _after_fork() -> None:
-    for thread in list(_threads):
-        thread.go_on()
-    forking.guard.release()
-
-
-def _in_child() -> None:
-    _inherited.extend(_threads)
-    _threads.clear()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -1,29 +1,62 @@
-"""What a fork waits for: the making of things at their first use.
+"""What a fork must find finished and at rest, and what a process must end before it ends itself.
 
 A child forked while another thread imports a module finds that module's lock held for ever
 and hangs when it imports the same. Whatever imports or makes something late does it under
-`guard`, and a fork holds that lock over itself.
+`guard`, which a fork holds over itself. What runs in a thread of its own is in `running`.
 """
 
+import atexit
 import concurrent.futures.thread  # noqa: F401 - has handlers of its own, which must be there before a fork waits
 import os
 import threading
+from typing import Protocol
+
+
+class Running(Protocol):
+    """A thread that can hold still."""
+
+    def pause(self) -> None:
+        """Before a fork: hold still, with nothing open that a child must not find open."""
+
+    def go_on(self) -> None:
+        """After it, in the parent. In the child the thread does not exist."""
+
+    def close(self) -> None:
+        """End, within a bounded time."""
+
 
 #: Replaced in a forked child, so always to be reached through the module.
 guard = threading.RLock()
 
+running: set[Running] = set()
+
+#: What a forked child found: never to be closed, since their sockets and files are the parent's.
+_inherited: list[Running] = []
+
 
 def _before() -> None:
-    guard.acquire()
+    guard.acquire()  # first, so that nothing new begins to run
+    for each in list(running):
+        each.pause()
 
 
 def _in_parent() -> None:
+    for each in list(running):
+        each.go_on()
     guard.release()
 
 
 def _in_child() -> None:
     global guard
     guard = threading.RLock()
+    _inherited.extend(running)
+    running.clear()
+
+
+@atexit.register
+def _close_all() -> None:
+    while running:
+        running.pop().close()
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -259,7 +259,7 @@ class IoThread:
         for errand in list(self._flight):
             age = now - errand.began
             session = errand.session
-            silent = session is not None and self._keeper.heard < errand.began
+            silent = session is not None and self._keeper.heard <= errand.began  # uvloop's clock counts milliseconds
             if age >= self._timeout:
                 errand.error = self._keeper.late(errand.last)
                 del self._flight[errand]

@@ -60,7 +60,8 @@ class ContainerNode:
     ) -> None:
         self.port = free_port()
         self.host = "localhost"
-        config = f"listeners.tcp.default = {self.port}\n{config}\n"
+        # Outside the container is not loopback, so guest must be let in from anywhere.
+        config = f"listeners.tcp.default = {self.port}\nloopback_users = none\n{config}\n"
         config = config.replace("{listen}", "0.0.0.0").replace("{folder}", _FOLDER)
         container = DockerContainer(IMAGE)
         container.with_copy_into_container(config.encode(), "/etc/rabbitmq/conf.d/90-test.conf", 0o644)

@@ -155,9 +155,7 @@ def test_P10_pickle_runs_only_where_the_worker_was_told_to_trust_it(place: Place
 def test_P11_one_worker_runs_the_jobs_of_all_modules_that_it_imports(place: Place) -> None:
     place.enqueue("shop.note", "a function")
     place.enqueue("shop.Note", "a class", prefix="also ")
-    place.python(
-        "import datetime, bakery; bakery.bake.enqueue(bakery.Loaf(750, datetime.date(2026, 5, 1)))"
-    )
+    place.python("import datetime, bakery; bakery.bake.enqueue(bakery.Loaf(750, datetime.date(2026, 5, 1)))")
     place.enqueue("bread.knead", 20, queue="tables")
     place.client.enqueue("bakery.anything", [{"a": 1}], queue="tables")
 

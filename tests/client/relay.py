@@ -34,7 +34,7 @@ class Relay:
         self._listener.close()
 
     def go_silent(self, *, new_too: bool = False) -> None:
-        """Swallow what comes on the connections there are, as a firewall does that forgot them; with `new_too` on all."""
+        """Swallow what comes on the connections there are, as a firewall that forgot them; with `new_too` on all."""
         with self._lock:
             self._silent += [end for pair in self._pairs for end in pair]
             self._pairs.clear()
@@ -72,7 +72,7 @@ class Relay:
             for end in ready:
                 if end is listener:
                     self._accept()
-                else:
+                elif any(end in pair for pair in self._pairs):  # not told to be silent since
                     self._pass_on(end, other[end])
 
     def _accept(self) -> None:

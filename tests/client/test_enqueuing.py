@@ -11,6 +11,7 @@ import pytest
 
 import palermo
 from palermo import client as clients
+from palermo import forking
 from palermo.client import BATCH, BATCH_BYTES, Client
 from palermo.config import Settings
 from palermo.errors import (
@@ -356,9 +357,9 @@ def test_a_closed_client_opens_again_when_used(client: Client, waiting: Waiting)
 def test_a_client_closes_at_the_end_of_a_with_block(client: Client) -> None:
     with Client(client.settings) as other:
         other.enqueue("x")
-        assert len(clients._threads) == 1
+        assert len(forking.running) == 1
 
-    assert not clients._threads
+    assert not forking.running
 
 
 def test_connect_replaces_the_default_client(client: Client, tmp_path: Any) -> None:

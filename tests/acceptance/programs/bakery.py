@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import date
 
-import palermo
 from shop import write
+
+import palermo
 
 
 @dataclass

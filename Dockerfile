@@ -1,0 +1,25 @@
+# Palermo's command as a small image: `docker build -t palermo .`, and then
+#   docker run -e PALERMO_URL=amqp://… -v ./jobs:/app:ro palermo worker my_jobs
+
+FROM python:3.13-slim AS build
+WORKDIR /source
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements requirements
+COPY serializers serializers
+COPY palermo palermo
+ENV PIP_CONSTRAINT=requirements/constraints.txt PIP_BUILD_CONSTRAINT=requirements/constraints.txt
+RUN python -m venv /opt/palermo \
+ && /opt/palermo/bin/pip install --no-cache-dir --disable-pip-version-check '.[fast,zstd]'
+
+FROM python:3.13-slim
+COPY --from=build /opt/palermo /opt/palermo
+RUN useradd --system --no-create-home --home-dir /app palermo
+ENV PATH=/opt/palermo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# The jobs' modules go here: the current directory is importable for a worker.
+WORKDIR /app
+USER palermo
+# Healthy is a worker that the broker knows: its id is pid:<pid>@<host>, and the host of a container is its own.
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s \
+    CMD palermo workers --json | grep -q "@$(hostname)\""
+ENTRYPOINT ["palermo"]
+CMD ["--help"]

@@ -1,0 +1,143 @@
+"""One slot of a real worker draining one queue of jobs that do nothing: `python -m benchmarks.drain`.
+
+Beside it a bare SelectConnection in a process of its own, which acknowledges each message as it comes.
+Each has a queue of its own, full of the same messages. Each runs until a tenth of it is gone, so that
+starting up is no part of it. From then on they take turns of a fraction of a second, in which the
+other is stopped by SIGSTOP; what a turn has done is counted when both stand still.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from os import kill
+from pathlib import Path
+
+from benchmarks import bare, jobs
+from benchmarks.contest import Sample, contest
+from benchmarks.ground import Ground, Wire, arguments, ground
+from benchmarks.processes import cpu_seconds, family
+
+GOAL = 0.5
+
+ROOT = Path(__file__).parent.parent
+
+WORKER = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "--log-level", "warning"]
+
+#: Where the messages for the bare side wait.
+BARE_QUEUE = f"{jobs.QUEUE}-bare"
+
+#: Seconds of one turn, and between its end and counting: what has been sent must have arrived.
+TURN, SETTLE = 0.2, 0.01
+
+#: Seconds after which a round counts as stuck.
+_WITHIN = 120.0
+
+
+class Side:
+    """One process, with its children, that drains one queue."""
+
+    def __init__(self, place: Ground, wire: Wire, queue: str, command: list[str], count: int) -> None:
+        fill = bare.Window(place.url, replace(wire, routing_key=queue))
+        fill.publish(count)
+        fill.close()
+        self._place = place
+        self._queue = queue
+        self._full = count
+        self._done = 0
+        self._seconds = self._worked = 0.0
+        self._process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
+
+    def wait_until_running(self) -> None:
+        """Wait until a tenth of the jobs is gone, then stop; all its processes are there by then."""
+        deadline = time.perf_counter() + _WITHIN
+        while self._waiting() > self._full * 0.9:
+            if self._process.poll() is not None or time.perf_counter() > deadline:
+                raise SystemExit(f"nobody takes the jobs of queue {self._queue!r}.")
+            time.sleep(SETTLE)
+        self._family = family(self._process.pid)
+        self._send(signal.SIGSTOP)
+        time.sleep(SETTLE)
+        self._left = self._waiting()
+
+    def turn(self) -> bool:
+        """Run for one turn; False if there was not enough to do until its end."""
+        worked, began = cpu_seconds(self._family), time.perf_counter()
+        self._send(signal.SIGCONT)
+        time.sleep(TURN)
+        self._send(signal.SIGSTOP)
+        seconds = time.perf_counter() - began
+        time.sleep(SETTLE)
+        left, before = self._waiting(), self._left
+        if not left:
+            return False
+        self._left = left
+        self._done += before - left
+        self._seconds += seconds
+        self._worked += cpu_seconds(self._family) - worked
+        return True
+
+    @property
+    def sample(self) -> Sample:
+        if not self._done:
+            raise SystemExit(f"nothing was done in queue {self._queue!r}; give it more jobs by -n.")
+        return Sample(rate=self._done / self._seconds, cpu=self._worked / self._done * 1e6)
+
+    def close(self) -> None:
+        self._place.purge(self._queue)
+        self._send(signal.SIGCONT)
+        self._process.terminate()
+        self._process.wait()
+
+    def _waiting(self) -> int:
+        return self._place.waiting(self._queue)
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in getattr(self, "_family", []):
+            with suppress(ProcessLookupError):
+                kill(pid, number)
+
+
+@contextmanager
+def side(place: Ground, wire: Wire, queue: str, command: list[str], count: int) -> Iterator[Side]:
+    """One side, running well and stopped for now; ended whatever happens."""
+    made = Side(place, wire, queue, command, count)
+    try:
+        made.wait_until_running()
+        yield made
+    finally:
+        made.close()
+
+
+def play(place: Ground, wire: Wire, count: int) -> tuple[Sample, Sample]:
+    """One round: turns of both, until one of them runs out of jobs."""
+    loop = [sys.executable, "-m", bare.__name__, place.url, place.amqp_name(BARE_QUEUE)]
+    with side(place, wire, jobs.QUEUE, WORKER, count) as palermo, side(place, wire, BARE_QUEUE, loop, count) as other:
+        order = [palermo, other]
+        while all(each.turn() for each in order):
+            order.reverse()
+        if failed := place.failed():
+            raise SystemExit(f"{failed} jobs have failed: this measured something else.")
+        return palermo.sample, other.sample
+
+
+def main() -> None:
+    given = arguments("Drain a queue with one slot, against a bare pika callback loop at prefetch 1.", jobs=10_000)
+    with ground(given.url) as place:
+        wire = place.wire()
+        place.make(BARE_QUEUE)
+        contest(
+            "drain: one slot of a worker, no-op jobs from one queue, against pika's SelectConnection at prefetch 1",
+            lambda _: play(place, wire, given.n),
+            rounds=given.rounds,
+            goal=GOAL,
+            broker=place.version,
+            load=f"{given.n:,} jobs of {len(wire.body):,} bytes",
+        )
+
+
+if __name__ == "__main__":
+    main()

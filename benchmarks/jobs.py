@@ -1,0 +1,25 @@
+"""The job that is measured: it does nothing, with about 1 kB of arguments."""
+
+from typing import Any, Final
+
+import palermo
+
+QUEUE: Final = "bench"
+
+#: 1 kB as JSON: numbers, texts, a list of small objects.
+ORDER: Final[dict[str, Any]] = {
+    "id": 424242,
+    "kind": "order.created",
+    "paid": True,
+    "total": 1234.56,
+    "customer": {"id": 7, "name": "Grace Hopper", "email": "grace@example.org", "tags": ["a", "b", "c"]},
+    "items": [
+        {"sku": f"SKU-{n:05}", "quantity": n, "price": 9.99 + n, "title": "A thing with a name"} for n in range(8)
+    ],
+    "note": "x" * 240,
+}
+
+
+@palermo.job(queue=QUEUE)
+def noop(order: dict[str, Any]) -> None:
+    """Nothing."""

@@ -1,0 +1,57 @@
+"""Waiting costs nothing, and ends at once."""
+
+import os
+import statistics
+import threading
+import time
+
+import pytest
+
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+#: Seconds over which a waiting worker is watched.
+WATCHED = 5.0
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """What these processes have used, in user and kernel mode."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS
+
+
+@pytest.mark.parametrize("queues", ["jobs", "high,jobs,low"])
+def test_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(
+    place: Place, queues: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker = place.worker("-q", queues)
+    place.ready(worker)
+    place.enqueue("stamp", -1)  # the connection is opened, and what is made once is there
+    place.await_lines(1, "stamps")
+    place.ready(worker)
+    tree = worker.tree()
+
+    used = -cpu_seconds(tree)
+    threading.Event().wait(WATCHED)
+    used += cpu_seconds(tree)
+
+    called: dict[int, int] = {}
+    for number in range(20):
+        called[number] = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        place.enqueue("stamp", number)
+        place.await_lines(number + 2, "stamps")
+        eventually(lambda: any(row["state"] == "idle" for row in place.workers()))
+    stamps = dict(map(int, line.split()) for line in place.lines("stamps")[1:])
+    waited = statistics.median((stamps[number] - called[number]) / 1e6 for number in called)
+
+    with capsys.disabled():
+        print(f"\nidle on {queues}: {used / WATCHED:.2%} of a core; a job starts after {waited:.1f} ms")
+    assert len(tree) == 3
+    assert used / WATCHED < 0.01
+    assert waited < 250  # 50 on a machine of its own

@@ -1,0 +1,101 @@
+"""50,000 failed jobs on RabbitMQ: a page of them, one of them, and all of them in spite of a kill -9."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pika
+import pytest
+
+from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.core.lifecycle import fail
+from palermo.core.message import Message
+from tests.acceptance.place import COMMAND, Place
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed
+from tests.rabbitmq_node import Node, url_of
+
+JOBS = 50_000
+
+#: More than this many jobs twice after one kill would be more than the page in whose middle it came.
+FEW = 1_000
+
+Say = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def place(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """`failed` with so many jobs in it, "0" the oldest. The tests below take them in their order."""
+    with Place(tmp_path_factory.mktemp("many"), url_of(module_node), "palermo") as place:
+        publish_failed(place.client, (failed_job(0), failure()))
+        with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+            channel = connection.channel()
+            for number in range(1, JOBS):
+                # With the headers a worker gives them, and published faster than one by one.
+                made = fail(failed_job(number), failure(), worker="pid:1@test/worker-1")
+                channel.basic_publish("palermo", "failed", made.body, to_properties(made))
+        eventually(lambda: place.pending("failed") == JOBS, within=60)
+        yield place
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    def say(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", end="")
+
+    return say
+
+
+def failed_job(number: int) -> Message:
+    return message(str(number), f"user-{number}@example.org", queue="mail")
+
+
+def timed(place: Place, *arguments: str) -> tuple[str, float]:
+    began = time.perf_counter()
+    printed = place.palermo(*arguments)
+    return printed, time.perf_counter() - began
+
+
+@pytest.mark.timeout(180)
+def test_the_first_page_of_many_failed_jobs_comes_at_once_and_in_order(place: Place, say: Say) -> None:
+    printed, seconds = timed(place, "failed", "list", "--json")
+
+    say(f"first page of {JOBS:,} failed jobs: {seconds:.2f} s (goal 1 s)")
+    assert [row["id"] for row in json.loads(printed)] == [str(number) for number in range(100)]
+    assert seconds < 5
+    assert place.pending("failed") == JOBS
+
+
+@pytest.mark.timeout(180)
+def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in_order(place: Place, say: Say) -> None:
+    middle = str(JOBS // 2)
+
+    _, seconds = timed(place, "failed", "requeue", middle)
+
+    say(f"requeue of one in the middle of {JOBS:,}: {seconds:.2f} s (goal 10 s)")
+    assert seconds < 20
+    assert [row["id"] for row in place.inspector.jobs("mail")] == [middle]
+    left = [row["id"] for row in place.inspector.failed(limit=JOBS)]
+    assert left == [str(number) for number in range(JOBS) if number != JOBS // 2]
+
+
+@pytest.mark.timeout(180)
+def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(place: Place, say: Say) -> None:
+    command = [COMMAND, "failed", "requeue", "--all"]
+    with subprocess.Popen(command, env=place.environment, cwd=place.path, stdout=subprocess.DEVNULL) as requeue:
+        eventually(lambda: place.pending("mail") > JOBS // 3, within=60, every=0.005)
+        requeue.kill()
+    assert requeue.returncode == -9
+
+    eventually(lambda: place.pending("mail") + place.pending("failed") >= JOBS, within=30)
+    between = (place.pending("mail"), place.pending("failed"))
+    _, seconds = timed(place, "failed", "requeue", "--all")
+
+    twice = place.pending("mail") - JOBS
+    say(f"killed with {between[0]:,} requeued and {between[1]:,} not; again {seconds:.2f} s, {twice} are there twice\n")
+    assert between[1] > 0, "it was not killed half-way"
+    assert place.pending("failed") == 0
+    assert {row["id"] for row in place.inspector.jobs("mail", limit=2 * JOBS)} == {str(n) for n in range(JOBS)}
+    assert 0 <= twice <= FEW

@@ -1,0 +1,294 @@
+"""What the original Palermo promises on a RabbitMQ that restarts: P3, P6, P12, P13, P18."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.config import Settings
+from palermo.core.address import parse_url
+from palermo.errors import BrokerUnavailable
+from tests.acceptance.place import Place, command_line
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node, url_of
+
+
+@pytest.fixture
+def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """On a RabbitMQ that only this module has."""
+    with Place(tmp_path, url_of(module_node), exchange) as place:
+        yield place
+
+
+@pytest.mark.parametrize("restart", ["in good order", "by kill -9"])
+def test_P3_jobs_that_wait_and_jobs_that_failed_survive_a_restart_of_the_broker(
+    place: Place, module_node: Node, restart: str
+) -> None:
+    failed = [place.enqueue("fail", f"{number}") for number in range(5)]
+    place.burst()
+    place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(1_000)])
+
+    if restart == "by kill -9":
+        module_node.kill9()
+    else:
+        module_node.stop()
+    module_node.start()
+
+    eventually(lambda: place.pending() == 1_000)
+    assert list(place.failed()) == failed
+    place.burst()
+    assert place.lines() == [f"{number}" for number in range(1_000)]
+
+
+def test_P3_right_after_a_restart_no_queue_is_missing_from_the_listing(place: Place, module_node: Node) -> None:
+    queues = {"mail", "images"}
+    for queue in queues:
+        place.enqueue("note", "x", queue=queue)
+
+    module_node.restart()
+    try:
+        seen = {row["name"] for row in place.inspector.queues()}
+    except BrokerUnavailable:
+        return  # it said that it cannot know: also an answer
+
+    assert seen >= queues
+
+
+def test_P3_workers_on_all_queues_live_through_a_restart_whenever_in_it_they_connect(
+    place: Place, module_node: Node
+) -> None:
+    place.enqueue("note", "before", queue="mail")
+    place.client.close()
+    module_node.kill9()
+    # Their attempts fall all over the second in which the broker answers and has not started its streams.
+    workers = [place.worker("-q", "*") for _ in range(4)]
+    eventually(lambda: all("broker unavailable" in worker.log for worker in workers), within=20)
+
+    module_node.start()
+
+    place.ready(*workers)
+    assert all(worker.alive for worker in workers)
+    assert place.await_lines(1) == ["before"]
+
+
+def test_P3_jobs_in_the_embedded_broker_survive_the_end_of_every_process(sqlite_place: Place) -> None:
+    ids = [sqlite_place.palermo("enqueue", "shop.note", "--args", f'["{n}"]', "-q", "jobs").strip() for n in range(2)]
+
+    assert [row["id"] for row in sqlite_place.rows("jobs", "jobs")] == ids
+
+
+def test_P3_a_worker_comes_back_by_itself_when_the_broker_does(place: Place, module_node: Node) -> None:
+    workers = (place.worker("-q", "jobs"), place.worker("-q", "mail,jobs", "-c", "2"))
+    place.ready(*workers)
+    place.enqueue("hold", "through the restart")
+    place.await_lines(1)
+
+    module_node.restart()
+    place.open_gate()
+    place.enqueue("note", "after", queue="mail")
+
+    def has_run() -> bool:
+        # What it says when it fails tells a job that is lost from a worker that is deaf.
+        assert "after" in place.lines(), (place.inspector.queues(), place.workers())
+        return True
+
+    eventually(has_run, within=60, every=0.2)
+    eventually(lambda: place.pending() == 0 and not any(row["jobs"] for row in place.workers()), within=30)
+    assert all(worker.alive for worker in workers)
+    assert any("connection lost" in worker.log for worker in workers)
+    assert not any("Traceback" in worker.log for worker in workers)
+    # What ran when the broker went away was given back by it, and ran again.
+    assert place.lines().count("through the restart begins") == 2
+    assert place.failed() == {}
+    place.ready(*workers)
+
+
+def test_P6_without_any_setting_jobs_go_by_the_exchange_palermo_to_the_queue_jobs(
+    module_node: Node, tmp_path: Path
+) -> None:
+    default = parse_url(Settings().url)
+    assert default.hosts == (("localhost", 5672),)
+    assert (default.username, default.password, default.vhost) == ("guest", "guest", "/")
+    bare = Place(tmp_path, f"amqp://{module_node.host}:{module_node.port}", "palermo")
+    del bare.environment["PALERMO_EXCHANGE"]
+
+    done = bare.run("enqueue", "shop.note")
+
+    assert done.returncode == 0, done.stderr
+    assert "jobs" in done.stderr
+    exchanges = module_node.ctl("list_exchanges", "name", "type", "durable").splitlines()
+    assert "palermo\tdirect\ttrue" in exchanges
+    bindings = module_node.ctl("list_bindings", "source_name", "destination_name", "routing_key").splitlines()
+    assert "palermo\tjobs\tjobs" in bindings
+    queues = module_node.ctl("list_queues", "name", "durable", "messages_ready", "messages_persistent").splitlines()
+    assert "jobs\ttrue\t1\t1" in queues
+
+
+def test_P12_every_slot_is_a_consumer_with_pid_and_host_in_its_tag(place: Place, module_node: Node) -> None:
+    worker = place.worker("-q", "mail", "-c", "2")
+    place.ready(worker)
+
+    consumers = module_node.ctl("list_consumers", "queue_name", "consumer_tag", "ack_required", "prefetch_count")
+
+    rows = [line.split("\t") for line in consumers.splitlines()]
+    me = f"pid:{worker.pid}@{socket.gethostname()}"
+    mine = sorted(row[1:] for row in rows if row[0] == f"{place.exchange}.mail")
+    assert mine == [[f"{me}/worker-{slot}", "true", "1"] for slot in (1, 2)]
+
+
+def test_P12_a_worker_on_several_queues_shows_its_tag_on_each_while_it_waits(place: Place, module_node: Node) -> None:
+    worker = place.worker("-q", "high,mail")
+    place.ready(worker)
+
+    me = f"pid:{worker.pid}@{socket.gethostname()}/worker-1"
+
+    def waits_on() -> set[str]:
+        consumers = module_node.ctl("list_consumers", "queue_name", "consumer_tag").splitlines()
+        # On one channel a tag is used once, so that the queue's name stands behind it.
+        return {queue for queue, tag in (line.split("\t") for line in consumers) if tag.startswith(me)}
+
+    eventually(lambda: waits_on() == {f"{place.exchange}.high", f"{place.exchange}.mail"}, within=20, every=0.2)
+
+
+def test_P5_the_broker_itself_counts_one_unacknowledged_job_per_slot(place: Place, module_node: Node) -> None:
+    for queue in ("one", "two", "three"):
+        for number in range(10):
+            place.enqueue("hold", f"{queue}{number}", queue=queue)
+    place.worker("-q", "one,two,three")
+    place.worker("-q", "two")
+    eventually(lambda: len(place.lines()) == 2, within=30)
+
+    rows = [
+        line.split("\t")
+        for line in module_node.ctl("list_queues", "name", "messages_ready", "messages_unacknowledged").splitlines()
+    ]
+
+    counts = {
+        row[0].rpartition(".")[2]: (int(row[1]), int(row[2])) for row in rows if row[0].startswith(place.exchange)
+    }
+    assert sum(counts[queue][1] for queue in ("one", "two", "three")) == 2
+    assert sum(counts[queue][0] for queue in ("one", "two", "three")) == 28
+
+
+def test_P13_user_password_vhost_and_exchange_are_told_and_the_password_is_never_shown(
+    place: Place, module_node: Node
+) -> None:
+    secret = "s3cr3t-p4ss"
+    for command in (
+        ("add_vhost", "shop"),
+        ("add_user", "clerk", secret),
+        ("set_permissions", "-p", "shop", "clerk", ".*", ".*", ".*"),
+    ):
+        module_node.ctl(*command)
+    url = url_of(module_node, user="clerk", password=secret, vhost="shop")
+    flags = ("--url", url, "--exchange", "counter")
+
+    id = place.run("enqueue", "shop.hold", "--args", '["x"]', *flags)
+    worker = place.worker("-q", "jobs", *flags)
+    place.await_lines(1)
+    titles = "".join(command_line(pid) for pid in worker.tree())
+    listed = place.run("workers", *flags)
+    place.open_gate()
+    place.await_lines(2)
+
+    assert "counter\tdirect" in module_node.ctl("list_exchanges", "-p", "shop", "name", "type")
+    shown = [worker.log, titles, listed.stdout, listed.stderr, id.stdout, id.stderr]
+    assert not any(secret in text for text in shown)
+    assert "palermo worker" in titles
+    assert "clerk" in worker.log
+
+
+def test_P18_everything_is_there_without_the_management_plugin(place: Place, module_node: Node) -> None:
+    assert "rabbitmq_management" not in module_node.ctl("eval", "rabbit_plugins:active().")
+    worker = place.worker("-q", "jobs,mail")
+    place.ready(worker)
+    place.enqueue("fail", "x")
+    place.enqueue("hold", "x", queue="mail")
+    place.await_lines(1)
+    place.enqueue("note", "waits")
+
+    rows = {row["name"]: row for row in place.rows("queues")}
+
+    assert {name: (row["pending"], row["in_progress"], row["workers"]) for name, row in rows.items()} == {
+        "failed": (1, 0, 0),
+        "jobs": (1, 0, 1),
+        "mail": (0, 1, 1),
+    }
+    assert [row["pid"] for row in place.rows("workers")] == [worker.pid]
+    assert [row["args"] for row in place.rows("jobs", "jobs")] == [["waits"]]
+
+
+def test_P18_a_killed_worker_is_gone_from_the_list_within_a_second(place: Place) -> None:
+    workers = (place.worker(), place.worker())
+    place.ready(*workers)
+
+    workers[0].kill9()
+    since = time.monotonic()
+    eventually(lambda: [row["pid"] for row in place.workers()] == [workers[1].pid])
+
+    # A second, and another for machines that are busy with tests.
+    assert time.monotonic() - since < 2
+
+
+REFUSALS: list[tuple[str, dict[str, str], str]] = [
+    ("password", {"user": "guest", "password": "wr0ng-s3cret"}, "password"),
+    ("user", {"user": "nobody", "password": "wr0ng-s3cret"}, "nobody"),
+    ("vhost", {"vhost": "no such vhost"}, "no such vhost"),
+    ("permission", {"user": "looker", "password": "wr0ng-s3cret"}, "permission"),
+]
+
+
+@pytest.mark.parametrize(("what", "access", "told"), REFUSALS, ids=[case[0] for case in REFUSALS])
+def test_a_broker_that_refuses_says_which_and_never_the_password(
+    place: Place, module_node: Node, what: str, access: dict[str, str], told: str
+) -> None:
+    if what == "permission":
+        module_node.ctl("add_user", "looker", "wr0ng-s3cret")
+        module_node.ctl("set_permissions", "looker", "^$", "^$", "^$")
+    url = url_of(module_node, **access)
+
+    enqueued = place.run("enqueue", "shop.note", "-q", "jobs", "--url", url)
+    listed = place.run("queues", "--url", url)
+    worker = place.worker(PALERMO_URL=url)
+    eventually(lambda: told in worker.log, within=20)
+
+    for done in (enqueued, listed):
+        assert done.returncode == 3, done.stderr
+        (line,) = done.stderr.splitlines()
+        assert "BrokerRefused" in line
+        assert told in line
+    assert worker.alive
+    assert not any("wr0ng" in text or "Traceback" in text for text in (worker.log, enqueued.stderr, listed.stderr))
+
+
+def test_a_worker_started_before_its_broker_says_so_each_time_and_works_once_it_is_there(
+    place: Place, module_node: Node
+) -> None:
+    place.client.close()
+    module_node.stop()
+    where = f"{module_node.host}:{module_node.port}"
+
+    worker = place.worker()
+    eventually(lambda: len(complaints(worker.log)) >= 2, within=20)
+    began = time.monotonic()
+    enqueued = place.run("enqueue", "shop.note", "-q", "jobs")
+    took = time.monotonic() - began
+    module_node.start()
+    place.enqueue("note", "at last")
+
+    assert place.await_lines(1, within=60) == ["at last"]
+    assert enqueued.returncode == 3
+    assert "BrokerUnavailable" in enqueued.stderr
+    assert where in enqueued.stderr
+    assert took < 5 + 3  # and the interpreter's own start
+    for number, line in enumerate(complaints(worker.log), 1):
+        assert where in line
+        assert f"attempt={number}" in line
+        assert "retry_in=" in line
+    assert "Traceback" not in worker.log
+
+
+def complaints(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "broker unavailable" in line]

@@ -1,0 +1,159 @@
+"""What Resque promises of queues: R2, R11, R13."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from palermo.errors import NotFound
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+
+def test_R2_queues_are_served_in_the_order_given_looked_at_again_after_each_job(place: Place) -> None:
+    for number in range(3):
+        place.enqueue("note", f"low {number}", queue="low")
+        place.enqueue("note", f"middle {number}", queue="middle")
+    place.enqueue("enqueue_and_hold", "middle first", "high", "high at once", queue="alpha")
+    place.open_gate()
+
+    place.burst("-q", "high,alpha,middle,low")
+
+    middle = [f"middle {number}" for number in range(3)]
+    assert place.lines() == ["middle first", "high at once", *middle, *(f"low {number}" for number in range(3))]
+
+
+def test_R2_a_job_for_the_first_queue_goes_before_all_that_waits(place: Place) -> None:
+    worker = place.worker("-q", "high,low")
+    place.ready(worker)
+    place.enqueue("hold", "running", queue="low")
+    place.await_lines(1)
+    for number in range(3):
+        place.enqueue("note", f"low {number}", queue="low")
+    for number in range(3):
+        place.enqueue("note", f"high {number}", queue="high")
+
+    place.open_gate()
+
+    lines = place.await_lines(8)
+    assert lines[2:] == [f"{queue} {number}" for queue in ("high", "low") for number in range(3)]
+
+
+def test_R2_stars_globs_and_negations_choose_queues_and_find_new_ones(place: Place) -> None:
+    queues = ("file_in", "file_out", "low", "mail")
+    for queue in queues:
+        place.enqueue("note", queue, queue=queue)
+    place.enqueue("fail", "x", queue="file_in")
+
+    place.burst("-q", "file_*")
+    assert place.lines() == ["file_in", "file_out"]
+    place.burst("-q", "mail,*,!low")
+    assert place.lines()[2:] == ["mail"]
+    assert place.pending("low") == 1
+    worker = place.worker("-q", "*,!low")
+    place.ready(worker)
+    place.enqueue("note", "new", queue="only-just-made")
+
+    assert place.await_lines(4)[3:] == ["new"]
+    assert (place.pending("low"), place.pending("failed")) == (1, 1)
+
+
+def test_R2_no_worker_serves_failed(place: Place) -> None:
+    done = place.run("worker", "shop", "-q", "jobs,failed")
+
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_R11_jobs_are_taken_out_of_their_queue_by_name_and_arguments(place: Place) -> None:
+    for to in ("ann", "bob", "ann"):
+        place.enqueue("Send", to, queue="mail")
+    place.enqueue("note", "ann", queue="mail")
+
+    taken = place.python("import shop; print(shop.Send.dequeue('ann'), shop.Send.dequeue('nobody'))")
+
+    assert taken.split() == ["2", "0"]
+    assert [row["args"] for row in place.inspector.jobs("mail")] == [["bob"], ["ann"]]
+    place.palermo("dequeue", "shop.Send", "-q", "mail", "--yes")
+    assert [row["job"] for row in place.inspector.jobs("mail")] == ["shop.note"]
+
+
+def test_R11_peek_size_and_removal_of_a_queue(place: Place) -> None:
+    ids = [place.enqueue("note", f"{number}", queue="mail") for number in range(5)]
+
+    assert place.inspector.size("mail") == 5
+    assert [row["id"] for row in place.inspector.peek("mail")] == ids[:1]
+    assert [row["id"] for row in place.inspector.peek("mail", start=2, count=2)] == ids[2:4]
+    assert place.inspector.delete_queue("mail") == 5
+    assert "mail" not in {row["name"] for row in place.inspector.queues()}
+    with pytest.raises(NotFound):
+        place.inspector.size("mail")
+    place.enqueue("note", "again", queue="mail")
+    assert place.inspector.size("mail") == 1
+
+
+def test_R11_all_workers_are_paused_and_go_on(place: Place) -> None:
+    workers = [place.worker(), place.worker("-c", "2")]
+    place.ready(*workers)
+
+    for worker in workers:
+        worker.send(signal.SIGUSR2)
+    eventually(lambda: [row["state"] for row in place.workers()] == ["paused"] * 2)
+    place.enqueue("note", "later")
+    assert place.pending() == 1
+    for worker in workers:
+        worker.send(signal.SIGCONT)
+
+    assert place.await_lines(1) == ["later"]
+
+
+PUBLISHER = """
+import os, shop
+confirmed = os.open("confirmed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for number in range(1_000_000):
+    os.write(confirmed, (shop.note.enqueue(f"{number}").id + "\\n").encode())
+"""
+
+
+def test_R13_a_program_killed_while_it_enqueues_leaves_whole_jobs_and_loses_no_confirmed_one(place: Place) -> None:
+    for round in range(1, 3):
+        with subprocess.Popen([sys.executable, "-c", PUBLISHER], env=place.environment, cwd=place.path) as publisher:
+            place.await_lines(150 * round, "confirmed")
+            publisher.kill()
+
+    waiting = place.inspector.jobs("jobs", limit=1_000_000)
+
+    confirmed = place.lines("confirmed")
+    # Of each program the very last may be stored and not yet confirmed.
+    assert set(confirmed) <= {row["id"] for row in waiting}
+    assert len(waiting) - len(confirmed) in (0, 1, 2)
+    assert {(row["job"], row["content_type"], len(row["args"])) for row in waiting} == {
+        ("shop.note", "application/json", 1)
+    }
+
+
+def test_R13_a_worker_killed_while_it_takes_jobs_leaves_each_in_its_queue_or_done(place: Place) -> None:
+    place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(1_000)])
+    for goal in (100, 400):
+        worker = place.worker("-c", "2")
+        place.await_lines(goal)
+        for pid in worker.tree():
+            os.kill(pid, signal.SIGSTOP)  # nothing of it runs while it is looked at and killed
+        worker.kill9()
+
+        left = eventually(lambda: settled(place))
+        ran = set(place.lines())
+        assert ran | left == {f"{number}" for number in range(1_000)}
+        assert len(ran & left) <= 2, "at most the jobs of the two slots are run again"
+
+    place.burst("-c", "2")
+    assert set(place.lines()) == {f"{number}" for number in range(1_000)}
+    assert place.failed() == {}
+
+
+def settled(place: Place) -> set[str]:
+    """What waits once the dead worker's jobs are back; empty until then."""
+    waiting = {row["args"][0] for row in place.inspector.jobs("jobs", limit=1_000)}
+    return waiting if waiting | set(place.lines()) >= {f"{number}" for number in range(1_000)} else set()

@@ -1,0 +1,260 @@
+"""What enqueuing does while the broker, or the way to it, is not well: bounded in time, and clear."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo import client as clients
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.address import parse_url
+from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
+from tests.client.relay import Relay
+from tests.helpers import eventually
+
+#: Seconds that publishing may take in these tests, and what is allowed on top of it on a busy machine.
+TIMEOUT, SLACK = 3.0, 1.5
+
+
+@palermo.job(name="shop.outage")
+def work(number: int = 0) -> None: ...
+
+
+def unavailable(call: Callable[[], Any], *words: str) -> float:
+    """How long the call took to fail with BrokerUnavailable; its text has the words and no password."""
+    begun = time.monotonic()
+    with pytest.raises(BrokerUnavailable) as raised:
+        call()
+    took = time.monotonic() - begun
+    assert took < TIMEOUT + SLACK
+    assert "secret" not in str(raised.value)
+    for word in words:
+        assert word in str(raised.value)
+    return took
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def relay(rabbitmq_url: str) -> Iterator[Relay]:
+    ((host, port), *_) = parse_url(rabbitmq_url).hosts
+    with Relay(host, port) as relay:
+        yield relay
+
+
+@pytest.fixture
+def through(relay: Relay, rabbitmq_url: str, exchange: str) -> Client:
+    """The default client, which reaches RabbitMQ by way of the relay."""
+    address = parse_url(rabbitmq_url)
+    vhost = "%2F" if address.vhost == "/" else address.vhost
+    url = f"amqp://{address.username}:{address.password}@127.0.0.1:{relay.port}/{vhost}"
+    return clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=TIMEOUT)))
+
+
+def stored(client: Client, relay: Relay, rabbitmq_url: str) -> int:
+    """How many jobs wait, counted past the relay."""
+    with Client(replace(client.settings, url=rabbitmq_url, publish_timeout=10.0)) as direct:
+        return direct.run(lambda broker: broker.browse("jobs", limit=1)).total
+
+
+# -- nobody there
+
+
+def test_a_broker_that_is_down_is_named_by_host_and_port_in_time(port: int) -> None:
+    palermo.connect(f"amqp://me:secret@127.0.0.1:{port}/", publish_timeout=TIMEOUT)
+
+    unavailable(work.enqueue, f"127.0.0.1:{port}", "did not answer within 3 s")
+    unavailable(lambda: work.enqueue_many([(1,), (2,)]), f"127.0.0.1:{port}")
+    unavailable(lambda: asyncio.run(work.enqueue_async(1)), f"127.0.0.1:{port}")
+
+
+def test_a_broker_that_takes_connections_and_says_nothing_is_given_up_in_time(mute: int) -> None:
+    client = palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=TIMEOUT)
+
+    unavailable(work.enqueue, f"127.0.0.1:{mute}")
+    unavailable(lambda: work.enqueue_many([(1,)]), f"127.0.0.1:{mute}")
+    unavailable(lambda: client.run(lambda broker: broker.queues()), f"127.0.0.1:{mute}")
+
+
+def test_a_host_without_an_address_is_named_in_time() -> None:
+    palermo.connect("amqp://me:secret@no-such-host.invalid/", publish_timeout=TIMEOUT)
+
+    unavailable(work.enqueue, "no-such-host.invalid:5672")
+
+
+def test_many_threads_fail_together_and_not_one_after_another(mute: int) -> None:
+    palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=TIMEOUT)
+    took: list[float] = []
+    threads = [threading.Thread(target=lambda: took.append(unavailable(work.enqueue))) for _ in range(10)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(took) == 10
+
+
+def test_a_question_that_cannot_be_asked_is_told_at_once(port: int) -> None:
+    client = palermo.connect(f"amqp://me:secret@127.0.0.1:{port}/", publish_timeout=30)
+    begun = time.monotonic()
+
+    with pytest.raises(BrokerUnavailable, match=str(port)):
+        client.run(lambda broker: broker.queues())
+
+    assert time.monotonic() - begun < 5
+
+
+def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None:
+    client = palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=30)
+    errors: list[Exception] = []
+
+    def enqueue() -> None:
+        try:
+            work.enqueue()
+        except BrokerUnavailable as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=enqueue)
+    thread.start()
+    eventually(lambda: client._thread is not None and client._thread._flight)
+    begun = time.monotonic()
+
+    client.close()
+    thread.join()
+
+    assert time.monotonic() - begun < 4
+    assert "was closed meanwhile" in str(errors[0])
+
+
+def test_a_scheme_that_nobody_serves_is_refused_at_once() -> None:
+    palermo.connect("redis://localhost/")
+
+    with pytest.raises(UrlInvalid, match="no broker serves redis://"):
+        work.enqueue()
+
+
+# -- there, and then not
+
+
+def test_a_wrong_password_is_refused_at_once(rabbitmq_url: str) -> None:
+    ((host, port), *_) = parse_url(rabbitmq_url).hosts
+    palermo.connect(f"amqp://guest:secret@{host}:{port}/", publish_timeout=30)
+    begun = time.monotonic()
+
+    with pytest.raises(BrokerRefused) as raised:
+        work.enqueue()
+
+    assert time.monotonic() - begun < 10
+    assert "secret" not in str(raised.value)
+
+
+def test_a_session_that_was_cut_is_reopened_and_the_job_published(
+    through: Client, relay: Relay, rabbitmq_url: str
+) -> None:
+    work.enqueue(1)
+
+    for number in range(5):
+        relay.hang_up()
+        work.enqueue(number)
+    relay.hang_up()
+    work.enqueue_many([(number,) for number in range(10)])
+
+    assert stored(through, relay, rabbitmq_url) >= 16
+    assert relay.accepted >= 7
+
+
+def test_a_broker_that_comes_back_in_time_gets_the_job(through: Client, relay: Relay, rabbitmq_url: str) -> None:
+    work.enqueue(1)
+    relay.refuse()
+    relay.hang_up()
+    timer = threading.Timer(TIMEOUT / 3, relay.listen)
+    timer.start()
+
+    work.enqueue(2)
+
+    timer.join()
+    assert stored(through, relay, rabbitmq_url) >= 2
+
+
+def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
+    through: Client, relay: Relay, rabbitmq_url: str
+) -> None:
+    work.enqueue(1)
+    relay.go_silent()
+    begun = time.monotonic()
+
+    work.enqueue(2)
+
+    assert time.monotonic() - begun < TIMEOUT + SLACK
+    assert stored(through, relay, rabbitmq_url) == 2
+
+
+def test_a_line_that_goes_on_swallowing_is_given_up_in_time_and_used_again_when_it_heals(
+    through: Client, relay: Relay, rabbitmq_url: str
+) -> None:
+    work.enqueue(1)
+    relay.go_silent(new_too=True)
+
+    unavailable(work.enqueue, f"127.0.0.1:{relay.port}", "did not answer within 3 s")
+    unavailable(lambda: work.enqueue_many([(1,)] * 10), f"127.0.0.1:{relay.port}")
+    relay.listen()
+    work.enqueue(3)
+
+    assert stored(through, relay, rabbitmq_url) == 2
+
+
+def test_a_question_on_a_session_that_was_cut_is_asked_again_where_that_is_safe(through: Client, relay: Relay) -> None:
+    through.run(lambda broker: broker.queues())
+    relay.hang_up()
+
+    assert through.run(lambda broker: broker.workers(), again=True) == []
+
+
+def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
+    through: Client, relay: Relay, rabbitmq_url: str
+) -> None:
+    confirmed: list[str] = []
+    stop = threading.Event()
+
+    def enqueue() -> None:
+        while not stop.is_set():
+            try:
+                confirmed.append(work.enqueue().id)
+            except BrokerUnavailable:
+                continue
+
+    threads = [threading.Thread(target=enqueue) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        stop.wait(0.15)
+        relay.hang_up()
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    with Client(replace(through.settings, url=rabbitmq_url, publish_timeout=10.0)) as direct:
+        page = direct.run(lambda broker: broker.browse("jobs", limit=100_000))
+    assert confirmed
+    assert set(confirmed) <= {message.id for message in page.messages}

@@ -1,0 +1,52 @@
+"""The nodes that other tests rely on."""
+
+import pika
+import pytest
+
+from tests import rabbitmq_found
+from tests.debian import NotInstalled
+from tests.rabbitmq_node import Node, url_of
+
+
+def store(node: Node, body: bytes) -> None:
+    with pika.BlockingConnection(pika.URLParameters(url_of(node))) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("kept", durable=True)
+        channel.basic_publish("", "kept", body, pika.BasicProperties(delivery_mode=2))
+
+
+def stored(node: Node) -> list[bytes]:
+    with pika.BlockingConnection(pika.URLParameters(url_of(node))) as connection:
+        channel = connection.channel()
+        channel.queue_declare("kept", durable=True)
+        bodies = []
+        while (body := channel.basic_get("kept")[2]) is not None:
+            bodies.append(body)
+        return bodies
+
+
+def test_a_private_node_is_another_than_the_shared_one_and_keeps_its_data_when_killed(
+    private_node: Node, rabbitmq_url: str
+) -> None:
+    private_node.ctl("add_vhost", "mine")
+    store(private_node, b"kept")
+
+    private_node.kill9()
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        stored(private_node)
+    private_node.start()
+
+    assert stored(private_node) == [b"kept"]
+    assert "mine" in private_node.ctl("list_vhosts").split()
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(pika.URLParameters(rabbitmq_url.rpartition("/")[0] + "/mine"))
+
+
+def test_without_any_broker_the_tests_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setattr(rabbitmq_found, "find_server", lambda: None)
+    monkeypatch.setattr(rabbitmq_found, "can_install", lambda: False)
+
+    with pytest.raises(NotInstalled, match=r"(?s)apt-get install rabbitmq-server.*brew install.*PALERMO_TEST_URL"):
+        rabbitmq_found.find.__wrapped__()
