@@ -1,4 +1,8 @@
-"""The arguments for people: one line of at most 100 characters."""
+"""The arguments for people: one line of at most 100 characters.
+
+Made at every enqueue, so it looks at no more of a value than can be shown: what a part leaves of
+the room is all that the next part gets.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,46 +10,35 @@ PREVIEW = 100
 
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """The arguments as they would be written in a call, cut at 100 characters with "..." behind.
-
-    Cheap for large values: no more of any of them is formatted than can be shown.
-    """
-    parts: list[str] = []
-    room = PREVIEW
-    for name, value in [*(("", value) for value in args), *kwargs.items()]:
-        if room < 0:
-            break
-        text = f"{name}={brief(value)}" if name else brief(value)
-        parts.append(text)
-        room -= len(text) + 2
-    text = ", ".join(parts)
+    """The arguments as they would be written in a call, cut at 100 characters with "..." behind."""
+    named = [("", value) for value in args]
+    named += [(f"{name}=", value) for name, value in kwargs.items()]
+    text = _joined(named, PREVIEW)
     return text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
 
 
-def brief(value: object) -> str:
-    """``repr(value)``, but never much longer than a preview."""
-    match value:
-        case str() | bytes() | bytearray():
-            return repr(value[: PREVIEW + 1])
-        case list() | tuple() | set() | frozenset() | dict() if len(value) > PREVIEW:
-            return f"<{type(value).__name__} of {len(value)}>"
-        case list():
-            return "[" + _joined(brief(item) for item in value) + "]"
-        case dict():
-            return "{" + _joined(f"{brief(key)}: {brief(item)}" for key, item in value.items()) + "}"
-        case _:
-            try:
-                return repr(value)[: PREVIEW + 1]
-            except Exception:  # a user's __repr__ may raise anything; a preview must not stop an enqueue
-                return f"<{type(value).__name__}>"
+def brief(value: object, room: int = PREVIEW) -> str:
+    """``repr(value)``, but not much longer than the room there is for it, in characters."""
+    if isinstance(value, str | bytes | bytearray):
+        return repr(value[: PREVIEW + 1])
+    if isinstance(value, dict | list | tuple | set | frozenset) and len(value) > PREVIEW:
+        return f"<{type(value).__name__} of {len(value)}>"
+    if isinstance(value, dict):
+        return "{" + _joined(((f"{brief(key, room)}: ", item) for key, item in value.items()), room) + "}"
+    if isinstance(value, list):
+        return "[" + _joined((("", item) for item in value), room) + "]"
+    try:
+        return repr(value)[: PREVIEW + 1]
+    except Exception:  # a user's __repr__ may raise anything; a preview must not stop an enqueue
+        return f"<{type(value).__name__}>"
 
 
-def _joined(parts: Iterable[str]) -> str:
-    shown: list[str] = []
-    room = PREVIEW
-    for part in parts:
-        shown.append(part)
-        room -= len(part) + 2
+def _joined(named: Iterable[tuple[str, object]], room: int) -> str:
+    parts: list[str] = []
+    for name, value in named:
+        text = name + brief(value, room)
+        parts.append(text)
+        room -= len(text) + 2
         if room < 0:
             break
-    return ", ".join(shown)
+    return ", ".join(parts)

@@ -72,11 +72,15 @@ class RabbitmqBroker:
             count += 1
             flying += len(message.body)
             while len(window) >= _WINDOW or flying > _WINDOW_BYTES:
-                flying -= await self._confirmed(*window.popleft())
+                future, oldest = window.popleft()
+                flying -= len(oldest.body)
+                if not _is_stored(future):
+                    await self._confirmed(future, oldest)
             if not self._link.raw.writable.is_set():
                 await self._link.raw.writable.wait()
-        while window:
-            await self._confirmed(*window.popleft())
+        for future, oldest in window:
+            if not _is_stored(future):
+                await self._confirmed(future, oldest)
         return count
 
     async def consume(
@@ -209,22 +213,42 @@ class RabbitmqBroker:
 
     async def _publish(self, message: Message, queue: str) -> None:
         try:
-            async with asyncio.timeout(self._session.timeout):
-                if not self._declarer.has(queue):
-                    await self._declarer.ensure(queue)
-                publisher = self._publisher
-                if publisher is None or not publisher.is_open:
-                    publisher = await self._open_publisher()
-                try:
-                    await self._send(publisher, message, queue)
-                except Unroutable:
+            await self._store(message, queue)
+        except Unroutable:
+            try:
+                async with asyncio.timeout(self._session.timeout):
                     await self._publish_again(message, queue)
-        except TimeoutError:
-            why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
-            raise BrokerUnavailable(
-                f"RabbitMQ at {self._link.where} did not confirm job {message.id} within"
-                f" {self._session.timeout:g} s: {why}."
-            ) from None
+            except TimeoutError:
+                raise self._late(message) from None
+
+    async def _store(self, message: Message, queue: str) -> None:
+        publisher = self._publisher
+        if publisher is None or not publisher.is_open or not self._declarer.has(queue):
+            try:
+                async with asyncio.timeout(self._session.timeout):
+                    await self._declarer.ensure(queue)
+                    publisher = await self._open_publisher()
+            except TimeoutError:
+                raise self._late(message) from None
+        future = self._send(publisher, message, queue)
+        self._link.raw.flush()
+        # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
+        alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message)
+        try:
+            await future
+        finally:
+            alarm.cancel()
+
+    def _overdue(self, future: "asyncio.Future[None]", message: Message) -> None:
+        if not future.done():
+            future.set_exception(self._late(message))
+
+    def _late(self, message: Message) -> BrokerUnavailable:
+        why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
+        return BrokerUnavailable(
+            f"RabbitMQ at {self._link.where} did not confirm job {message.id} within"
+            f" {self._session.timeout:g} s: {why}."
+        )
 
     def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
         return publisher.send(self._exchange, queue, to_properties(message), message.body)
@@ -235,13 +259,12 @@ class RabbitmqBroker:
         await self._declarer.ensure(queue)
         await self._send(await self._open_publisher(), message, queue)
 
-    async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> int:
-        """Wait for one confirm of many; returns the size of the body that is no longer in flight."""
+    async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> None:
+        """Wait for one confirm of many."""
         try:
             await future
         except Unroutable:
             await self._publish_again(message, message.queue)
-        return len(message.body)
 
     async def _open_publisher(self) -> Publisher:
         async with self._opening:
@@ -274,3 +297,8 @@ class RabbitmqBroker:
 
     def _missing(self, queue: str) -> NotFound:
         return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")
+
+
+def _is_stored(future: "asyncio.Future[None]") -> bool:
+    """Whether a publish is confirmed already: then awaiting it would only cost."""
+    return future.done() and not future.cancelled() and future.exception() is None

@@ -48,6 +48,8 @@ class RabbitmqConsumer:
             case Ack():
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
+                # The next job comes only after it.
+                channel.link.raw.flush()
             case Release():
                 self._check(delivery)
                 channel.raw.basic_nack(tag, requeue=True)

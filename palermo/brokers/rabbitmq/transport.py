@@ -60,7 +60,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         raise AssertionError("the transport is connected by connect(), never by pika's workflow")
 
     def _adapter_disconnect_stream(self) -> None:
-        self._flush()
+        self.flush()
         if self._transport is None:
             return
         # close() sends what is still buffered, CloseOk and acks among it, but may wait for ever on
@@ -72,10 +72,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def _adapter_emit_data(self, data: bytes) -> None:
         if not self._output:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._output.append(data)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write now what was sent in this turn of the loop; for who waits for the answer, a turn earlier."""
         if self._output and self._transport is not None:
             data = b"".join(self._output)
             self._output.clear()
