@@ -3,10 +3,11 @@
 #   make demo     Palermo in one terminal, with nothing else installed
 #   make test     the whole test suite; finds or installs a RabbitMQ by itself
 #   make lint     ruff and mypy --strict
+#   make bench    the ratios to a bare client, on a broker of their own
 #   make pins     new versions into requirements/constraints.txt
 #   make clean    removes .venv
 #
-# PYTHON=python3.12 chooses another Python than the newest one found, ARGS="-k name" goes to pytest or the demo.
+# PYTHON=python3.12 chooses another Python than the newest one found, ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +17,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint pins clean
+.PHONY: demo test lint bench pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -29,6 +30,11 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)
+	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
+	$(BIN)/python -m benchmarks.drain $(ARGS)
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"

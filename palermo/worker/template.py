@@ -27,6 +27,7 @@ from palermo import client, hooks, jobs
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
+from palermo.serialization import Serializers
 from palermo.worker import signals, slot
 from palermo.worker.executor import Executor
 from palermo.worker.options import WorkerOptions
@@ -56,7 +57,7 @@ class Template:
         self._frames = Frames()
         self._ends: deque[int] = deque()
         self._context: hooks.WorkerContext | None = None
-        self._serializers = options.settings.serializers()
+        self._serializers: Serializers
 
     def run(self) -> NoReturn:
         """Do everything, and leave."""
@@ -84,6 +85,8 @@ class Template:
             sys.path.insert(0, os.getcwd())
         for module in self._options.modules:
             import_module(module)
+        # With what the modules have plugged in or taken out.
+        self._serializers = client.default_client().serializers
         self._serializers.check(self._options.accept)
         queues = jobs.registry.queues(settings.default_queue)
         selection = self._options.queues or (QueueSelection(queues) if queues else None)

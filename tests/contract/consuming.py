@@ -259,3 +259,14 @@ class ConsumingContract:
         consumer = await consume(broker)
 
         assert [await take_and_ack(consumer) for _ in range(2)] == [sent, sent]
+
+    @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
+    async def test_a_receive_that_waits_ends_when_its_consumer_is_closed(self, broker: Broker, queues: str) -> None:
+        consumer = await consume(broker, queues, slots=2)
+        waiting = [asyncio.ensure_future(take(consumer, slot)) for slot in (1, 2)]
+        await asyncio.sleep(0.1)
+
+        await consumer.close()
+
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, BrokerUnavailable)

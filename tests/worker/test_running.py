@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from palermo.core.message import Message
 from tests.helpers import eventually
 from tests.worker.site import Site, cpu_seconds, title
 
@@ -235,3 +236,13 @@ def test_failed_jobs_above_the_limit_are_dropped_at_the_start(site: Site) -> Non
 
     eventually(lambda: list(site.errors()) == ids[3:])
     assert worker.alive
+
+
+def test_a_serializer_that_a_module_plugs_in_is_known_to_its_worker(site: Site) -> None:
+    body = f"{site.notes_path}|by my own serializer"[::-1].encode()
+    message = Message(id="7c9e", queue="jobs", job="plugged.notes", body=body, content_type="text/x-reversed")
+    site.client.run(lambda broker: broker.publish(message))
+
+    site.burst(modules=("plugged",))
+
+    assert site.notes() == ["by my own serializer"]

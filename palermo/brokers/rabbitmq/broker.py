@@ -6,6 +6,7 @@ a program that only enqueues has one connection.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,12 +21,13 @@ from palermo.brokers.rabbitmq.presence import Presence, ask_workers
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Follower, Registry
-from palermo.brokers.rabbitmq.translate import NOT_FOUND
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, amqp_queue
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
 
 #: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
 _WINDOW = 1_000
@@ -50,7 +52,7 @@ class RabbitmqBroker:
         self._consuming: Link | None = None
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
-        self._registry = Registry(self._exchange, self._open_publisher)
+        self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
         self._closed = False
         self._adopting: asyncio.Task[None] | None = None
         self._found: set[str] = set()
@@ -149,7 +151,7 @@ class RabbitmqBroker:
         try:
             frame = await channel.call(channel.raw.queue_purge, amqp_queue(self._exchange, queue))
         except PalermoError as error:
-            raise self._missing(queue) if channel.code == NOT_FOUND else error from error
+            raise self._missing(queue) if channel.missing else error from error
         await channel.close()
         return int(frame.method.message_count)
 
@@ -189,12 +191,23 @@ class RabbitmqBroker:
         await self._link.close()
 
     def describe(self) -> str:
-        return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}"
+        alarm = ", which blocks publishers: its memory or disk alarm is raised" if self._link.blocked else ""
+        return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}{alarm}"
 
     # -- names ----------------------------------------------------------------------------------
 
     def _declarer_on(self, link: Link) -> Declarer:
-        return Declarer(link, self._exchange, register=self._registry.add, adopt=self._adopt)
+        return Declarer(link, self._exchange, register=self._register, adopt=self._adopt)
+
+    async def _register(self, queue: str) -> None:
+        try:
+            await self._registry.add(queue)
+        except BrokerUnavailable as error:
+            if self._link.error is not None:
+                raise
+            # A stream that is down must not keep a job from being stored: its queue is named later.
+            log.warning("cannot register a queue now queue=%s error=%r", queue, str(error))
+            self._adopt(queue)
 
     def _adopt(self, queue: str) -> None:
         """See to it, without keeping anyone waiting, that a queue found on the broker is in the registry."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.translate import NOT_FOUND, PRECONDITION_FAILED
+from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerRefused, PalermoError
 
@@ -74,7 +74,7 @@ class Declarer:
         try:
             frame = await channel.call(channel.raw.queue_declare, amqp_queue(self._exchange, queue), passive=True)
         except PalermoError:
-            if channel.code == NOT_FOUND:
+            if channel.missing:
                 return None
             raise
         return int(frame.method.message_count), int(frame.method.consumer_count)

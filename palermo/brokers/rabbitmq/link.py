@@ -15,7 +15,7 @@ from palermo.broker import Session
 from palermo.brokers.rabbitmq.translate import reply_code, translate
 from palermo.brokers.rabbitmq.transport import AsyncioConnection, connect
 from palermo.core.address import Address
-from palermo.errors import BrokerUnavailable, PalermoError, UrlInvalid
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError, UrlInvalid
 
 #: Seconds that one call on an open channel may take before the session counts as lost. Purging or
 #: deleting a queue of millions is the slowest there is.
@@ -58,6 +58,11 @@ class Channel:
     @property
     def is_open(self) -> bool:
         return bool(self.raw.is_open)
+
+    @property
+    def missing(self) -> bool:
+        """Whether it ended because what it asked about does not exist."""
+        return isinstance(self.error, NotFound)
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call this once when the channel ends, for whatever reason."""

@@ -18,11 +18,10 @@ from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.bell import Bell
 from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
-from palermo.brokers.rabbitmq.translate import NOT_FOUND
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import amqp_queue
-from palermo.errors import PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -55,6 +54,7 @@ class PollSource:
         self._pause = _FIRST_PAUSE
         self._bell = Bell(link, exchange, tag=tag(1), on_message=self._on_rung, on_deleted=self._on_deleted)
         self._attending: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def queues(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class PollSource:
             self._bell.ring()
 
     async def receive(self, slot: int) -> Delivery:
-        while True:
+        while not self._closed:
             delivery = await self._look(slot)
             if delivery is None:
                 delivery = await self._wait(slot)
@@ -80,6 +80,7 @@ class PollSource:
                 self._pause = _FIRST_PAUSE
                 self._wake_one()
                 return delivery
+        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
 
     async def rest(self, slot: int) -> None:
         """Nothing to do: a slot that does not ask holds nothing."""
@@ -88,6 +89,7 @@ class PollSource:
         self._bell.settled(delivery.token[0])
 
     async def close(self) -> None:
+        self._closed = True
         if self._attending is not None:
             self._attending.cancel()
             await asyncio.wait({self._attending})
@@ -101,7 +103,7 @@ class PollSource:
             try:
                 got = await channel.get(amqp_queue(self._exchange, queue))
             except PalermoError:
-                if channel.code != NOT_FOUND:
+                if not channel.missing:
                     raise
                 await self._declare_again(queue)
                 continue
@@ -135,6 +137,7 @@ class PollSource:
 
     async def _attend(self) -> None:
         """Wait on behalf of all idle slots, by the bell or, where that would harm, by the clock."""
+        error: PalermoError = BrokerUnavailable("this worker's claim on jobs has been given up.")
         try:
             while self._waiting:
                 if all(kind == CLASSIC for kind in self._queues.values()):
@@ -143,14 +146,14 @@ class PollSource:
                     await asyncio.sleep(self._pause)
                     self._pause = min(2 * self._pause, _LAST_PAUSE)
                     self._wake_one()
-        except PalermoError as error:
-            self._tell_all(error)
-
-    def _tell_all(self, error: PalermoError) -> None:
-        while self._waiting:
-            _, future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(error)
+        except PalermoError as raised:
+            error = raised
+        finally:
+            # However it ended, nobody is left waiting for a bell that will not ring.
+            while self._waiting:
+                _, future = self._waiting.popleft()
+                if not future.done():
+                    future.set_exception(error)
 
     def _on_rung(self, queue: str, channel: Channel, got: Got) -> bool:
         """Hand the delivery to an idle slot; False if there is none."""

@@ -16,7 +16,6 @@ from pika import spec
 from palermo.broker import WorkerInfo
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.translate import NOT_FOUND
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
 
@@ -82,7 +81,7 @@ async def ask_workers(link: Link, exchange: str) -> list[WorkerInfo]:
         try:
             presence = await channel.call(channel.raw.queue_declare, internal(exchange, "presence"), passive=True)
         except PalermoError:
-            if channel.code == NOT_FOUND:
+            if channel.missing:
                 return []
             raise
         alive = int(presence.method.consumer_count)

@@ -9,7 +9,7 @@ from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.topology import amqp_queue
-from palermo.errors import PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 
 Token = tuple[Channel, int]
 
@@ -24,10 +24,11 @@ class Slot:
         self._tag = ""
         self._arrived: Delivery | None = None
         self._asked: asyncio.Future[None] | None = None
+        self._closed = False
         self._lock = asyncio.Lock()
 
     async def receive(self) -> Delivery:
-        while True:
+        while not self._closed:
             if self._arrived is not None:
                 delivery, self._arrived = self._arrived, None
                 return delivery
@@ -41,6 +42,13 @@ class Slot:
                 raise
             finally:
                 self._asked = None
+        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    async def close(self) -> None:
+        """Rest for good, and tell who waits."""
+        self._closed = True
+        self._wake()
+        await self.rest()
 
     async def rest(self) -> None:
         """Unsubscribe; what has come and was not taken goes back."""
@@ -116,7 +124,7 @@ class PushSource:
 
     async def close(self) -> None:
         for slot in self._slots:
-            await quietly(slot.rest())
+            await quietly(slot.close())
 
 
 async def quietly(closing: Awaitable[None]) -> None:

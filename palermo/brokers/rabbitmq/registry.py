@@ -18,12 +18,14 @@ from pika import spec
 
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.translate import NOT_FOUND
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.core.topology import internal
-from palermo.errors import PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 
 _CREDIT = 1_000
+
+#: Seconds between two attempts to read a stream that is down.
+_AGAIN = 0.2
 
 #: Seconds without a record after which a stream counts as empty.
 _EMPTY_AFTER = 2.0
@@ -32,7 +34,9 @@ _EMPTY_AFTER = 2.0
 class Registry:
     """The registry of one exchange, as one session sees it."""
 
-    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]]) -> None:
+    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
+        """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first."""
+        self._patience = patience
         self._stream = internal(exchange, "registry")
         self._publisher = publisher
         self._made = False
@@ -46,7 +50,7 @@ class Registry:
         await self._write({"gone": queue})
 
     async def names(self, link: Link) -> set[str]:
-        """All names there are now."""
+        """All names there are now. Raises BrokerUnavailable if the stream is down and stays so."""
         follower = await self.follow(link, lambda names: None)
         if follower is None:
             return set()
@@ -54,7 +58,26 @@ class Registry:
         return follower.names
 
     async def follow(self, link: Link, changed: Callable[[set[str]], None]) -> "Follower | None":
-        """A reader that has caught up and goes on; calls `changed` at every later change. None without a stream."""
+        """A reader that has caught up and goes on; calls `changed` at every later change. None without a stream.
+
+        Raises BrokerUnavailable if the stream is down and stays so.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        while True:
+            try:
+                return await self._follow(link, changed)
+            except BrokerUnavailable as error:
+                if link.error is not None:
+                    raise
+                if loop.time() > deadline:
+                    raise BrokerUnavailable(
+                        f"the names of the queues cannot be read: {error} If the stream stays down, delete it"
+                        f" (rabbitmqctl delete_queue '{self._stream}'): it is made anew, with the queues then in use."
+                    ) from error
+            await asyncio.sleep(_AGAIN)
+
+    async def _follow(self, link: Link, changed: Callable[[set[str]], None]) -> "Follower | None":
         end = await _last_offset(link, self._stream)
         if end is None:
             return None
@@ -71,7 +94,7 @@ class Registry:
         try:
             await channel.call(channel.raw.queue_declare, self._stream, passive=True)
         except PalermoError:
-            if channel.code != NOT_FOUND:
+            if not channel.missing:
                 raise
             channel = await publisher.channel.link.channel()
             arguments = {"x-queue-type": "stream"}
@@ -149,7 +172,7 @@ async def _last_offset(link: Link, stream: str) -> int | None:
         await channel.call(channel.raw.queue_declare, stream, passive=True)
         return max(seen)
     except PalermoError:
-        if channel.code == NOT_FOUND:
+        if channel.missing:
             return None
         raise
     finally:

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from palermo.broker import Keep, Move, Page, Remove, Stop, Swept
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
-from palermo.brokers.rabbitmq.translate import NOT_FOUND
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
@@ -43,7 +42,7 @@ class Reader:
         try:
             frame = await channel.call(channel.raw.queue_declare, self._name, passive=True)
         except PalermoError as error:
-            if channel.code == NOT_FOUND:
+            if channel.missing:
                 raise NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.") from error
             raise
         await channel.close()

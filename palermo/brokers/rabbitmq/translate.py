@@ -13,6 +13,9 @@ RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 NOT_ALLOWED = 530
 
+#: Part of a 404 that means "not now": the queue or stream is there, and has no process yet.
+_DOWN = "down or inaccessible"
+
 
 def reply_code(error: BaseException) -> int:
     """The AMQP reply code that closed a channel or connection; 0 for other errors."""
@@ -50,6 +53,8 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
                 " Palermo needs configure, write and read permission on what its exchange's name begins"
                 " and on its queues: rabbitmqctl set_permissions."
             )
+        case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND and _DOWN in str(error.reply_text):
+            return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
             return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
         case exceptions.ChannelClosedByBroker():
