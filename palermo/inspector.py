@@ -228,20 +228,22 @@ class Inspector:
 
     def dequeue(
         self,
-        job: str | JobDefinition,
+        job: Any,
         args: Sequence[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
         *,
         queue: str | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Take waiting jobs out of their queue: all of this name, or those with exactly these arguments.
+        """Take waiting jobs out of their queue: all of this job, or those with exactly these arguments.
 
+        `job` is a decorated class or function, or a name.
         Without `queue` it is the job's own, or the default queue where its code is not
         imported here. Where it is, its hooks before_dequeue (which may veto) and
         after_dequeue run, with the arguments given. Returns how many were taken.
         """
-        name, definition = (job, registry.find(job)) if isinstance(job, str) else (job.name, job)
+        definition = registry.find(job) if isinstance(job, str) else getattr(job, "definition", job)
+        name = job if definition is None else definition.name
         if definition is not None and not hooks.permitted("before_dequeue", definition, args or (), kwargs or {}):
             return 0
         judge = self._dequeuing(name, args, kwargs, definition)
