@@ -58,6 +58,8 @@ class Settings:
     publish_timeout: float = 5.0
     #: Modules that hold jobs, for workers and commands that name none.
     imports: tuple[str, ...] = ()
+    #: Whether the failed jobs of every queue lie apart, in `failed:<queue>`, instead of all in `failed`.
+    failed_per_queue: bool = False
     #: Seconds after which a failed job is dropped; None ("none" in a file or variable) to keep it.
     failed_max_age: float | None = None
     #: How many failed jobs are kept, the newest; None for all.
@@ -213,6 +215,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "signing_keys": _list,
     "publish_timeout": _seconds,
     "imports": _list,
+    "failed_per_queue": _truth,
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),
 }

@@ -19,9 +19,10 @@ from palermo import hooks
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, check_job_queue, check_queue_name
+from palermo.core.topology import FAILED_QUEUE, check_job_queue, check_queue_name, is_failed
 from palermo.dequeuing import Dequeuing
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import PalermoError
+from palermo.failures import browse_failed, sweep_failed, trim_failed
 from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
@@ -38,9 +39,7 @@ from palermo.verdicts import (
     Taken,
     Which,
     no_failed_jobs,
-    sweep_failed,
 )
-from palermo.worker.trim import decider
 
 if TYPE_CHECKING:
     from palermo.client import Client
@@ -80,7 +79,7 @@ class Inspector:
         """Jobs that wait in a queue, oldest first. Raises NotFound for a queue that does not exist."""
         check_queue_name(queue)
         page = self._browse(queue, offset=offset, limit=limit, newest=newest)
-        state = JobState.FAILED if queue == FAILED_QUEUE else JobState.PENDING
+        state = JobState.FAILED if is_failed(queue) else JobState.PENDING
         return Listing(self._rows(page.messages, state), page.total)
 
     def size(self, queue: str) -> int:
@@ -113,10 +112,7 @@ class Inspector:
             finding = Finding(filter, offset=offset, limit=limit, newest=newest, count=count)
             self._sweep(finding)
             return Listing(self._rows(finding.messages, JobState.FAILED), finding.total)
-        try:
-            page = self._browse(FAILED_QUEUE, offset=offset, limit=limit, newest=newest)
-        except NotFound:
-            return Listing([], 0)
+        page = self._ask(lambda broker: browse_failed(broker, offset=offset, limit=limit, newest=newest), again=True)
         unique: dict[str, Message] = {}
         for message in page.messages:
             unique.setdefault(message.id, message)
@@ -204,15 +200,7 @@ class Inspector:
         if age is None and count is None:
             return 0
         at = time.time() if now is None else now
-
-        async def trim(broker: Broker) -> int:
-            try:
-                surplus = 0 if count is None else (await broker.browse(FAILED_QUEUE, limit=1)).total - count
-                return (await broker.sweep(FAILED_QUEUE, decider(surplus, None if age is None else at - age))).removed
-            except NotFound:
-                return 0
-
-        return self._ask(trim)
+        return self._ask(lambda broker: trim_failed(broker, max_age=age, max_count=count, now=at))
 
     # -- queues
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from palermo.broker import Broker, Keep, Move, Remove, Stop, Swept, Verdict
+from palermo.broker import Keep, Move, Remove, Stop, Verdict
 from palermo.core.failure import fingerprint
 from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, check_id, check_job_queue
+from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.filters import FailedFilter
 from palermo.rows import Row, instant, plain
@@ -234,16 +234,6 @@ class Grouping:
             for key, group in ordered
             if group.sample.failure is not None
         ]
-
-
-async def sweep_failed(
-    broker: Broker, judge: Callable[[Message], Verdict], progress: Callable[[Swept], None] | None = None
-) -> None:
-    """Ask the judge about every failed job; a `failed` that does not exist yet holds none."""
-    try:
-        await broker.sweep(FAILED_QUEUE, judge, progress=progress)
-    except NotFound:
-        return
 
 
 def no_failed_jobs(ids: Sequence[str]) -> NotFound:

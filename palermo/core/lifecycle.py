@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from palermo.core.failure import Failure
 from palermo.core.message import Message, fit
+from palermo.core.topology import FAILED_QUEUE, failed_queue
 
 
 class JobState(StrEnum):
@@ -65,9 +66,11 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Store this copy in `failed`, and once that is confirmed forget the original."""
+    """Store this copy among the failed jobs, and once that is confirmed forget the original."""
 
     message: Message
+    #: Which queue of failed jobs.
+    queue: str = FAILED_QUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +81,18 @@ class Release:
 Settlement = Ack | Fail | Release
 
 
-def settle(message: Message, result: Result, *, worker: str) -> Settlement:
+def settle(message: Message, result: Result, *, worker: str, failed_per_queue: bool = False) -> Settlement:
     """What the broker must do with a delivery whose run gave this result.
 
-    `worker` is the tag of the slot that ran it.
+    `worker` is the tag of the slot that ran it; `failed_per_queue` keeps the failed jobs of
+    every queue apart, in `failed:<queue>`.
     """
     match result:
         case Succeeded():
             return Ack()
         case Raised(failure):
-            return Fail(fail(message, failure, worker=worker))
+            queue = failed_queue(message.queue, per_queue=failed_per_queue)
+            return Fail(fail(message, failure, worker=worker), queue)
         case Interrupted():
             return Release()
 

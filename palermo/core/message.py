@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from palermo.core.failure import Failure, cut
-from palermo.core.topology import DEFAULT_QUEUE, FAILED_QUEUE
+from palermo.core.topology import DEFAULT_QUEUE, is_failed
 from palermo.errors import HeadersTooLarge
 
 #: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these.
@@ -135,7 +135,8 @@ def from_wire(
     fields: dict[str, Any] = {}
     extra: dict[str, HeaderValue] = {}
     failure: dict[str, Any] = {}
-    queue = DEFAULT_QUEUE if taken_from == FAILED_QUEUE else taken_from
+    from_failed = is_failed(taken_from)
+    queue = DEFAULT_QUEUE if from_failed else taken_from
     defects: list[str] = []
     for name, value in headers.items():
         if name in _TEXT:
@@ -154,7 +155,7 @@ def from_wire(
                 continue
         elif name == "queue":
             if isinstance(value, str):
-                queue = value if taken_from == FAILED_QUEUE else queue
+                queue = value if from_failed else queue
                 continue
         elif name in _FAILURE:
             failure[name] = value

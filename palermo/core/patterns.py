@@ -2,14 +2,14 @@
 
 As in Resque: the order given is strict priority; `*` stands for every queue not named
 elsewhere, in alphabetical order; `file_*` is a glob; `!low` takes queues out, and given
-alone means all the others. `failed` is never served.
+alone means all the others. Queues of failed jobs are never served.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from palermo.core.topology import FAILED_QUEUE, check_job_queue
+from palermo.core.topology import check_job_queue, is_failed
 from palermo.errors import QueueNameInvalid
 
 _GLOB = frozenset("*?[")
@@ -36,7 +36,7 @@ class QueueSelection:
         for pattern in patterns:
             name = pattern.removeprefix("!") if isinstance(pattern, str) else pattern
             if not isinstance(name, str) or not _GLOB.intersection(name):
-                if isinstance(pattern, str) and pattern.startswith("!") and name == FAILED_QUEUE:
+                if isinstance(pattern, str) and pattern.startswith("!") and is_failed(name):
                     continue
                 check_job_queue(name)
         return cls(patterns)
@@ -51,7 +51,7 @@ class QueueSelection:
 
         A queue listed by its whole name is served whether known or not.
         """
-        names = sorted(set(known) - {FAILED_QUEUE})
+        names = sorted(name for name in set(known) if not is_failed(name))
         refused = [pattern[1:] for pattern in self.patterns if pattern.startswith("!")]
         wanted = [pattern for pattern in self.patterns if not pattern.startswith("!")] or ["*"]
         literal = {pattern for pattern in wanted if not _GLOB.intersection(pattern)}

@@ -9,6 +9,9 @@ DEFAULT_EXCHANGE = "palermo"
 DEFAULT_QUEUE = "jobs"
 FAILED_QUEUE = "failed"
 
+#: Before a queue's name: its own failed jobs, where the setting failed_per_queue keeps them apart.
+FAILED_PREFIX = "failed:"
+
 #: AMQP 0-9-1 short strings hold 255 bytes; half is left for the exchange's prefix and our own suffixes.
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255
@@ -40,12 +43,22 @@ def check_queue_name(name: object) -> str:
     return name
 
 
+def is_failed(queue: str) -> bool:
+    """Whether a queue holds failed jobs: `failed`, or one of `failed:<queue>`."""
+    return queue == FAILED_QUEUE or queue.startswith(FAILED_PREFIX)
+
+
+def failed_queue(queue: str, *, per_queue: bool) -> str:
+    """Where the failed jobs of a queue go."""
+    return f"{FAILED_PREFIX}{queue}" if per_queue else FAILED_QUEUE
+
+
 def check_job_queue(name: object) -> str:
-    """The name, if jobs may be enqueued to it and workers may serve it; `failed` is neither."""
+    """The name, if jobs may be enqueued to it and workers may serve it; those of failed jobs are neither."""
     checked = check_queue_name(name)
-    if checked == FAILED_QUEUE:
+    if is_failed(checked):
         raise QueueNameInvalid(
-            f"queue {FAILED_QUEUE!r} holds failed jobs; no job is enqueued to it and no worker serves it."
+            f"queue {checked!r} holds failed jobs; no job is enqueued to it and no worker serves it."
             " Use `palermo failed requeue` to run its jobs again."
         )
     return checked

@@ -26,6 +26,8 @@ class Floor(Protocol):
     link: Link
     #: Whether to take jobs: not while paused, nor once stopping.
     taking: bool
+    #: Where failed jobs go: apart for every queue, or all in one.
+    failed_per_queue: bool
     #: Set once the worker stops.
     stopping: asyncio.Event
 
@@ -110,7 +112,7 @@ class Lane:
 
     async def _settle(self, live: Live, delivery: Delivery, result: Result) -> None:
         message = delivery.message
-        settlement = settle(message, result, worker=self.tag)
+        settlement = settle(message, result, worker=self.tag, failed_per_queue=self._floor.failed_per_queue)
         try:
             await live.consumer.settle(delivery, settlement)
             self._refusals = 0

@@ -71,6 +71,7 @@ class Worker:
             self._watch = EmptyWatch(idle=self._idle, pending=self._pending, on_empty=self._emptied)
         self.runner = runner
         self.taking = True
+        self.failed_per_queue = options.settings.failed_per_queue
         self.stopping = asyncio.Event()
         self.link = Link(
             options.settings.session("worker"),

@@ -134,3 +134,22 @@ def test_R8_failed_is_kept_within_the_age_and_number_that_the_settings_say(place
 
     assert list(place.failed()) == ids[3:]
     assert place.inspector.trim_failed(max_age=3_600) == 0
+
+
+def test_R8_every_queue_may_have_failed_jobs_of_its_own_and_commands_see_all_of_them(place: Place) -> None:
+    together = place.enqueue("fail", "together")
+    place.burst("-q", "*")
+    mail, jobs = place.enqueue("Send", "nobody", queue="mail"), place.enqueue("fail", "x")
+
+    place.burst("-q", "*", PALERMO_FAILED_PER_QUEUE="true")
+
+    assert {row["name"]: row["pending"] for row in place.inspector.queues()} == {
+        "failed": 1, "failed:jobs": 1, "failed:mail": 1, "jobs": 0, "mail": 0,
+    }  # fmt: skip
+    assert set(place.failed()) == {together, mail, jobs}
+    assert [row["id"] for row in place.inspector.failed(offset=1, limit=1)] == [jobs]
+    assert place.failed()[mail]["queue"] == "mail"
+    place.palermo("failed", "requeue", mail)
+    assert [row["id"] for row in place.inspector.jobs("mail")] == [mail]
+    place.palermo("failed", "discard", "--all", "--yes")
+    assert place.failed() == {}

@@ -43,6 +43,16 @@ def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
     assert settlement == Fail(replace(MESSAGE, failure=FAILURE, worker="pid:1@h/worker-1", retries=0))
 
 
+def test_failed_jobs_lie_in_one_queue_or_apart_for_every_queue() -> None:
+    one = settle(MESSAGE, Raised(FAILURE), worker="w")
+    apart = settle(MESSAGE, Raised(FAILURE), worker="w", failed_per_queue=True)
+
+    assert isinstance(one, Fail)
+    assert isinstance(apart, Fail)
+    assert (one.queue, apart.queue) == ("failed", "failed:mail")
+    assert one.message == apart.message
+
+
 @pytest.mark.parametrize(("before", "failed", "requeued"), [(None, 0, 1), (0, 0, 1), (1, 1, 2), (7, 7, 8)])
 def test_a_failed_job_keeps_its_retry_count_and_a_requeue_adds_one(
     before: int | None, failed: int, requeued: int

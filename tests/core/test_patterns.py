@@ -5,7 +5,7 @@ import pytest
 from palermo.core.patterns import QueueSelection
 from palermo.errors import QueueNameInvalid
 
-KNOWN = ["low", "file_b", "high", "failed", "file_a", "critical"]
+KNOWN = ["low", "file_b", "high", "failed", "failed:low", "file_a", "critical"]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,9 @@ def test_a_queue_list_means_these_queues_in_this_order(written: str, served: lis
     assert list(QueueSelection.parse(written).select(KNOWN)) == served
 
 
-@pytest.mark.parametrize("written", ["", ",", "high,", "failed", "high,failed", "amq.x", "~x", "x" * 128, "a\udc80"])
+@pytest.mark.parametrize(
+    "written", ["", ",", "high,", "failed", "high,failed", "failed:low", "amq.x", "~x", "x" * 128, "a\udc80"]
+)
 def test_a_queue_list_with_a_name_nobody_serves_is_refused(written: str) -> None:
     with pytest.raises(QueueNameInvalid):
         QueueSelection.parse(written)

@@ -10,7 +10,6 @@ from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Follower
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import DeliveryLost
 
 
@@ -53,9 +52,9 @@ class RabbitmqConsumer:
             case Release():
                 self._check(delivery)
                 channel.raw.basic_nack(tag, requeue=True)
-            case Fail(message):
+            case Fail(message, queue):
                 # Publish before ack. Dying in between runs the job twice; the other order loses it.
-                await self._publish(message, FAILED_QUEUE)
+                await self._publish(message, queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
         self._forget(delivery)

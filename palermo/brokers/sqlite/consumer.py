@@ -17,7 +17,6 @@ from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, 
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
 T = TypeVar("T")
@@ -109,12 +108,12 @@ class SqliteConsumer:
                 self._done.append(claim)
                 self._loop.call_soon(self._flush_soon)
                 found = True
-            case Fail(message):
+            case Fail(message, queue):
                 row = to_row(message)
 
                 def fail(db: sqlite3.Connection) -> bool:
                     if found := self._delete(db, claim):
-                        insert(db, self._exchange, FAILED_QUEUE, row)
+                        insert(db, self._exchange, queue, row)
                     return found
 
                 found = await self._write(fail)

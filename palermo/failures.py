@@ -1,0 +1,93 @@
+"""All failed jobs of a broker, whether they lie in one queue or, with failed_per_queue, in one for each queue."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from palermo.broker import Broker, Keep, Page, Remove, Stop, Swept, Verdict
+from palermo.core.message import Message
+from palermo.core.topology import is_failed
+from palermo.errors import NotFound
+
+
+async def failed_queues(broker: Broker) -> dict[str, int]:
+    """The queues that hold failed jobs, by name, with how many each holds."""
+    return {queue.name: queue.pending for queue in await broker.queues() if is_failed(queue.name)}
+
+
+async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool) -> Page:
+    """A page of all failed jobs: queue after queue, each in its order."""
+    queues = await failed_queues(broker)
+    messages: list[Message] = []
+    before = 0
+    for queue in reversed(queues) if newest else queues:
+        start = max(0, offset - before)
+        wanted = limit - len(messages)
+        if wanted > 0 and start < queues[queue]:
+            page = await broker.browse(queue, offset=start, limit=wanted, newest=newest)
+            messages += page.messages
+        before += queues[queue]
+    return Page(messages=tuple(messages), total=before)
+
+
+async def sweep_failed(
+    broker: Broker, judge: Callable[[Message], Verdict], progress: Callable[[Swept], None] | None = None
+) -> Swept:
+    """Ask the judge about every failed job; progress is of all queues together."""
+    queues = await failed_queues(broker)
+    done = Swept(total=sum(queues.values()))
+    for queue in queues:
+        before = done
+
+        def tell(swept: Swept, before: Swept = before) -> None:
+            if progress is not None:
+                progress(_added(before, swept))
+
+        try:
+            done = _added(before, await broker.sweep(queue, judge, progress=tell))
+        except NotFound:
+            continue  # deleted since it was listed
+    return done
+
+
+async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int | None, now: float) -> int:
+    """Drop what is older than `max_age` seconds and, oldest first, what a queue holds above `max_count`.
+
+    `now` is Unix seconds. Returns how many went.
+    """
+    removed = 0
+    for queue, held in (await failed_queues(broker)).items():
+        surplus = 0 if max_count is None else held - max_count
+        try:
+            swept = await broker.sweep(queue, decider(surplus, None if max_age is None else now - max_age))
+        except NotFound:
+            continue
+        removed += swept.removed
+    return removed
+
+
+def decider(surplus: int, before: float | None) -> Callable[[Message], Verdict]:
+    """What to do with each failed job, oldest first: the first `surplus` go, and those that failed before an instant.
+
+    A job that does not say when it failed, as another program may write it, has no age.
+    """
+    left = surplus
+
+    def decide(message: Message) -> Verdict:
+        nonlocal left
+        failed_at = message.failure.failed_at if message.failure else 0
+        if left > 0 or (before is not None and 0 < failed_at < before):
+            left -= 1
+            return Remove()
+        # The queue is in the order of failing, so nothing behind this one is older.
+        return Stop() if failed_at or before is None else Keep()
+
+    return decide
+
+
+def _added(before: Swept, swept: Swept) -> Swept:
+    return replace(
+        before,
+        seen=before.seen + swept.seen,
+        removed=before.removed + swept.removed,
+        moved=before.moved + swept.moved,
+    )
