@@ -127,6 +127,11 @@ def environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **given}
 
 
+def colours_refused() -> bool:
+    """Whether NO_COLOR asks for text without colours (no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
     found = _DURATION.fullmatch(text.strip())
