@@ -127,6 +127,27 @@ def environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **given}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceManager:
+    """Who started this process and wants to hear from it, as systemd does."""
+
+    #: Its socket: a path, or a name that begins with @.
+    address: str
+    #: Seconds after which it takes a silent process for dead; None where it does not watch.
+    watchdog: float | None = None
+
+
+def service_manager(pid: int | None = None) -> ServiceManager | None:
+    """What NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID say to this process; None if nobody listens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return None
+    microseconds, watched = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    ours = not watched or watched == str(os.getpid() if pid is None else pid)
+    seconds = int(microseconds) / 1_000_000 if ours and microseconds.isdecimal() else 0.0
+    return ServiceManager(address=address, watchdog=seconds or None)
+
+
 def colours_refused() -> bool:
     """Whether NO_COLOR asks for text without colours (no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))
