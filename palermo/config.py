@@ -128,6 +128,27 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a setting that is not a default comes from."""
+
+    setting: str
+    #: A file's path, a variable's name, or "given" for a flag or the program.
+    origin: str
+    #: Its value, without secrets.
+    shown: str
+
+
+def sources(**overrides: Any) -> list[Source]:
+    """The settings that Settings.load(**overrides) would not take from the defaults, each by what decides it."""
+    settings = Settings.load(**overrides)
+    given = (("given", name, value) for name, value in overrides.items() if value is not None)
+    origins = {name: origin for origin, name, _ in (*_from_file(), *_from_environment(), *given)}
+    shown = {name: str(getattr(settings, name)) for name in origins}
+    shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
+    return [Source(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
     """Who started this process and wants to hear from it, as systemd does."""
 
