@@ -1,8 +1,11 @@
 """What the doctor finds on a RabbitMQ: foreign queues and exchanges, missing permissions, alarms, versions."""
 
 import asyncio
+import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -11,10 +14,16 @@ import pytest
 from palermo.broker import Finding, Session, open_broker
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.diagnosis import clock, differing
+from palermo.client import Client
+from palermo.config import Settings
 from palermo.core.address import parse_url
 from palermo.core.message import Message
+from palermo.inspector import Inspector
+from palermo.worker.handle import start_worker
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
+
+_REPOSITORY = Path(__file__).parents[2]
 
 
 def diagnosed(url: str, exchange: str, *, publish: str = "") -> dict[str, Finding]:
@@ -90,6 +99,28 @@ def test_what_a_user_may_not_do_is_a_problem_each_and_nothing_is_left(module_nod
     assert lacking["publish"] == {"publish"}
     assert lacking["nothing"] == set()
     assert "doctor" not in module_node.ctl("list_queues", "name") + module_node.ctl("list_exchanges", "name")
+
+
+def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_worker(
+    module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = (_REPOSITORY / "docs" / "deploying.md").read_text()
+    [command] = re.findall(r"^rabbitmqctl set_permissions mail (.*)$", document, re.MULTILINE)
+    module_node.ctl("add_user", "mail", "secret")
+    module_node.ctl("set_permissions", "mail", *shlex.split(command))
+    url = url_of(module_node, user="mail", password="secret")
+    monkeypatch.chdir(_REPOSITORY / "tests" / "worker" / "programs")
+
+    found = diagnosed(url, "palermo")
+    with Client(Settings(url=url)) as client, (tmp_path / "log").open("wb") as log:
+        client.enqueue("crew.nothing", [], {}, queue="mail")
+        client.enqueue("crew.raises", ["boom"], {}, queue="mail")
+        worker = start_worker(["crew"], queues="mail", burst=True, settings=Settings(url=url), log=log)
+        assert worker.wait(60) == 0, (tmp_path / "log").read_text()
+        failed = Inspector(client).failed()
+
+    assert [finding for finding in found.values() if finding.level == "problem"] == []
+    assert "crew.raises" in [row["job"] for row in failed.rows]
 
 
 def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(module_node: Node) -> None:
