@@ -18,8 +18,7 @@ ENV PATH=/opt/palermo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # The jobs' modules go here: the current directory is importable for a worker.
 WORKDIR /app
 USER palermo
-# Healthy is a worker that the broker knows: its id is pid:<pid>@<host>, and the host of a container is its own.
-HEALTHCHECK --interval=15s --timeout=10s --start-period=30s \
-    CMD palermo workers --json | grep -q "@$(hostname)\""
+# Healthy is a container with a worker that answers through the broker. For one worker of several: check --pidfile.
+HEALTHCHECK --interval=15s --timeout=10s --start-period=30s CMD palermo check --this-host
 ENTRYPOINT ["palermo"]
 CMD ["--help"]

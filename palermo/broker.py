@@ -93,6 +93,31 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that a doctor looked at, and what came of it."""
+
+    #: What was looked at, in a word or three.
+    check: str
+    #: ok; warning, which may be as you want it; or problem, with which jobs are not stored, not run, or lost.
+    level: str
+    text: str
+    #: What to do about it; "" where there is nothing to do.
+    advice: str = ""
+
+    @classmethod
+    def ok(cls, check: str, text: str, advice: str = "") -> "Finding":
+        return cls(check=check, level="ok", text=text, advice=advice)
+
+    @classmethod
+    def warning(cls, check: str, text: str, advice: str) -> "Finding":
+        return cls(check=check, level="warning", text=text, advice=advice)
+
+    @classmethod
+    def problem(cls, check: str, text: str, advice: str) -> "Finding":
+        return cls(check=check, level="problem", text=text, advice=advice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Some messages of a queue, in queue order (oldest first) unless asked for newest first."""
 
@@ -214,6 +239,12 @@ class Broker(Protocol):
 
     async def delete(self, queue: str) -> int:
         """Remove the queue and all in it that waits; returns how many. Raises NotFound."""
+
+    async def diagnose(self) -> list[Finding]:
+        """What may be wrong with this broker for Palermo, tried out where looking does not tell.
+
+        Leaves all as it was: what it makes it removes. What goes wrong is a finding, and nothing is raised.
+        """
 
     async def lost(self) -> BrokerError:
         """Wait until the session is lost, however long that takes; returns why. Never returns after close."""

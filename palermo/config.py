@@ -129,6 +129,53 @@ def environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **given}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a setting that is not a default comes from."""
+
+    setting: str
+    #: A file's path, a variable's name, or "given" for a flag or the program.
+    origin: str
+    #: Its value, without secrets.
+    shown: str
+
+
+def sources(**overrides: Any) -> list[Source]:
+    """The settings that Settings.load(**overrides) would not take from the defaults, each by what decides it."""
+    settings = Settings.load(**overrides)
+    given = (("given", name, value) for name, value in overrides.items() if value is not None)
+    origins = {name: origin for origin, name, _ in (*_from_file(), *_from_environment(), *given)}
+    shown = {name: str(getattr(settings, name)) for name in origins}
+    shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
+    return [Source(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceManager:
+    """Who started this process and wants to hear from it, as systemd does."""
+
+    #: Its socket: a path, or a name that begins with @.
+    address: str
+    #: Seconds after which it takes a silent process for dead; None where it does not watch.
+    watchdog: float | None = None
+
+
+def service_manager(pid: int | None = None) -> ServiceManager | None:
+    """What NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID say to this process; None if nobody listens."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return None
+    microseconds, watched = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    ours = not watched or watched == str(os.getpid() if pid is None else pid)
+    seconds = int(microseconds) / 1_000_000 if ours and microseconds.isdecimal() else 0.0
+    return ServiceManager(address=address, watchdog=seconds or None)
+
+
+def colours_refused() -> bool:
+    """Whether NO_COLOR asks for text without colours (no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
     found = _DURATION.fullmatch(text.strip())

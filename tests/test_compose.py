@@ -172,20 +172,44 @@ def running(command: list[str], **options: Any) -> Iterator[None]:
         process.wait(30)
 
 
-def test_the_image_is_healthy_while_its_worker_runs_and_only_then(tmp_path: Path) -> None:
-    check = last("HEALTHCHECK").partition("CMD ")[2]
-    bin = Path(sys.executable).parent
-    options: dict[str, Any] = {
+def surroundings(folder: Path) -> dict[str, Any]:
+    """What a process of the worker's container has around it, as far as that goes without one."""
+    return {
         "cwd": folder_at(_SERVICES["worker"], last("WORKDIR")),
         "env": os.environ
-        | {"PATH": f"{bin}:{os.environ['PATH']}", "PALERMO_URL": f"sqlite:////{tmp_path}/jobs.db"}
-        | {"PYTHONDONTWRITEBYTECODE": "1"},
+        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        | {"PALERMO_URL": f"sqlite:////{folder}/jobs.db", "PYTHONDONTWRITEBYTECODE": "1"},
     }
+
+
+def test_the_image_is_healthy_while_its_worker_runs_and_only_then(tmp_path: Path) -> None:
+    check = last("HEALTHCHECK").partition("CMD ")[2]
+    command: list[str] = _SERVICES["worker"]["command"]
+    options = surroundings(tmp_path)
 
     def healthy() -> bool:
         return subprocess.run(["sh", "-c", check], capture_output=True, timeout=30, **options).returncode == 0
 
     assert not healthy()
-    with running(["palermo", *_SERVICES["worker"]["command"]], **options):
+    with running(["palermo", *command[: command.index("--pidfile")]], **options):
+        eventually(healthy, within=20)
+    eventually(lambda: not healthy(), within=20)
+
+
+def test_the_service_is_healthy_while_the_worker_with_its_pidfile_answers(tmp_path: Path) -> None:
+    pidfile = _SERVICES["worker"]["command"][-1]
+    command, check = (
+        [str(tmp_path / "pid") if part == pidfile else part for part in parts]
+        for parts in (["palermo", *_SERVICES["worker"]["command"]], _SERVICES["worker"]["healthcheck"]["test"][1:])
+    )
+    options = surroundings(tmp_path)
+
+    def healthy() -> bool:
+        return subprocess.run(check, capture_output=True, timeout=30, **options).returncode == 0
+
+    assert _SERVICES["worker"]["healthcheck"]["test"][0] == "CMD"
+    assert check[-1] == command[-1]
+    assert not healthy()
+    with running(command, **options):
         eventually(healthy, within=20)
     eventually(lambda: not healthy(), within=20)

@@ -8,6 +8,7 @@ from palermo.core.patterns import QueueSelection
 from palermo.errors import MediaTypeUnknown
 
 _LEVELS = ("debug", "info", "warning", "error")
+_FORMATS = ("text", "json")
 
 
 @click.command()
@@ -35,6 +36,13 @@ _LEVELS = ("debug", "info", "warning", "error")
     show_default=True,
     help="On stderr.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(_FORMATS, case_sensitive=False),
+    default="text",
+    show_default=True,
+    help="One line per event: text with key=value, or a JSON object.",
+)
 @broker_options
 @click.pass_obj
 def worker(
@@ -49,6 +57,7 @@ def worker(
     accept_only: tuple[str, ...],
     pidfile: str | None,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
@@ -63,9 +72,8 @@ def worker(
             "name the modules that hold the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
             click.get_current_context(),
         )
-    import logging
-
     from palermo.serialization import Accept
+    from palermo.worker import logs
     from palermo.worker.options import WorkerOptions
     from palermo.worker.run import run_worker
 
@@ -74,7 +82,7 @@ def worker(
         settings.serializers().check(accepted)
     except MediaTypeUnknown as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure(level=log_level, format=log_format)
     options = WorkerOptions(
         settings=settings,
         modules=modules,

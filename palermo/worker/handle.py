@@ -74,6 +74,8 @@ def start_worker(
     shutdown_timeout: float | None = None,
     pidfile: str | None = None,
     log: IO[bytes] | None = None,
+    log_level: str | None = None,
+    log_format: str | None = None,
     settings: Settings | None = None,
     **overrides: Any,
 ) -> WorkerHandle:
@@ -81,8 +83,8 @@ def start_worker(
 
     `settings`, or else those of this process with `url` and `overrides` above them, travel
     in the environment, where no listing of processes shows them. Returns at once; the worker
-    writes its log to the file `log`, or else to this process's stderr. Raises SettingInvalid,
-    QueueNameInvalid.
+    writes its log to the file `log`, or else to this process's stderr; `log_format` is
+    "text" or "json". Raises SettingInvalid, QueueNameInvalid.
     """
     chosen = Settings.load(url=url, **overrides) if settings is None else settings
     command = [sys.executable, "-m", "palermo", "worker", *modules, "-c", str(concurrency)]
@@ -96,6 +98,10 @@ def start_worker(
         command += ["--shutdown-timeout", str(shutdown_timeout)]
     if pidfile is not None:
         command += ["--pidfile", pidfile]
+    if log_level is not None:
+        command += ["--log-level", log_level]
+    if log_format is not None:
+        command += ["--log-format", log_format]
     return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environment(chosen)))
 
 

@@ -100,7 +100,7 @@ class Lane:
         self._delivery, self._started_at = delivery, time.time()
         floor.began()
         if log.isEnabledFor(logging.INFO):
-            log.info("job started id=%s job=%s queue=%s slot=%d", message.id, message.job, message.queue, self.number)
+            log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
         result: Result = Interrupted()
         try:
             result = await floor.runner.run(self.number, message)
@@ -160,25 +160,23 @@ class Lane:
             case Raised(failure):
                 text = failure.message.partition("\n")[0][:200]
                 log.error(
-                    "job failed id=%s job=%s queue=%s slot=%d duration=%.3f error=%r",
-                    message.id,
-                    message.job,
-                    message.queue,
-                    self.number,
+                    "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r",
+                    *self._named(message),
                     time.time() - self._started_at,
                     f"{failure.exception_class}: {text}",
                 )
             case Interrupted():
                 log.warning(
-                    "job interrupted, giving it back id=%s job=%s slot=%d", message.id, message.job, self.number
+                    "job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message)
                 )
             case _ if log.isEnabledFor(logging.INFO):
                 log.info(
-                    "job %s id=%s job=%s queue=%s slot=%d duration=%.3f",
+                    "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
                     "skipped" if result.skipped else "finished",
-                    message.id,
-                    message.job,
-                    message.queue,
-                    self.number,
+                    *self._named(message),
                     time.time() - self._started_at,
                 )
+
+    def _named(self, message: Message) -> tuple[str, str, str, int, int]:
+        """What every line about a job says of it, in the lines' order."""
+        return message.id, message.job, message.queue, message.attempt, self.number

@@ -6,11 +6,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 
 from palermo.errors import PalermoError
 from palermo.worker.loop import Worker
+from palermo.worker.notify import Notifier
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pidfile import Pidfile
 from palermo.worker.pool import Unstartable
@@ -63,7 +64,8 @@ async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> 
         registered = await waiting
         worker = Worker(options, runner, registered, host=host, pid=os.getpid())
         listen(loop, worker.act)
-        return await worker.run()
+        async with _told(worker):
+            return await worker.run()
     except Unstartable as error:
         raise WorkerFailed(str(error)) from None
     except asyncio.CancelledError:
@@ -72,6 +74,22 @@ async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> 
     finally:
         set_title("palermo worker: stopping")
         await runner.close()
+
+
+@asynccontextmanager
+async def _told(worker: Worker) -> AsyncIterator[None]:
+    """A service manager, if one started this process, hears of the worker meanwhile."""
+    notifier = Notifier.found()
+    if notifier is None:
+        yield
+        return
+    telling = asyncio.ensure_future(notifier.keep(worker))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.wait({telling})
+        notifier.close()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

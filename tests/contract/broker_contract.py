@@ -8,13 +8,14 @@ import pytest
 
 from palermo.broker import Broker, Session, open_broker
 from tests.contract.consuming import ConsumingContract
+from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
 from tests.contract.publishing import PublishingContract
 from tests.contract.sweeping import SweepingContract
 
 
-class BrokerContract(PublishingContract, ConsumingContract, LookingContract, SweepingContract):
+class BrokerContract(PublishingContract, ConsumingContract, LookingContract, SweepingContract, DiagnosingContract):
     @pytest.fixture
     def session(self) -> Session:
         """A broker that holds nothing of this exchange."""

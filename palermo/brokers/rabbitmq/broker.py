@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from palermo.broker import Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
+from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers
@@ -109,8 +110,7 @@ class RabbitmqBroker:
         return RabbitmqConsumer(source, presence, follower, self._publish)
 
     async def queues(self) -> list[QueueInfo]:
-        if self._adopting is not None:
-            await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
+        await self._adopted()
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
@@ -169,6 +169,10 @@ class RabbitmqBroker:
         await self._registry.remove(queue)
         return int(frame.method.message_count)
 
+    async def diagnose(self) -> list[Finding]:
+        await self._adopted()
+        return await Diagnosis(self._session, self._link, self._registry).run()
+
     async def lost(self) -> BrokerError:
         links = [self._link, await self._consume_link()]
         waiting = [asyncio.ensure_future(link.lost.wait()) for link in links]
@@ -184,8 +188,7 @@ class RabbitmqBroker:
 
     async def close(self) -> None:
         self._closed = True
-        if self._adopting is not None:
-            await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
+        await self._adopted()
         if self._consuming is not None:
             await self._consuming.close()
         await self._link.close()
@@ -214,6 +217,10 @@ class RabbitmqBroker:
         self._found.add(queue)
         if self._adopting is None or self._adopting.done():
             self._adopting = asyncio.ensure_future(self._register_found())
+
+    async def _adopted(self) -> None:
+        if self._adopting is not None:
+            await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
 
     async def _register_found(self) -> None:
         with suppress(PalermoError):  # the session is lost; whoever opens the next one finds the queue again

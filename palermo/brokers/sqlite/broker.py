@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
 from palermo.brokers.sqlite import holders, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
+from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.faults import unusable
 from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, to_row
 from palermo.brokers.sqlite.opening import open_store, side_directory
@@ -168,6 +169,9 @@ class SqliteBroker:
             return late
 
         return removed + await self._store.write(drop)
+
+    async def diagnose(self) -> list[Finding]:
+        return await diagnose(self._store, self._exchange)
 
     async def lost(self) -> BrokerError:
         # A file does not go away by itself; what befalls it is told by the next call.

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -151,3 +152,10 @@ def forks_a_process(path):
 @palermo.job(queue="low")
 def low(path, text):
     write(path, text)
+
+
+@palermo.job
+def logs(text):
+    """Log a line of its own, and one from a library's logger, two levels down."""
+    logging.getLogger("shop").warning("%s", text, extra={"customer": 7})
+    logging.getLogger("some.library").info("as libraries do")

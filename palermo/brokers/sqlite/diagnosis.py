@@ -1,0 +1,172 @@
+"""What may be wrong with a SQLite file as a broker: its settings, its disk, and whether it can be written."""
+
+import os
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+from palermo.broker import Finding
+from palermo.brokers.sqlite.messages import declare, insert, to_row
+from palermo.brokers.sqlite.store import Store
+from palermo.core.message import Message
+from palermo.errors import PalermoError
+
+#: File systems of other machines: their locks and shared memory are not those that SQLite needs.
+NETWORK = frozenset(
+    {
+        *(
+            "nfs",
+            "nfs4",
+            "cifs",
+            "smb3",
+            "smbfs",
+            "9p",
+            "afs",
+            "ceph",
+            "glusterfs",
+            "lustre",
+            "beegfs",
+            "ocfs2",
+            "gfs2",
+        ),
+        *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.s3fs", "fuse.rclone", "davfs", "fuse.davfs2"),
+    }
+)
+
+#: Free bytes below which writing is about to fail, and below which someone should look.
+_FULL, _LOW = 100 * 1024**2, 1024**3
+
+#: No legal name for a job's queue.
+_QUEUE = "~doctor"
+
+#: Bytes of the write-ahead log above which something keeps it from being worked off.
+_LONG_WAL = 256 * 1024**2
+
+
+async def diagnose(store: Store, exchange: str) -> list[Finding]:
+    """All findings; nothing is raised."""
+    found = [Finding.ok("server version", f"SQLite {sqlite3.sqlite_version}, in this process")]
+    try:
+        found += await store.read(_settings)
+        found.append(await _try_out(store, exchange))
+        (known,) = await store.read(
+            lambda db: db.execute(
+                "select count(*) from queue where exchange = ? and not hidden", (exchange,)
+            ).fetchone()
+        )
+        found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
+    except PalermoError as error:
+        found.append(Finding.problem("publish", str(error), ""))
+    try:
+        found.append(file_system(store.path, mounts()))
+        found.append(space(shutil.disk_usage(os.path.dirname(store.path)).free))
+        found += _log(store.path)
+    except OSError as error:
+        found.append(Finding.warning("disk", f"cannot be looked at: {error.strerror}", "Look at it by hand."))
+    found.append(Finding.ok("clock", "the machine's own, for all that use the file"))
+    return found
+
+
+def _settings(db: sqlite3.Connection) -> list[Finding]:
+    (mode,) = db.execute("pragma journal_mode").fetchone()
+    (synchronous,) = db.execute("pragma synchronous").fetchone()
+    journal = (
+        Finding.ok("journal", "write-ahead log: readers and writers do not wait for each other")
+        if mode == "wal"
+        else Finding.problem("journal", f"mode {mode}", "Put the file on a local disk.")
+    )
+    durability = (
+        Finding.ok("durability", "synchronous = FULL: what was enqueued outlives a power cut")
+        if synchronous >= 2
+        else Finding.warning(
+            "durability", "not kept over a power cut", "The memory broker is for tests; name a file for what must last."
+        )
+    )
+    return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or taken away")]
+
+
+async def _try_out(store: Store, exchange: str) -> Finding:
+    """Publish and take one job, in a queue that nobody else ever sees: made and gone in one transaction."""
+    row = to_row(Message(id="doctor", queue=_QUEUE, job="", body=b""))
+
+    def work(db: sqlite3.Connection) -> int:
+        insert(db, exchange, _QUEUE, row)
+        number = declare(db, exchange, _QUEUE)
+        taken = db.execute("delete from job where queue = ?", (number,)).rowcount
+        db.execute("delete from queue where id = ?", (number,))
+        return taken
+
+    began = time.monotonic()
+    taken = await store.write(work)
+    took = (time.monotonic() - began) * 1_000
+    if taken != 1:
+        return Finding.problem("publish", f"one job stored, {taken} found", "Was the file changed by hand?")
+    return Finding.ok("publish", f"a job can be stored and taken, on the disk within {took:.0f} ms")
+
+
+def mounts() -> list[tuple[str, str]]:
+    """Where which type of file system is mounted; empty where the system does not say (macOS)."""
+    try:
+        text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    parts = [line.split(" ") for line in text.splitlines()]
+    return [(_unescaped(part[1]), part[2]) for part in parts if len(part) > 2]
+
+
+def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
+    """Whether the file lies on a disk of this machine, and one that stays."""
+    kind = ""
+    longest = -1
+    for place, type in mounted:
+        # The last mount on a place hides those before it.
+        if _inside(path, place) and len(place) >= longest:
+            longest, kind = len(place), type
+    if not kind:
+        return Finding.ok("file system", "the system does not say which; it must be a local one")
+    if kind in NETWORK:
+        return Finding.warning(
+            "file system",
+            f"{kind}, of another machine: locks are unreliable there, and the file may be damaged",
+            "Put the file on a local disk, or use RabbitMQ.",
+        )
+    if kind in ("tmpfs", "ramfs"):
+        return Finding.warning("file system", f"{kind}: in memory, gone with a restart", "Put the file on a disk.")
+    if kind == "overlay":
+        return Finding.warning(
+            "file system", "the container's own layer: the file goes with the container", "Mount a volume for it."
+        )
+    return Finding.ok("file system", f"{kind}, local")
+
+
+def space(free: int) -> Finding:
+    """Whether there is room."""
+    text = f"{free / 1024**2:,.0f} MB free"
+    if free < _FULL:
+        return Finding.problem("disk space", text, "Make room: enqueuing is about to fail.")
+    if free < _LOW:
+        return Finding.warning("disk space", text, "Make room.")
+    return Finding.ok("disk space", text)
+
+
+def _log(path: str) -> list[Finding]:
+    wal = f"{path}-wal"
+    size = os.path.getsize(wal) if os.path.exists(wal) else 0
+    if size < _LONG_WAL:
+        return []
+    return [
+        Finding.warning(
+            "journal size",
+            f"{size / 1024**2:,.0f} MB of log not worked off",
+            "Some program keeps a read transaction open on the file; find and end it (lsof).",
+        )
+    ]
+
+
+def _inside(path: str, place: str) -> bool:
+    return path == place or path.startswith(place.rstrip("/") + "/")
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")

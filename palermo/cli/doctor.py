@@ -1,0 +1,48 @@
+"""`palermo doctor`: what is wrong here, and what to do about it."""
+
+import sys
+
+import click
+
+from palermo.broker import Finding
+from palermo.cli.edge import FAILED, Run, masked
+from palermo.cli.options import broker_options, json_option
+from palermo.cli.output import is_terminal, print_json
+from palermo.cli.text import one_line
+
+_COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def doctor(run: Run, /, as_json: bool) -> None:
+    """Look at versions, settings, permissions, queues, alarms and disks, and say what to do about what is wrong.
+
+    Publishing and taking a job are tried on a queue of the doctor's own, which is removed.
+    Exit code 0 where nothing is a problem, else 1; a warning may be as you want it.
+    """
+    from palermo.config import colours_refused, sources
+    from palermo.doctor import examine, row
+
+    client = run.client()
+    found = examine(client, sources(url=run.url, exchange=run.exchange))
+    if as_json:
+        print_json([row(finding) for finding in found])
+    else:
+        coloured = is_terminal(sys.stdout) and not colours_refused()
+        for finding in found:
+            _show(finding, coloured=coloured)
+        counts = {level: sum(finding.level == level for finding in found) for level in ("problem", "warning")}
+        click.echo(f"{counts['problem']} problem(s), {counts['warning']} warning(s).")
+    raise click.exceptions.Exit(FAILED if any(finding.level == "problem" for finding in found) else 0)
+
+
+def _show(finding: Finding, *, coloured: bool) -> None:
+    level = finding.level.ljust(7)
+    if coloured:
+        level = click.style(level, fg=_COLOURS[finding.level])
+    click.echo(f"{level}  {one_line(masked(f'{finding.check}: {finding.text}'))}")
+    if finding.advice:
+        click.echo(f"{' ' * 9}-> {one_line(masked(finding.advice))}")

@@ -1,0 +1,66 @@
+"""What is wrong here and what to do about it: what `palermo doctor` shows, as a library.
+
+What only a broker can know it finds itself (Broker.diagnose); here is the rest: versions,
+settings and where they come from, and whether there is a broker at all.
+"""
+
+import os
+import platform
+import stat
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from palermo.broker import Finding
+from palermo.client import Client
+from palermo.config import Settings, Source
+from palermo.errors import PalermoError
+from palermo.rows import Row
+
+
+def examine(client: Client, sources: list[Source]) -> list[Finding]:
+    """All findings about this program, its settings and its broker. Raises nothing of Palermo's own."""
+    found = [*_program(), *look_at(client.settings, sources)]
+    try:
+        found += client.run(lambda broker: broker.diagnose(), again=True)
+    except PalermoError as error:
+        found.append(Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried."))
+    return found
+
+
+def look_at(settings: Settings, sources: list[Source]) -> list[Finding]:
+    """The settings that are not defaults, and where each comes from."""
+    told = ", ".join(f"{source.setting} = {source.shown} ({source.origin})" for source in sources)
+    found = [Finding.ok("settings", told or f"all are defaults; the broker is {settings.address}")]
+    for source in sources:
+        if source.setting in ("url", "signing_keys") and _holds_secret(settings, source) and _readable(source.origin):
+            advice = f"chmod 640 {source.origin}, or put it into PALERMO_{source.setting.upper()}."
+            text = f"{source.origin} holds a secret ({source.setting}) and every user of this machine may read it"
+            found.append(Finding.warning("settings file", text, advice))
+    return found
+
+
+def row(finding: Finding) -> Row:
+    """A finding for programs."""
+    return {"check": finding.check, "level": finding.level, "text": finding.text, "advice": finding.advice or None}
+
+
+def _program() -> list[Finding]:
+    loop = "uvloop" if find_spec("uvloop") else "asyncio's own loop (pip install 'palermo[fast]' for a faster one)"
+    try:
+        own = version("palermo")
+    except PackageNotFoundError:
+        own = "not installed"
+    here = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}"
+    return [Finding.ok("program", f"Palermo {own}, {here}, {loop}")]
+
+
+def _holds_secret(settings: Settings, source: Source) -> bool:
+    return source.setting == "signing_keys" or settings.address.password not in ("", "guest")
+
+
+def _readable(origin: str) -> bool:
+    """Whether this is a file that others may read."""
+    try:
+        return os.path.isabs(origin) and bool(os.stat(origin).st_mode & stat.S_IROTH)
+    except OSError:
+        return False

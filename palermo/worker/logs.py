@@ -1,0 +1,159 @@
+"""The log of a worker: one line per event, as text or as JSON with the same keys, and every line of a job names it.
+
+Palermo's own lines are written as a text and a tail: ``log.info("job started id=%s job=%s", …)``.
+The formatters read keys and values from that format string, so that an event is written once
+and comes out either way. What other libraries and the jobs themselves log is an event without a
+tail, to which the job it was logged in is added.
+"""
+
+import json
+import logging
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from palermo.config import colours_refused
+from palermo.jobs import current_job
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+#: The attributes that every record gets, for formats of one's own: %(palermo_id)s. Empty outside of a job.
+ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
+
+_CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
+_PAIR = re.compile(r"(?:^| )([a-z_]+)=(%[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))(?= |$)")
+_NEEDS_QUOTES = re.compile(r'[\s"\'=\x00-\x1f\x7f-\x9f\u2028\u2029]|^$')
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "1;31"}
+
+#: What every record has by itself; whatever else there is came by `extra`.
+_USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"} | set(ATTRIBUTES)
+
+
+def configure(*, level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
+    """Have this process, and those it forks, log to `stream` (stderr), and every record name the job it was made in.
+
+    To be called before user code is imported: a `logging.basicConfig` in it then changes
+    nothing, and a handler that it adds can still use ATTRIBUTES in its format.
+    """
+    target = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(target)
+    coloured = target.isatty() and not colours_refused()
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(colours=coloured))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    plain = logging.getLogRecordFactory()
+    if not isinstance(plain, NamingRecords):
+        logging.setLogRecordFactory(NamingRecords(plain))
+
+
+class NamingRecords:
+    """Makes log records that name the current job.
+
+    A factory and not a filter: filters of a logger do not see the records of the loggers below
+    it, and those of a handler go with the handler when user code replaces it.
+    """
+
+    def __init__(self, plain: Callable[..., logging.LogRecord]) -> None:
+        self._plain = plain
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self._plain(*args, **kwargs)
+        job = current_job()
+        values = ("", "", "", "") if job is None else (job.id, job.job, job.queue, job.attempt)
+        for name, value in zip(ATTRIBUTES, values, strict=True):
+            setattr(record, name, value)
+        return record
+
+
+def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+    """The event of a record, and what its tail says, by key; values as they were given, numbers rounded as shown."""
+    event, tail = _split(record)
+    found: dict[str, Any] = {}
+    if getattr(record, "palermo_id", ""):
+        names = [name.removeprefix("palermo_") for name in ATTRIBUTES]
+        found = {name: getattr(record, f"palermo_{name}") for name in names}
+    return event, {**found, **tail, **{key: value for key, value in record.__dict__.items() if key not in _USUAL}}
+
+
+def _split(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
+    text, args = record.msg, record.args
+    if not record.name.startswith("palermo") or not isinstance(text, str) or not isinstance(args, tuple):
+        return record.getMessage(), {}
+    pairs = list(_PAIR.finditer(text))
+    conversions = [found for found in _CONVERSION.finditer(text) if not found[0].endswith("%")]
+    if not pairs or len(conversions) != len(args):
+        return record.getMessage(), {}
+    values = {found.start(): value for found, value in zip(conversions, args, strict=True)}
+    start = pairs[0].start()
+    event = text[:start] % tuple(value for place, value in values.items() if place < start)
+    return event, {pair[1]: _typed(pair[2], pair[3], values[pair.start(2)]) for pair in pairs}
+
+
+def _typed(conversion: str, kind: str, value: Any) -> Any:
+    if kind in "fFeEgG":
+        return float(conversion % value)
+    return value if isinstance(value, bool | int | float | None) else str(value)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def _trace(record: logging.LogRecord) -> str:
+    parts = []
+    if record.exc_info and record.exc_info[1] is not None:
+        parts.append("".join(traceback.format_exception(record.exc_info[1])).rstrip())
+    elif record.exc_text:
+        parts.append(record.exc_text)
+    if record.stack_info:
+        parts.append(record.stack_info)
+    return "\n".join(parts)
+
+
+class JsonFormatter(logging.Formatter):
+    """An object a line: time, level, logger, event, and then the tail."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, tail = fields(record)
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": event,
+        }
+        # What a job's `extra` calls the same must not take the place of ours.
+        line |= {key: value for key, value in tail.items() if key not in line}
+        if trace := _trace(record):
+            line["traceback"] = trace
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, event, and the tail as key=value; what follows on further lines is indented."""
+
+    def __init__(self, *, colours: bool = False) -> None:
+        super().__init__()
+        self._colours = colours
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, tail = fields(record)
+        line = " ".join([event, *(f"{key}={_word(value)}" for key, value in tail.items())])
+        if trace := _trace(record):
+            line += f"\n{trace}"
+        line = _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", line.replace("\r\n", "\n"))
+        level = record.levelname
+        if self._colours and record.levelno in _COLOURS:
+            level = f"\x1b[{_COLOURS[record.levelno]}m{level}\x1b[0m"
+        # Indented, so that no text of a job's can pass for an event of its own.
+        return f"{_time(record)} {level} " + line.replace("\n", "\n    ")
+
+
+def _word(value: Any) -> str:
+    """A value as one word: in quotes, as Python has them, where it holds a blank or what else would end it."""
+    text = str(value)
+    return repr(text) if _NEEDS_QUOTES.search(text) else text

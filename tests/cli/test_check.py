@@ -1,0 +1,185 @@
+"""`palermo check`: one line and an exit code, for monitors, and whether one worker answers."""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.checking import Checked, Limits, check, check_worker, judge, read_pidfile
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.errors import SettingInvalid
+from palermo.inspector import Inspector
+from palermo.worker.handle import WorkerHandle, start_worker
+from tests.cli.conftest import Palermo
+from tests.helpers import eventually
+from tests.inspector.jobs import message, publish
+
+PROGRAMS = Path(__file__).parents[1] / "worker" / "programs"
+
+
+def queue(name: str, pending: int = 0, workers: int = 0) -> dict[str, Any]:
+    return {"name": name, "pending": pending, "in_progress": 0, "workers": workers, "paused": False}
+
+
+def judged(limits: Limits, *rows: dict[str, Any], workers: int = 0, ages: dict[str, float | None] | None = None) -> str:
+    found = judge(limits, rows, workers=workers, ages=ages or {})
+    return "ok" if found.ok else found.line()
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (Limits(), "ok"),
+        (Limits(max_pending=5), "ok"),
+        (Limits(max_pending=4), "queue mail: 5 jobs pending, more than 4"),
+        (Limits(max_age=60.0), "ok"),
+        (Limits(max_age=59.0), "queue mail: its first job is 60 s old, more than 59"),
+        (Limits(workers=2), "ok"),
+        (Limits(workers=3), "2 workers, fewer than 3"),
+        (Limits(workers=1, queues=("mail",)), "ok"),
+        (Limits(workers=2, queues=("mail",)), "queue mail: 1 worker, fewer than 2"),
+        (Limits(queues=("mial",)), "there is no queue mial"),
+        (Limits(max_pending=0, workers=9), "queue mail: 5 jobs pending, more than 0; 2 workers, fewer than 9"),
+    ],
+)
+def test_each_limit_by_itself_and_all_that_is_wrong_in_one_line(limits: Limits, expected: str) -> None:
+    assert judged(limits, queue("mail", 5, 1), workers=2, ages={"mail": 60.0}) == expected
+
+
+def test_an_age_that_cannot_be_known_is_said_and_is_no_problem() -> None:
+    found = judge(Limits(max_age=1.0), [queue("mail", 5)], workers=0, ages={"mail": None})
+
+    assert found.ok
+    assert "queue mail: age unknown" in found.line()
+
+
+def test_the_first_job_of_a_queue_gives_its_age(client: Client) -> None:
+    publish(client, message("old", queue="mail", created_at=1_000), message("new", queue="mail", created_at=1_090))
+    publish(client, message("unsaid", queue="other", created_at=None))
+
+    found = check(Inspector(client), Limits(max_age=99.0), now=1_100.0)
+
+    assert {row["name"]: row["oldest_age"] for row in found.queues} == {"mail": 100.0, "other": None}
+    assert found.problems == ("queue mail: its first job is 100 s old, more than 99",)
+    assert found.unknown == ("queue other: age unknown",)
+
+
+def test_all_is_well_on_an_empty_broker(palermo: Palermo) -> None:
+    assert palermo("check").stdout == "ok: 0 queues, 0 jobs pending, 0 workers\n"
+
+
+def test_too_many_jobs_end_in_1_and_looking_took_none(palermo: Palermo, client: Client) -> None:
+    publish(client, *(message(str(number), queue="mail") for number in range(3)))
+
+    done = palermo("check", "--max-pending", "2", "--max-age", "1h", code=1)
+
+    assert "problem: queue mail: 3 jobs pending, more than 2" in done.stdout
+    assert len(done.stdout.splitlines()) == 1
+    assert "mail" in palermo("check", "--max-pending", "2", "--queue", "ma*", code=1).stdout
+    assert Inspector(client).size("mail") == 3
+
+
+def test_failed_jobs_count_only_where_failed_is_named(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1", queue="failed"))
+
+    palermo("check", "--max-pending", "0")
+    palermo("check", "--max-pending", "0", "--queue", "failed", code=1)
+
+
+def test_json_says_the_same_to_programs(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1", queue="mail"))
+
+    found = json.loads(palermo("check", "--max-pending", "0", "--workers", "1", "--json", code=1).stdout)
+
+    assert found["ok"] is False
+    assert len(found["problems"]) == 2
+    assert found["queues"][0]["name"] == "mail"
+    assert found["workers"] == 0
+
+
+def test_a_broker_that_is_away_ends_in_3(palermo: Palermo) -> None:
+    palermo("check", "--url", "amqp://guest:guest@127.0.0.1:1/", code=3)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-pending", "-1"],
+        ["--max-age", "soon"],
+        ["--worker-pid", "1", "--workers", "1"],
+        ["--worker-pid", "1", "--this-host"],
+    ],
+)
+def test_options_that_make_no_sense_are_usage_errors(palermo: Palermo, arguments: list[str]) -> None:
+    palermo("check", *arguments, code=2)
+
+
+@contextmanager
+def a_worker(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[WorkerHandle]:
+    monkeypatch.chdir(PROGRAMS)
+    with (tmp_path / "log").open("wb") as log:
+        worker = start_worker(["crew"], settings=Settings(url=url), log=log, **options)
+    try:
+        yield worker
+    finally:
+        worker.kill()
+
+
+def test_a_worker_is_well_while_it_lives_and_answers(
+    palermo: Palermo, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pidfile = str(tmp_path / "pid")
+    assert "no worker runs with pidfile" in palermo("check", "--pidfile", pidfile, code=1).stdout
+
+    with a_worker(url, tmp_path, monkeypatch, pidfile=pidfile) as worker:
+        eventually(lambda: palermo_ends(palermo, "check", "--pidfile", pidfile))
+        palermo("check", "--worker-pid", str(worker.pid))
+        palermo("check", "--this-host")
+        palermo("check", "--workers", "1")
+        palermo("check", "--workers", "1", "--queue", "jobs", code=0)
+        worker.kill()
+
+        assert f"there is no process {worker.pid}" in palermo("check", "--pidfile", pidfile, code=1).stdout
+        assert "no worker of host" in palermo("check", "--this-host", code=1).stdout
+
+
+def palermo_ends(palermo: Callable[..., Any], *arguments: str) -> bool:
+    palermo(*arguments)
+    return True
+
+
+def test_another_process_with_a_dead_workers_number_is_not_taken_for_it(palermo: Palermo, tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text(f"{os.getpid()}\n")
+
+    done = palermo("check", "--pidfile", str(tmp_path / "pid"), code=1)
+
+    assert f"pid:{os.getpid()}@{socket.gethostname()} does not answer" in done.stdout
+
+
+def test_the_worker_of_another_host_is_another_worker(
+    client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspector = Inspector(client)
+    with a_worker(url, tmp_path, monkeypatch) as worker:
+        eventually(inspector.workers)
+
+        assert check_worker(inspector, worker.pid).ok
+        assert not check_worker(inspector, worker.pid, host="elsewhere").ok
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0", "no number", "12 34"])
+def test_a_file_that_is_no_pidfile_is_said_to_be_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pid").write_text(text)
+
+    with pytest.raises(SettingInvalid, match="is not a worker's pidfile"):
+        read_pidfile(str(tmp_path / "pid"))
+
+
+def test_a_line_is_one_line_whatever_the_queues_are_called() -> None:
+    assert Checked(problems=("a", "b"), unknown=("c",)).line() == "a; b; c"

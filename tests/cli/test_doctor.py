@@ -1,0 +1,105 @@
+"""`palermo doctor`: what is wrong here, on the embedded broker and where there is none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from palermo.brokers.sqlite.diagnosis import file_system, space
+from palermo.client import Client
+from palermo.config import sources
+from tests.cli.conftest import Palermo
+from tests.inspector.jobs import message, publish
+
+
+def test_a_sound_file_ends_in_0_and_every_line_says_what_it_is_about(palermo: Palermo) -> None:
+    done = palermo("doctor")
+
+    *lines, last = done.stdout.splitlines()
+    assert last.startswith("0 problem(s)")
+    assert all(line.startswith(("ok ", "warning ", "         ->")) for line in lines)
+    assert any("synchronous = FULL" in line for line in lines)
+
+
+def test_json_is_an_array_of_findings(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1", queue="mail"))
+
+    rows = json.loads(palermo("doctor", "--json").stdout)
+
+    assert all(row.keys() == {"check", "level", "text", "advice"} for row in rows)
+    assert {"settings", "durability", "file system", "disk space"} <= {row["check"] for row in rows}
+
+
+def test_no_broker_is_a_problem_among_findings_and_no_password_is_shown(palermo: Palermo) -> None:
+    done = palermo("doctor", "--url", "amqp://me:hunter2@127.0.0.1:1/", code=1)
+
+    assert "problem  connection: BrokerUnavailable: no RabbitMQ at 127.0.0.1:1" in done.stdout
+    assert "url = amqp://me:***@127.0.0.1:1/ (given)" in done.stdout
+    assert "hunter2" not in done.output
+
+
+def test_a_file_that_is_no_broker_is_a_problem(palermo: Palermo, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("not a database, but long enough to be looked at as one" * 100)
+
+    assert "StoreInvalid" in palermo("doctor", "--url", "sqlite:///note.txt", code=1).stdout
+
+
+def test_each_setting_is_told_with_its_source_and_without_secrets(
+    palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "k" * 20
+    (tmp_path / "palermo.toml").write_text(f'exchange = "shop"\nsigning_keys = ["{key}"]\n')
+    monkeypatch.setenv("PALERMO_EXCHANGE", "night")
+
+    found = {source.setting: (source.origin, source.shown) for source in sources(url="amqp://me:hunter2@h/")}
+
+    assert found["exchange"] == ("PALERMO_EXCHANGE", "night")
+    assert found["url"] == ("given", "amqp://me:***@h:5672/")
+    assert found["signing_keys"] == (str(tmp_path / "palermo.toml"), "1 not shown")
+    assert key not in palermo("doctor").stdout
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, False)])
+def test_a_settings_file_with_a_secret_that_everyone_may_read(
+    palermo: Palermo, tmp_path: Path, mode: int, warned: bool
+) -> None:
+    file = tmp_path / "palermo.toml"
+    file.write_text('signing_keys = ["kkkkkkkkkkkkkkkkkkkk"]\n')
+    file.chmod(mode)
+
+    assert ("every user of this machine may read it" in palermo("doctor").stdout) is warned
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "kind"),
+    [
+        ("/srv/jobs.db", "ok", "ext4"),
+        ("/srv/share/jobs.db", "warning", "nfs4"),
+        ("/srv/shared/jobs.db", "ok", "ext4"),
+        ("/srv/share/local/jobs.db", "ok", "xfs"),
+        ("/run/jobs.db", "warning", "tmpfs"),
+        ("/win/jobs.db", "warning", "cifs"),
+    ],
+)
+def test_the_file_system_is_that_of_the_nearest_mount(path: str, level: str, kind: str) -> None:
+    mounted = [
+        ("/", "overlay"),
+        ("/", "ext4"),
+        ("/srv/share", "nfs4"),
+        ("/srv/share/local", "xfs"),
+        ("/run", "tmpfs"),
+        ("/win", "cifs"),
+    ]
+
+    found = file_system(path, mounted)
+
+    assert (found.level, kind in found.text) == (level, True)
+
+
+def test_a_system_that_does_not_say_is_no_problem() -> None:
+    assert file_system("/srv/jobs.db", []).level == "ok"
+
+
+@pytest.mark.parametrize(("megabytes", "level"), [(50, "problem"), (500, "warning"), (5_000, "ok")])
+def test_disk_space(megabytes: int, level: str) -> None:
+    assert space(megabytes * 1024**2).level == level

@@ -1,0 +1,190 @@
+"""What the doctor finds on a RabbitMQ: foreign queues and exchanges, missing permissions, alarms, versions."""
+
+import asyncio
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from palermo.broker import Finding, Session, open_broker
+from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.diagnosis import clock, differing
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.address import parse_url
+from palermo.core.message import Message
+from palermo.inspector import Inspector
+from palermo.worker.handle import start_worker
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node, url_of
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+def diagnosed(url: str, exchange: str, *, publish: str = "") -> dict[str, Finding]:
+    async def go() -> list[Finding]:
+        broker = await open_broker(Session(address=parse_url(url), exchange=exchange))
+        try:
+            if publish:
+                await broker.publish(Message(id="1", queue=publish, job="shop.send", body=b"[]"))
+            return await broker.diagnose()
+        finally:
+            await broker.close()
+
+    return {finding.check: finding for finding in asyncio.run(go())}
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator[Any]:
+    """Another program, on bare pika."""
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
+    yield connection.channel()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "text"),
+    [
+        ({"durable": True, "arguments": {"x-message-ttl": 60_000}}, "problem", "x-message-ttl"),
+        ({"durable": False}, "problem", "lost when the server restarts"),
+        ({"durable": True, "arguments": {"x-max-priority": 5}}, "warning", "x-max-priority"),
+        ({"durable": True, "arguments": {"x-queue-type": "quorum"}}, "ok", "quorum"),
+    ],
+)
+def test_a_queue_that_another_program_made_differently(
+    rabbitmq_url: str, exchange: str, channel: Any, options: dict[str, Any], level: str, text: str
+) -> None:
+    channel.queue_declare(f"{exchange}.mail", **options)
+
+    found = diagnosed(rabbitmq_url, exchange, publish="mail")
+
+    assert found["queue mail"].level == level
+    assert text in found["queue mail"].text
+    channel.queue_delete(f"{exchange}.mail")
+
+
+def test_an_exchange_of_another_kind_is_a_problem_and_publishing_is_tried_all_the_same(
+    rabbitmq_url: str, exchange: str, channel: Any
+) -> None:
+    channel.exchange_declare(exchange, "fanout", durable=True)
+
+    found = diagnosed(rabbitmq_url, exchange)
+
+    assert found["exchange"].level == "problem"
+    assert "--exchange" in found["exchange"].advice
+    assert found["consume"].level == "ok"
+    channel.exchange_delete(exchange)
+
+
+def test_what_a_user_may_not_do_is_a_problem_each_and_nothing_is_left(module_node: Node) -> None:
+    module_node.ctl("add_user", "clerk", "secret")
+    url = url_of(module_node, user="clerk", password="secret")
+    lacking = {}
+    for what, permissions in {
+        "declare": ("^$", ".*", ".*"),
+        "publish": (".*", r"^palermo\.~", ".*"),
+        "nothing": (".*", ".*", ".*"),
+    }.items():
+        module_node.ctl("set_permissions", "clerk", *permissions)
+        found = diagnosed(url_of(module_node), "palermo", publish="mail") and diagnosed(url, "palermo")
+        lacking[what] = {check for check, finding in found.items() if finding.level == "problem"}
+        assert all("set_permissions" in finding.advice for finding in found.values() if finding.level == "problem")
+
+    assert "declare" in lacking["declare"]
+    assert lacking["publish"] == {"publish"}
+    assert lacking["nothing"] == set()
+    assert "doctor" not in module_node.ctl("list_queues", "name") + module_node.ctl("list_exchanges", "name")
+
+
+def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_worker(
+    module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = (_REPOSITORY / "docs" / "deploying.md").read_text()
+    [command] = re.findall(r"^rabbitmqctl set_permissions mail (.*)$", document, re.MULTILINE)
+    module_node.ctl("add_user", "mail", "secret")
+    module_node.ctl("set_permissions", "mail", *shlex.split(command))
+    url = url_of(module_node, user="mail", password="secret")
+    monkeypatch.chdir(_REPOSITORY / "tests" / "worker" / "programs")
+
+    found = diagnosed(url, "palermo")
+    with Client(Settings(url=url)) as client, (tmp_path / "log").open("wb") as log:
+        client.enqueue("crew.nothing", [], {}, queue="mail")
+        client.enqueue("crew.raises", ["boom"], {}, queue="mail")
+        worker = start_worker(["crew"], queues="mail", burst=True, settings=Settings(url=url), log=log)
+        assert worker.wait(60) == 0, (tmp_path / "log").read_text()
+        failed = Inspector(client).failed()
+
+    assert [finding for finding in found.values() if finding.level == "problem"] == []
+    assert "crew.raises" in [row["job"] for row in failed.rows]
+
+
+def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(module_node: Node) -> None:
+    module_node.ctl("set_vm_memory_high_watermark", "0")
+    try:
+        began = time.monotonic()
+        found = eventually(lambda: alarmed(module_node), within=30)
+        took = time.monotonic() - began
+    finally:
+        module_node.ctl("set_vm_memory_high_watermark", "0.4")
+
+    assert found["alarms"].level == "problem"
+    assert "blocks publishers" in found["alarms"].text
+    assert took < 30
+    assert "doctor" not in module_node.ctl("list_queues", "name")
+
+
+def alarmed(node: Node) -> dict[str, Finding]:
+    found = diagnosed(url_of(node), "quiet")
+    return found if "alarms" in found and found["alarms"].level == "problem" else {}
+
+
+@pytest.mark.parametrize(
+    ("judge", "given", "level"),
+    [
+        (versions.server, "3.9.29", "problem"),
+        (versions.server, "3.10.8", "ok"),
+        (versions.server, "4.3.5", "ok"),
+        (versions.server, "5.0.0-rc.1", "warning"),
+        (versions.client, "1.3.1", "problem"),
+        (versions.client, "1.3.2", "ok"),
+        (versions.client, "1.4.4", "ok"),
+        (versions.client, "1.5.0", "problem"),
+        (versions.heartbeat, 0, "warning"),
+        (versions.heartbeat, 2, "warning"),
+        (versions.heartbeat, 60, "ok"),
+        (versions.heartbeat, 580, "warning"),
+        (versions.consumer_timeout, "3.11.28", "warning"),
+        (versions.consumer_timeout, "3.12.0", "warning"),
+        (versions.consumer_timeout, "4.3.0", "ok"),
+    ],
+)
+def test_what_a_version_or_a_number_means(judge: Callable[[Any], Finding], given: object, level: str) -> None:
+    assert judge(given).level == level
+
+
+def test_another_product_is_not_taken_for_rabbitmq() -> None:
+    assert versions.server("1.0", "LavinMQ").level == "warning"
+
+
+def test_the_timeout_is_per_queue_from_3_12_on() -> None:
+    assert "rabbitmq.conf" in versions.consumer_timeout("3.11.28").advice
+    assert "set_policy" in versions.consumer_timeout("3.12.0").advice
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [("3.13.7", "ok"), ("4.0.5", "warning"), ("4.2.1", "warning"), ("4.3.0", "ok")]
+)
+def test_a_quorum_queue_drops_jobs_that_are_given_back_often_from_4_0_to_4_2(version: str, level: str) -> None:
+    said = "inequivalent arg 'x-queue-type' for queue 'mail' in vhost '/': received 'classic' but current is 'quorum'"
+
+    assert differing("mail", said, version).level == level
+
+
+@pytest.mark.parametrize(("stamped", "level"), [(None, "ok"), (1_000, "ok"), (1_002, "ok"), (990, "warning")])
+def test_a_clock_is_compared_where_the_server_stamps_messages(stamped: int | None, level: str) -> None:
+    assert clock(stamped, 1_001.5).level == level

@@ -1,0 +1,182 @@
+"""What a worker logs: one line per event, as text or JSON with the same keys, and the job's own lines name the job."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from palermo import jobs
+from palermo.worker import logs
+from palermo.worker.logs import JsonFormatter, TextFormatter
+from tests.worker.site import Site
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.getLogRecordFactory()
+    yield
+    root.handlers[:], root.level = before[0], before[1]
+    logging.setLogRecordFactory(before[2])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def record(text: str, *args: object, name: str = "palermo.worker", level: int = logging.INFO) -> logging.LogRecord:
+    made = logging.LogRecord(name, level, __file__, 1, text, args, None)
+    made.created = 1_700_000_000.25
+    return made
+
+
+def as_json(made: logging.LogRecord) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(JsonFormatter().format(made))
+    return found
+
+
+def lines(log: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.splitlines()]
+
+
+def test_text_has_time_level_event_and_then_the_tail() -> None:
+    made = record("job %s id=%s queue=%s duration=%.3f", "finished", "1", "mail", 0.12345)
+
+    line = TextFormatter().format(made)
+
+    assert line == "2023-11-14T22:13:20.250Z INFO job finished id=1 queue=mail duration=0.123"
+
+
+def test_json_has_the_same_keys_with_numbers_as_numbers() -> None:
+    made = record("job %s id=%s slot=%d duration=%.3f error=%r", "failed", "1", 2, 0.12345, 'a "b"\nc')
+
+    assert as_json(made) == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "level": "info",
+        "logger": "palermo.worker",
+        "event": "job failed",
+        "id": "1",
+        "slot": 2,
+        "duration": 0.123,
+        "error": 'a "b"\nc',
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("mail", "mail"), ("my mail", "'my mail'"), ("", "''"), ('a"b', "'a\"b'"), ("a=b", "'a=b'"), ("a\nb", "'a\\nb'")],
+)
+def test_a_value_that_is_not_one_word_is_quoted(value: str, shown: str) -> None:
+    assert TextFormatter().format(record("taken queue=%s", value)).endswith(f" taken queue={shown}")
+
+
+def test_no_text_of_a_jobs_passes_for_an_event_of_its_own() -> None:
+    made = record("hello\n2026-01-01T00:00:00.000Z INFO job finished id=1\x1b[2J\r", name="shop")
+
+    first, second = TextFormatter().format(made).splitlines()
+
+    assert first.endswith("hello")
+    assert second.startswith("    2026")
+    assert "\x1b" not in second
+    assert len(JsonFormatter().format(made).splitlines()) == 1
+
+
+def test_what_others_log_is_not_searched_for_keys() -> None:
+    made = record("cache hit rate=%d", 7, name="shop.cache")
+
+    assert as_json(made)["event"] == "cache hit rate=7"
+    assert "rate" not in as_json(made)
+
+
+@pytest.mark.parametrize("text", ["50% done id=1", "wrong number id=%s of=%s"])
+def test_a_line_with_other_arguments_than_its_text_wants_is_still_a_line(text: str) -> None:
+    made = record(text)
+
+    assert as_json(made)["event"] == text
+
+
+def test_an_exception_is_a_key_in_json_and_indented_in_text() -> None:
+    made = record("cannot receive slot=%d", 1, level=logging.ERROR)
+    try:
+        raise ValueError("boom")
+    except ValueError as error:
+        made.exc_info = (type(error), error, error.__traceback__)
+
+    assert as_json(made)["traceback"].endswith("ValueError: boom")
+    assert TextFormatter().format(made).splitlines()[-1] == "    ValueError: boom"
+
+
+def test_colours_are_for_terminals_and_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {}
+    for name, stream, refused in [("file", io.StringIO(), ""), ("yes", Terminal(), ""), ("no", Terminal(), "1")]:
+        monkeypatch.setenv("NO_COLOR", refused)
+        logs.configure(stream=stream)
+        logging.getLogger("shop").error("boom")
+        shown[name] = "\x1b[31mERROR\x1b[0m" in stream.getvalue()
+
+    assert shown == {"file": False, "yes": True, "no": False}
+
+
+def test_every_record_names_the_current_job_for_any_handler() -> None:
+    stream = io.StringIO()
+    logs.configure(stream=io.StringIO())
+    own = logging.StreamHandler(stream)
+    own.setFormatter(logging.Formatter("[%(palermo_id)s %(palermo_job)s] %(message)s"))
+    logging.getLogger("shop").addHandler(own)
+
+    logging.getLogger("shop").warning("outside")
+    token = jobs._current.set(jobs.CurrentJob(id="7", queue="mail", job="shop.send", attempt=1, worker="w"))
+    logging.getLogger("shop").warning("inside")
+    jobs._current.reset(token)
+    logging.getLogger("shop").removeHandler(own)
+
+    assert stream.getvalue().splitlines() == ["[ ] outside", "[7 shop.send] inside"]
+
+
+def test_a_worker_that_logs_json_writes_nothing_else(site: Site) -> None:
+    done, failed = site.enqueue("nothing"), site.enqueue("raises", "no luck")
+
+    found = lines(site.burst("--log-format", "json"))
+
+    events = {(line["event"], line.get("id")): line for line in found}
+    finished, broken = events["job finished", done], events["job failed", failed]
+    assert datetime.fromisoformat(finished["time"]).utcoffset() is not None
+    assert (finished["level"], broken["level"]) == ("info", "error")
+    assert {"job", "queue", "attempt", "slot", "duration"} <= finished.keys()
+    assert (finished["job"], finished["queue"], finished["attempt"]) == ("crew.nothing", "jobs", 1)
+    assert broken["error"] == "ValueError: no luck"
+
+
+def test_the_attempt_is_told_when_a_job_runs_again(site: Site) -> None:
+    id = site.enqueue("raises", "again")
+    site.burst()
+    site.inspector.requeue(id)
+
+    log = site.burst()
+
+    assert f"ERROR job failed id={id} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in log
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_the_jobs_own_lines_and_its_libraries_name_it(site: Site, format: str) -> None:
+    id = site.enqueue("logs", "hello there")
+
+    log = site.burst("--log-format", format)
+
+    if format == "text":
+        assert f"WARNING hello there id={id} job=crew.logs queue=jobs attempt=1 customer=7" in log
+        assert f"INFO as libraries do id={id} job=crew.logs" in log
+        return
+    (own,) = [line for line in lines(log) if line["event"] == "hello there"]
+    assert (own["logger"], own["id"], own["job"], own["customer"]) == ("shop", id, "crew.logs", 7)
+
+
+def test_the_level_keeps_lines_out(site: Site) -> None:
+    site.enqueue("nothing")
+
+    assert site.burst("--log-level", "error") == ""
