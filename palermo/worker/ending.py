@@ -52,6 +52,11 @@ class Ending:
         #: How it ends, once it does.
         self.end: asyncio.Future[int | Anew] = asyncio.get_running_loop().create_future()
 
+    @property
+    def final(self) -> bool:
+        """Whether the worker ends, and does not begin anew."""
+        return self.begun.is_set() and not self._anew
+
     def obey(self, action: Action) -> None:
         """What a signal asks for. A later one may hurry, and never slow down."""
         match action:

@@ -7,6 +7,7 @@ kills its process (runner.py).
 
 import signal
 from types import FrameType
+from typing import Any
 
 from palermo.errors import JobTerminated, JobTimeout
 from palermo.worker.signals import TERMINATE
@@ -18,6 +19,8 @@ class Interrupts:
     def __init__(self) -> None:
         self._inside = False
         self._timeout: float | None = None
+        #: What SIGALRM did before the job began: it may be the user's.
+        self._before: Any = signal.SIG_DFL
         #: Whether the job was told to end because its worker must.
         self.terminated = False
 
@@ -30,7 +33,7 @@ class Interrupts:
         self.terminated = False
         self._timeout = timeout
         if timeout is not None:
-            signal.signal(signal.SIGALRM, self._ring)
+            self._before = signal.signal(signal.SIGALRM, self._ring)
         self._inside = True
         if timeout is not None:
             signal.setitimer(signal.ITIMER_REAL, timeout)
@@ -41,8 +44,7 @@ class Interrupts:
         if self._timeout is not None:
             self._timeout = None
             signal.setitimer(signal.ITIMER_REAL, 0)
-            # What a job's own alarm() left behind ends the process as ever, not the next job.
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if self._inside:

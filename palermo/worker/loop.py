@@ -107,7 +107,7 @@ class Worker:
                 # What ran has crashed with the runner, and is settled as such.
                 self._rest()
                 await self._served(LAST_WORDS)
-                code = FORCED if self.stopping.is_set() else Anew.RUNNER_GONE
+                code = FORCED if self._ending.final else Anew.RUNNER_GONE
             else:
                 code = await end
         finally:

@@ -83,7 +83,7 @@ async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> 
         raise WorkerFailed(str(error)) from None
     except asyncio.CancelledError:
         runner.kill()
-        return Anew.TOLD if all(action is Action.RENEW for action in told) else DONE
+        return Anew.TOLD if told and all(action is Action.RENEW for action in told) else DONE
     finally:
         if orphans is not None:
             orphans.cancel()

@@ -37,6 +37,17 @@ def test_a_job_in_time_leaves_no_timer_behind(bench: Bench) -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_a_handler_of_the_users_own_is_put_back(bench: Bench) -> None:
+    own = signal.signal(signal.SIGALRM, bench_alarm := lambda number, frame: None)
+    try:
+        bench.job(lambda: None)
+        bench.run(timeout=60.0)
+
+        assert signal.getsignal(signal.SIGALRM) is bench_alarm
+    finally:
+        signal.signal(signal.SIGALRM, own)
+
+
 def test_a_timeout_is_raised_once_so_that_cleaning_up_may_take_its_time(bench: Bench) -> None:
     def job() -> None:
         try:
