@@ -1,9 +1,8 @@
 """The pool of forked slots: each job runs in a process that a template forked.
 
-The parent's half of ProcessRunner talks to the template over one socket pair
-(template_link.py) and to each slot over another. A job whose process dies under it, in
-whatever way, comes back as Raised; only when the worker itself ended it to end, or never
-got to start it, as Interrupted.
+ProcessRunner talks to the template over one socket pair (template_link.py) and to each
+slot over another. A job whose process dies under it, in whatever way, comes back as Raised;
+only where the worker ends and ended it too, or never got to start it, as Interrupted.
 """
 
 import asyncio
@@ -89,7 +88,7 @@ class ProcessRunner:
 
     @property
     def ending(self) -> str:
-        """How the template ended, in words, once it has."""
+        """How the template ended, once it has."""
         return self._link.ending
 
     @property
@@ -106,19 +105,15 @@ class ProcessRunner:
         return registered
 
     async def prepare(self, slot: int) -> None:
-        if self._places[slot].pipe is None:
-            with suppress(_Gone):
-                await self._start_slot(self._places[slot])
+        with suppress(_Gone):
+            await self._ready(self._places[slot])
 
     async def run(self, slot: int, message: Message) -> Result:
         place = self._places[slot]
         if self._limits.max_lifetime is not None and place.pipe is not None:
             self._replace_if_worn(place)
         try:
-            if place.replacing is not None:
-                await place.replacing
-            if place.pipe is None:
-                await self._start_slot(place)
+            await self._ready(place)
             result = await self._supervise(place, message)
         except SlotLost as error:
             why = await self._fate(place, str(error))
@@ -259,6 +254,13 @@ class ProcessRunner:
         with suppress(_Gone):
             if not self._draining.is_set():
                 await self._start_slot(place)
+
+    async def _ready(self, place: Place) -> None:
+        """See that the slot has a process. Raises _Gone."""
+        if place.replacing is not None:
+            await place.replacing
+        if place.pipe is None:
+            await self._start_slot(place)
 
     async def _start_slot(self, place: Place) -> None:
         """Have the template fork a process for this slot, for as long as that takes. Raises _Gone."""
