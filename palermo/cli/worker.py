@@ -33,7 +33,7 @@ _LEVELS = ("debug", "info", "warning", "error")
     default="5s",
     show_default=True,
     metavar="TIME",
-    help="After it JobTimeout is raised in the job; this much later it is killed.",
+    help="How long after JobTimeout was raised in it a job is killed.",
 )
 @click.option("--max-jobs", type=int, metavar="N", help="A fresh process for a slot after N jobs.")
 @click.option("--max-memory", type=float, metavar="MB", help="Kill a job above this; a fresh process after it.")

@@ -62,7 +62,7 @@ class ProcessRunner:
 
     @classmethod
     def fork(cls, options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "ProcessRunner":
-        """Fork the template. To be called before there is an event loop, a connection or a thread.
+        """Fork the template, before there is an event loop, a connection or a thread.
 
         `in_child` lets go of what only the parent may hold.
         """
@@ -250,10 +250,10 @@ class ProcessRunner:
         if not place.fate.done():
             self._link.order(("kill", place.pid))
             await place.fate
-        place.replacing = place.sentence = None
         with suppress(_Gone):
             if not self._draining.is_set():
                 await self._start_slot(place)
+        place.replacing = None  # not before: its first answer would be taken for a job's
 
     async def _ready(self, place: Place) -> None:
         """See that the slot has a process. Raises _Gone."""

@@ -53,7 +53,7 @@ def own_stacks() -> str:
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
     ]
-    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+    for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
         frames = traceback.StackSummary.from_list(
             [
                 traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
