@@ -23,6 +23,7 @@ from palermo.core.topology import check_id, check_job_queue
 from palermo.errand import Errand
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
+from palermo.options import CALLABLE, check_options
 from palermo.registry import JobDefinition, check_job_name
 
 T = TypeVar("T")
@@ -69,6 +70,8 @@ class Client:
         serializer: str | None = None,
         compression: str | None = None,
         sign: bool | None = None,
+        timeout: float | None = None,
+        expires: float | None = None,
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
@@ -79,7 +82,7 @@ class Client:
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         io = self._io()
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign)
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires)
         if prepared.message is not None:
             io.publish(prepared.message)
             _enqueued(prepared)
@@ -96,10 +99,12 @@ class Client:
         serializer: str | None = None,
         compression: str | None = None,
         sign: bool | None = None,
+        timeout: float | None = None,
+        expires: float | None = None,
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign)
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires)
         if prepared.message is not None:
             await io.publish_async(prepared.message)
             _enqueued(prepared)
@@ -113,6 +118,8 @@ class Client:
         serializer: str | None = None,
         compression: str | None = None,
         sign: bool | None = None,
+        timeout: float | None = None,
+        expires: float | None = None,
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
@@ -124,7 +131,8 @@ class Client:
         made: list[Job] = []
         waiting: deque[tuple[Errand, list[_Prepared]]] = deque()
         stored = 0
-        prepared = (self._prepare(*call, queue, None, serializer, compression, sign) for call in calls)
+        prepare = self._prepare
+        prepared = (prepare(*call, queue, None, serializer, compression, sign, timeout, expires) for call in calls)
         try:
             for batch in _batches(prepared, made):
                 messages = [each.message for each in batch if each.message is not None]
@@ -196,6 +204,8 @@ class Client:
         serializer: str | None,
         compression: str | None,
         sign: bool | None,
+        timeout: float | None,
+        expires: float | None,
     ) -> _Prepared:
         """Bind, ask the hooks, encode."""
         settings = self.settings
@@ -211,6 +221,8 @@ class Client:
             serializer = definition.serializer if serializer is None else serializer
             compression = definition.compression if compression is None else compression
             sign = definition.sign if sign is None else sign
+            timeout = definition.timeout if timeout is None else timeout
+            expires = definition.expires if expires is None else expires
             if definition.one:
                 more["one"] = True
         handle = Job(str(uuid.uuid4()) if id is None else check_id(id), queue, name)
@@ -226,6 +238,9 @@ class Client:
             sign=settings.sign if sign is None else sign,
             **more,
         )
+        if timeout is not None or expires is not None:
+            check_options({"timeout": timeout, "expires": expires}, CALLABLE, "enqueue")
+        now = time.time()
         message = Message(
             id=handle.id,
             queue=queue,
@@ -234,8 +249,10 @@ class Client:
             content_type=encoded.content_type,
             content_encoding=encoded.content_encoding,
             arguments=encoded.arguments,
-            created_at=int(time.time()),
+            created_at=int(now),
             preview=preview(args, kwargs),
+            timeout=None if timeout is None else float(timeout),
+            expires_at=None if expires is None else now + expires,
         )
         return _Prepared(handle, message, definition, args, kwargs)
 
@@ -315,8 +332,19 @@ def enqueue(
     serializer: str | None = None,
     compression: str | None = None,
     sign: bool | None = None,
+    timeout: float | None = None,
+    expires: float | None = None,
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
     return default_client().enqueue(
-        job, args, kwargs, queue=queue, id=id, serializer=serializer, compression=compression, sign=sign
+        job,
+        args,
+        kwargs,
+        queue=queue,
+        id=id,
+        serializer=serializer,
+        compression=compression,
+        sign=sign,
+        timeout=timeout,
+        expires=expires,
     )

@@ -28,7 +28,11 @@
     │   ├── JobNotFound
     │   ├── HeaderInvalid
     │   ├── ArgumentsInvalid
-    │   └── JobCrashed             the job's process died under it
+    │   ├── JobCrashed             the job's process died under it
+    │   ├── JobOutOfMemory         it was killed for growing above the worker's limit
+    │   ├── JobTimeout             it ran longer than it may
+    │   ├── JobExpired             it was not started in time, and not run
+    │   └── JobTerminated          raised in a job that the ending worker stops and gives back
     └── NotFound                   an id, a queue or a filter that names nothing
 
 A class per thing that a caller would handle differently. The text of each says what
@@ -150,6 +154,22 @@ class ArgumentsInvalid(JobError, UsageError):
 
 class JobCrashed(JobError):
     """The process that ran the job died under it: a signal, an exit, or no memory."""
+
+
+class JobOutOfMemory(JobError):
+    """The job's process grew above --max-memory and was killed."""
+
+
+class JobTimeout(JobError):
+    """The job ran longer than its timeout: raised in it first, and the reason for killing it if it goes on."""
+
+
+class JobExpired(JobError):
+    """The job was still waiting when its time to start had passed; it was not run."""
+
+
+class JobTerminated(JobError):
+    """Raised in a running job whose worker must end: time to clean up, before it is killed and given back."""
 
 
 class NotFound(PalermoError):

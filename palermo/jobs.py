@@ -82,7 +82,7 @@ _current: ContextVar[CurrentJob | None] = ContextVar("palermo.current_job", defa
 
 
 def current_job() -> CurrentJob | None:
-    """The job that this code runs in; None outside of one."""
+    """The job that this code runs in, if it does."""
     return _current.get()
 
 
@@ -155,7 +155,7 @@ class FunctionJob(Generic[P, R]):
         return self._function(*args, **kwargs)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
-        """The job with other options for what is enqueued through it: queue, id, serializer, compression, sign."""
+        """The job with other options for what is enqueued through it: see palermo.options.EnqueueOptions."""
         return bound(self.definition, options)
 
     def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int:
@@ -268,15 +268,16 @@ def job(
     compression: str | None = None,
     sign: bool | None = None,
     arguments: str = "",
+    timeout: float | None = None,
+    expires: float | None = None,
 ) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
 
     `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
-    gives it the decoded body as its single argument, as jobs from other languages want it.
-
-    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
+    limits its run, `expires` its wait, in seconds. Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
     return _declare(target, options) if target is not None else lambda target: _declare(target, options)

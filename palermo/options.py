@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from palermo.core.message import MAX_SECONDS
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid
 from palermo.registry import nearest
@@ -17,10 +18,14 @@ class EnqueueOptions(TypedDict, total=False):
     serializer: str | None
     compression: str | None
     sign: bool | None
+    #: Seconds that one run may take.
+    timeout: float | None
+    #: Seconds from now within which it must be started.
+    expires: float | None
 
 
 #: What `@palermo.job` takes.
-DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments")
+DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires")
 #: What `.options()` takes.
 CALLABLE = tuple(EnqueueOptions.__annotations__)
 
@@ -29,8 +34,6 @@ LATER = {
     "retries": "automatic retries",
     "backoff": "automatic retries",
     "retry_on": "automatic retries",
-    "timeout": "a limit on a job's run time",
-    "expires": "jobs that lapse",
     "delay": "delayed jobs",
     "cron": "recurring jobs",
     "every": "recurring jobs",
@@ -70,5 +73,11 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
             case "sign" if not isinstance(value, bool):
                 raise OptionInvalid(f"option sign={value!r} is neither True nor False.")
+            case "timeout" | "expires" if not _is_duration(value):
+                raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
             case "arguments" if value not in ("", "one"):
                 raise OptionInvalid(f'option arguments={value!r} means nothing; it may be "one", or left out.')
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS / 2

@@ -34,6 +34,10 @@ class JobDefinition:
     serializer: str | None = None
     compression: str | None = None
     sign: bool | None = None
+    #: Seconds that one run may take; None where the worker's own default decides.
+    timeout: float | None = None
+    #: Seconds from its enqueuing within which it must be started; None for no limit.
+    expires: float | None = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
 

@@ -51,7 +51,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "uvicorn": ("palermo.webui", "palermo.cli.web"),
     "jinja2": ("palermo.webui",),
     "setproctitle": ("palermo.worker.process", "palermo.cli.edge"),
-    "signal": ("palermo.worker.signals", "palermo.worker.slot", "palermo.worker.template"),
+    "signal": ("palermo.worker.signals", "palermo.worker.interrupts", "palermo.worker.template"),
     "os.environ": ("palermo.config",),
     "os.getenv": ("palermo.config",),
     "os.fork": ("palermo.worker.template", "palermo.worker.runner"),

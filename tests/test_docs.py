@@ -9,7 +9,7 @@ import pytest
 from palermo.config import Settings
 from palermo.core.lifecycle import TRANSITIONS, JobState
 from palermo.hooks import HOOKS
-from palermo.worker.signals import SIGNALS
+from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -45,7 +45,9 @@ def test_every_hook_is_documented_with_the_process_in_which_it_runs() -> None:
 def test_every_signal_is_documented_with_what_it_does() -> None:
     documented = {row[0]: row[1] for row in rows("signals.md", 2)[1:]}
 
-    assert documented == {signal.name: signal.meaning for signal in SIGNALS}
+    assert documented == {signal.name: signal.meaning for signal in SIGNALS} | {
+        f"{signal.name} with `--resque-signals`": signal.meaning for signal in RESQUE_SIGNALS
+    }
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -24,6 +24,21 @@ _FORMATS = ("text", "json")
 @click.option(
     "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
 )
+@click.option(
+    "--resque-signals", is_flag=True, help="TERM and INT kill the running jobs at once, as in Resque; they run again."
+)
+@click.option("--timeout", type=parse_duration, metavar="TIME", help="What a job may take that has no timeout itself.")
+@click.option(
+    "--timeout-grace",
+    type=parse_duration,
+    default="5s",
+    show_default=True,
+    metavar="TIME",
+    help="How long after JobTimeout was raised in it a job is killed.",
+)
+@click.option("--max-jobs", type=int, metavar="N", help="A fresh process for a slot after N jobs.")
+@click.option("--max-memory", type=float, metavar="MB", help="Kill a job above this; a fresh process after it.")
+@click.option("--max-lifetime", type=parse_duration, metavar="TIME", help="A fresh process for a slot this old.")
 @click.option("--accept", multiple=True, metavar="TYPE", help="Run jobs of this serializer too, such as pickle.")
 @click.option("--accept-only", multiple=True, metavar="TYPE", help="Run jobs of these serializers and no others.")
 @click.option(
@@ -53,6 +68,12 @@ def worker(
     concurrency: int,
     burst: bool,
     shutdown_timeout: float | None,
+    resque_signals: bool,
+    timeout: float | None,
+    timeout_grace: float,
+    max_jobs: int | None,
+    max_memory: float | None,
+    max_lifetime: float | None,
     accept: tuple[str, ...],
     accept_only: tuple[str, ...],
     pidfile: str | None,
@@ -62,7 +83,8 @@ def worker(
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
     TERM and INT let running jobs finish, QUIT waits for them however long they take; a second
-    INT kills them. What is killed runs again later. USR2 pauses, CONT goes on.
+    INT kills them. What is killed runs again later. USR2 pauses, CONT goes on. HUP starts anew with
+    fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/signals.md has the whole table.
     """
     selection = None if queues is None else QueueSelection.parse(queues)
     settings = run.settings()
@@ -74,6 +96,7 @@ def worker(
         )
     from palermo.serialization import Accept
     from palermo.worker import logs
+    from palermo.worker.limits import Limits
     from palermo.worker.options import WorkerOptions
     from palermo.worker.run import run_worker
 
@@ -91,6 +114,14 @@ def worker(
         burst=burst,
         accept=accepted,
         shutdown_timeout=shutdown_timeout,
+        resque_signals=resque_signals,
+        limits=Limits(
+            timeout=timeout,
+            timeout_grace=timeout_grace,
+            max_jobs=max_jobs,
+            max_memory=max_memory,
+            max_lifetime=max_lifetime,
+        ),
         pidfile=pidfile,
     )
     raise click.exceptions.Exit(run_worker(options))

@@ -106,7 +106,7 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
     """The copy of a failed message that runs again, in another queue if one is named.
 
     Same id; `retries` goes up by one, the policy's own count starts again at 0, and the
-    error headers are gone.
+    error headers are gone. So is the instant of expiry: whoever asks for it wants it run now.
     """
     return replace(
         failed,
@@ -115,4 +115,5 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
         worker=None,
         retries=(failed.retries or 0) + 1,
         policy_retries=0,
+        expires_at=None,
     )

@@ -30,6 +30,9 @@ MAX_BODY = 16 * 1024 * 1024
 #: What is left of it here is room for the properties.
 MAX_HEADERS = 131_064 - 4_096
 
+#: No duration and no instant reaches this: beyond it, in the year 2242, the clocks of some systems end.
+MAX_SECONDS = 2.0**33
+
 #: Never published again. RabbitMQ drops a message whose old x-death shows a cycle, and CC and BCC route copies.
 _STRIPPED = frozenset({"CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count"})
 _STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-")
@@ -41,6 +44,7 @@ _TEXT = {
     "worker": "worker",
 }
 _NUMBER = {"created-at": "created_at", "retries": "retries", "policy-retries": "policy_retries"}
+_SECONDS = {"timeout": "timeout", "expires-at": "expires_at"}
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
 
@@ -70,6 +74,10 @@ class Message:
     policy_retries: int | None = None
     #: The arguments for people, at most 100 characters and then "..."; None where the publisher gave none.
     preview: str | None = None
+    #: Seconds that one run may take; None for no limit of its own.
+    timeout: float | None = None
+    #: Unix seconds after which it is not started any more; None for never.
+    expires_at: float | None = None
     #: Why it failed last; None unless it lies in `failed`.
     failure: Failure | None = None
     #: The tag of the worker's slot in which it failed last.
@@ -105,6 +113,8 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "policy-retries": message.policy_retries,
         "worker": message.worker,
         "arguments": message.arguments or None,
+        "timeout": message.timeout,
+        "expires-at": message.expires_at,
     }
     headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:
@@ -147,6 +157,10 @@ def from_wire(
             if isinstance(value, int) and not isinstance(value, bool):
                 fields[_NUMBER[name]] = value
                 continue
+        elif name in _SECONDS:
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
+                fields[_SECONDS[name]] = float(value)
+                continue
         elif name == "id":
             if isinstance(value, str):
                 message_id = message_id or value
@@ -164,7 +178,7 @@ def from_wire(
             extra[name] = value
             continue
         extra[name] = value
-        wanted = "an integer" if name in _NUMBER else "text"
+        wanted = "an integer" if name in _NUMBER else "a number above 0" if name in _SECONDS else "text"
         defects.append(f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {wanted}")
     return Message(
         id=message_id or new_id(),

@@ -15,20 +15,22 @@ from asyncio import base_events, runners
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from palermo import hooks, jobs
+from palermo import errors, hooks, jobs
 from palermo import registry as registered
 from palermo.core import arguments, preview
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Raised, Result, Succeeded
+from palermo.core.lifecycle import Interrupted, Raised, Result, Succeeded
 from palermo.core.message import Message
-from palermo.errors import HeaderInvalid, JobCrashed, JobUnnamed
+from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.registry import JobDefinition, Registry
 from palermo.serialization import Accept, Serializers
+from palermo.worker.interrupts import Interrupts
 
 log = logging.getLogger("palermo.worker")
 
 SUCCEEDED = Succeeded()
 SKIPPED = Succeeded(skipped=True)
+INTERRUPTED = Interrupted()
 
 #: Frames at the start of every traceback that are not the user's.
 _OURS = frozenset(
@@ -56,6 +58,7 @@ class Executor:
         serializers: Serializers,
         accept: Accept,
         worker: str,
+        interrupts: Interrupts | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._registry = registry
@@ -63,6 +66,7 @@ class Executor:
         self._accept = accept
         #: The tag of the slot, for current_job and the failure's report.
         self._worker = worker
+        self._interrupts = interrupts or Interrupts()
         self._now = now
 
     def run(self, message: Message) -> Result:
@@ -86,7 +90,7 @@ class Executor:
             return Raised(failure)
         self._enter(message)
         try:
-            return self._call(definition, args, kwargs)
+            return self._call(definition, args, kwargs, message.timeout)
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
             failure = self._failure(error)
             self._report(message, failure, args, kwargs)
@@ -96,6 +100,9 @@ class Executor:
         """The job and the arguments it can be called with."""
         if message.defect:
             raise HeaderInvalid(f"{message.defect}. Mend the program that published job {message.id}.")
+        if message.expires_at is not None and self._now() >= message.expires_at:
+            late = self._now() - message.expires_at
+            raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago. It was not run.")
         if not message.job:
             raise JobUnnamed(
                 f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
@@ -118,19 +125,33 @@ class Executor:
             )
         )
 
-    def _call(self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> Result:
+    def _call(
+        self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any], timeout: float | None
+    ) -> Result:
         instance = definition.instantiate()
         try:
-            if not hooks.permitted("before_process", definition, args, kwargs, instance):
-                return SKIPPED
-            if not hooks.bound("around_process", definition, instance):
-                _finish(definition.call(args, kwargs, instance))
-            elif not self._call_within(definition, args, kwargs, instance):
-                return SKIPPED
-            hooks.notify("after_process", definition, args, kwargs, instance)
+            try:
+                self._interrupts.enter(timeout)
+                return self._work(definition, args, kwargs, instance)
+            finally:
+                self._interrupts.leave()
         except BaseException as error:
+            if self._interrupts.terminated:
+                # Whatever it raised, it was made to: it goes back as if it had never begun, and nobody is told.
+                return INTERRUPTED
             self._on_failure(definition, error, args, kwargs, instance)
             raise
+
+    def _work(
+        self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any], instance: object | None
+    ) -> Result:
+        if not hooks.permitted("before_process", definition, args, kwargs, instance):
+            return SKIPPED
+        if not hooks.bound("around_process", definition, instance):
+            _finish(definition.call(args, kwargs, instance))
+        elif not self._call_within(definition, args, kwargs, instance):
+            return SKIPPED
+        hooks.notify("after_process", definition, args, kwargs, instance)
         return SUCCEEDED
 
     def _call_within(
@@ -201,8 +222,14 @@ class Executor:
             log.warning("on_failure hooks not called id=%s error=%r", message.id, str(error))
         else:
             self._enter(message)
-            self._on_failure(definition, JobCrashed(failure.message), args, kwargs)
+            self._on_failure(definition, _fatal(failure), args, kwargs)
         self._report(message, failure, args, kwargs)
+
+
+def _fatal(failure: Failure) -> JobError:
+    """The error, for hooks, of a job whose process ended under it: JobCrashed, JobTimeout or JobOutOfMemory."""
+    kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
+    return kind(failure.message)
 
 
 def _finish(value: Any) -> Any:

@@ -72,6 +72,11 @@ def start_worker(
     burst: bool = False,
     accept: Iterable[str] = (),
     shutdown_timeout: float | None = None,
+    timeout: float | None = None,
+    timeout_grace: float | None = None,
+    max_jobs: int | None = None,
+    max_memory: float | None = None,
+    max_lifetime: float | None = None,
     pidfile: str | None = None,
     log: IO[bytes] | None = None,
     log_level: str | None = None,
@@ -94,8 +99,17 @@ def start_worker(
         command.append("--burst")
     for name in accept:
         command += ["--accept", name]
-    if shutdown_timeout is not None:
-        command += ["--shutdown-timeout", str(shutdown_timeout)]
+    limits = {
+        "--shutdown-timeout": shutdown_timeout,
+        "--timeout": timeout,
+        "--timeout-grace": timeout_grace,
+        "--max-jobs": max_jobs,
+        "--max-memory": max_memory,
+        "--max-lifetime": max_lifetime,
+    }
+    for flag, value in limits.items():
+        if value is not None:
+            command += [flag, str(value)]
     if pidfile is not None:
         command += ["--pidfile", pidfile]
     if log_level is not None:

@@ -19,12 +19,14 @@ from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import BrokerError
 from palermo.worker.emptiness import EmptyWatch
+from palermo.worker.ending import FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
 from palermo.worker.lane import Lane
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
-from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action, SignalRow
+from palermo.worker.signals import Action, SignalRow
+from palermo.worker.stacks import own_stacks
 from palermo.worker.titles import parent_title
 from palermo.worker.trim import Trimmer
 
@@ -32,12 +34,6 @@ log = logging.getLogger("palermo.worker")
 
 #: Seconds between two titles, at least: an idle worker sets none, a busy one 20 a second.
 _TITLE_EVERY = 0.05
-
-#: Seconds that settling may still take once nothing runs any more.
-_LAST_WORDS = 5.0
-
-#: Exit codes.
-DONE, FORCED, UNREACHABLE = 0, 1, 3
 
 
 class Worker:
@@ -59,9 +55,8 @@ class Worker:
         self._host, self._pid = host, pid
         self._id = f"pid:{pid}@{host}"
         self._started_at = now()
-        self._processed = self._failed = self._busy = self._interrupts = 0
-        self._paused = self._killed = False
-        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._processed = self._failed = self._busy = 0
+        self._paused = self._quiet = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._title: asyncio.TimerHandle | None = None
         self._trimmer = Trimmer(options.settings, now=now)
@@ -72,7 +67,9 @@ class Worker:
         self.runner = runner
         self.taking = True
         self.failed_per_queue = options.settings.failed_per_queue
-        self.stopping = asyncio.Event()
+        self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
+        self.stopping = self._ending.begun
+        self._dump: asyncio.Task[None] | None = None
         self.link = Link(
             options.settings.session("worker"),
             give_up=options.burst,
@@ -83,8 +80,8 @@ class Worker:
         self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
         self._serving: dict[Lane, asyncio.Task[None]] = {}
 
-    async def run(self) -> int | None:
-        """Work until the end; the exit code, or None when the runner is gone and all must begin anew.
+    async def run(self) -> int | Anew:
+        """Work until the end; the exit code, or why all must begin anew.
 
         Raises StoreInvalid or UrlInvalid for a broker that can never be opened.
         """
@@ -99,20 +96,21 @@ class Worker:
         self._take()
         holding = self._spawn(self.link.hold())
         gone = self._spawn(self.runner.gone.wait())
-        code: int | None
+        code: int | Anew
+        end = self._ending.end
         try:
-            await asyncio.wait({holding, gone, self._end}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({holding, gone, end}, return_when=asyncio.FIRST_COMPLETED)
             if holding.done():
                 holding.result()
                 code = UNREACHABLE
                 self._rest()
-            elif not self._end.done() and not self._killed:
+            elif not end.done() and not self._ending.killed:
                 # What ran has crashed with the runner, and is settled as such.
                 self._rest()
-                await self._served(_LAST_WORDS)
-                code = FORCED if self.stopping.is_set() else None
+                await self._served(LAST_WORDS)
+                code = FORCED if self._ending.final else Anew.RUNNER_GONE
             else:
-                code = await self._end
+                code = await end
         finally:
             await self._clean_up()
         log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
@@ -122,13 +120,14 @@ class Worker:
         """Obey a signal."""
         log.info("signal received signal=%s action=%s", row.name, row.action.value)
         match row.action:
-            case Action.FINISH:
-                self._stop(self._options.shutdown_timeout)
-            case Action.STOP:
-                self._stop(self._patience)
-            case Action.INTERRUPT:
-                self._interrupts += 1
-                self._stop(self._patience if self._interrupts == 1 else 0.0)
+            case Action.KILL_JOBS:
+                self.runner.kill_jobs()
+            case Action.DUMP:
+                if self._dump is None or self._dump.done():
+                    self._dump = self._spawn(self._log_stacks())
+            case Action.QUIET:
+                self._quiet = True
+                self._rest()
             case Action.PAUSE if not self._paused and not self.stopping.is_set():
                 self._paused = True
                 self._rest()
@@ -136,7 +135,10 @@ class Worker:
             case Action.RESUME if self._paused and not self.stopping.is_set():
                 self._paused = False
                 self._spawn(self._hook("after_pause"))
-                self._take()
+                if not self._quiet:
+                    self._take()
+            case action:
+                self._ending.obey(action)
 
     def report(self) -> WorkerInfo:
         """This worker, for those who ask the broker about it."""
@@ -158,6 +160,8 @@ class Worker:
         """In one word, as WorkerInfo has it."""
         if self.stopping.is_set():
             return "stopping"
+        if self._quiet:
+            return "quiet"
         if self._paused:
             return "paused"
         if self._busy:
@@ -184,11 +188,6 @@ class Worker:
             self._changed()
         if self._watch is not None:
             self._watch.look()
-
-    @property
-    def _patience(self) -> float:
-        timeout = self._options.shutdown_timeout
-        return SHUTDOWN_TIMEOUT if timeout is None else timeout
 
     # Taking jobs, and not.
 
@@ -225,31 +224,9 @@ class Worker:
         if tasks:
             await asyncio.wait(tasks, timeout=timeout)
 
-    def _stop(self, timeout: float | None) -> None:
-        first = not self.stopping.is_set()
-        self.stopping.set()
-        self._rest()
-        self.runner.drain()
-        if timeout is not None:
-            asyncio.get_running_loop().call_later(timeout, self._kill)
-        if first:
-            self._spawn(self._finish())
-
     async def _finish(self) -> None:
         await self._served()
         await self._hook("shutdown")
-        self._leave(FORCED if self._killed else DONE)
-
-    def _kill(self) -> None:
-        if not self._killed and not self._end.done():
-            log.warning("killing the running jobs busy=%d", self._busy)
-            self._killed = True
-            self.runner.kill()
-            asyncio.get_running_loop().call_later(_LAST_WORDS, self._leave, FORCED)
-
-    def _leave(self, code: int) -> None:
-        if not self._end.done():
-            self._end.set_result(code)
 
     # The session with the broker.
 
@@ -294,12 +271,24 @@ class Worker:
             await self._put_to_rest(live)
         with suppress(BrokerError):
             if not await self._pending() and not self.stopping.is_set():
-                self._stop(None)
+                self._ending.stop(None)
                 return
-        if not self._paused and not self.stopping.is_set():
+        if not self._paused and not self._quiet and not self.stopping.is_set():
             self._take()
 
     # Odds and ends.
+
+    async def _log_stacks(self) -> None:
+        """Log what this process and every running job are doing; one after the other, since they share a file."""
+        log.info("stacks of the worker pid=%d\n%s", self._pid, own_stacks())
+        for lane in self._lanes:
+            job = lane.running
+            if job is None:
+                continue
+            text = await self.runner.stack(lane.number)
+            if lane.running == job:
+                told = text or "it gave no answer within 2 s"
+                log.info("stacks of a job id=%s job=%s slot=%d\n%s", job.id, job.job, job.slot, told)
 
     async def _hook(self, name: str) -> None:
         if name in self._hooks:
@@ -326,6 +315,7 @@ class Worker:
                 timer.cancel()
         if self._watch is not None:
             self._watch.close()
+        self._ending.close()
         tasks = [*self._tasks, *self._serving.values()]
         for task in tasks:
             task.cancel()

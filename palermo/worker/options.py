@@ -6,6 +6,7 @@ from palermo.config import Settings
 from palermo.core.patterns import QueueSelection
 from palermo.errors import SettingInvalid
 from palermo.serialization import Accept
+from palermo.worker.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,9 @@ class WorkerOptions:
     accept: Accept = field(default_factory=Accept.default)
     #: Seconds that running jobs get after TERM or INT (25 if None) and after QUIT (as long as they need if None).
     shutdown_timeout: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    #: Whether TERM and INT mean what they mean to a Resque worker.
+    resque_signals: bool = False
     #: A file that holds the parent's pid while the worker lives.
     pidfile: str | None = None
 

@@ -53,6 +53,8 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
         message.preview,
         dict(extra) if extra else None,
         message.defect,
+        message.timeout,
+        message.expires_at,
     )
     return pack((kind, fields, *more))
 
@@ -73,6 +75,8 @@ def unpack_message(fields: tuple[Any, ...]) -> Message:
         preview=fields[10],
         extra=fields[11] or NO_HEADERS,
         defect=fields[12],
+        timeout=fields[13],
+        expires_at=fields[14],
     )
 
 

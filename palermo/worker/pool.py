@@ -1,7 +1,8 @@
 """Where jobs run: the protocol that the worker's loop knows, and that every kind of slot keeps."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from palermo.core.lifecycle import Result
@@ -17,6 +18,8 @@ class Registered:
     queues: tuple[str, ...]
     #: The kinds of worker hook that there are.
     hooks: frozenset[str]
+    #: By job, the seconds that a run may take where its message does not say.
+    timeouts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Unstartable(Exception):
@@ -26,8 +29,9 @@ class Unstartable(Exception):
 class Runner(Protocol):
     """Where jobs run. A slot, numbered from 1, runs one at a time."""
 
-    #: Set when it cannot run jobs any more.
-    gone: asyncio.Event
+    @property
+    def gone(self) -> asyncio.Event:
+        """Set when it cannot run jobs any more."""
 
     async def start(self) -> Registered:
         """Wait for the user's modules. Raises Unstartable."""
@@ -43,6 +47,15 @@ class Runner(Protocol):
 
     def drain(self) -> None:
         """Start no more slots that cannot be started at once."""
+
+    async def stack(self, slot: int) -> str:
+        """What the job in this slot is doing, without stopping it; "" if it does not say."""
+
+    def kill_jobs(self) -> None:
+        """Kill every job that runs; each comes back as Raised, and its slot is started anew."""
+
+    def terminate(self) -> None:
+        """Raise JobTerminated in every job that runs; whatever else it raises, it comes back as Interrupted."""
 
     def kill(self) -> None:
         """Kill everything at once; the jobs that ran come back as Interrupted."""

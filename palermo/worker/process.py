@@ -1,5 +1,6 @@
 """What the worker's processes do to themselves: titles, the tie to their parent, standard streams."""
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -9,6 +10,9 @@ import setproctitle
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
+
+#: Seconds between two looks for dead orphans.
+_REAP_EVERY = 1.0
 
 
 def set_title(text: str) -> None:
@@ -33,6 +37,22 @@ def own_group() -> None:
     """Leave the terminal's foreground group, so that Ctrl-C reaches the parent alone, which decides."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
+
+
+async def reap_orphans(*, but: int) -> None:
+    """As process 1 of a container: bury, about once a second, what jobs left behind; never the child `but`.
+
+    By looking and not on SIGCHLD, which may stand for any number of children.
+    """
+    while True:
+        await asyncio.sleep(_REAP_EVERY)
+        _reap(but)
+
+
+def _reap(but: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != but:
+            os.waitpid(ended.si_pid, 0)
 
 
 def close_stdin() -> None:

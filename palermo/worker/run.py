@@ -10,14 +10,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 
 from palermo.errors import PalermoError
+from palermo.worker.ending import DONE, Anew
 from palermo.worker.loop import Worker
 from palermo.worker.notify import Notifier
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pidfile import Pidfile
 from palermo.worker.pool import Unstartable
-from palermo.worker.process import flush, set_title
+from palermo.worker.process import flush, reap_orphans, set_title
 from palermo.worker.runner import ProcessRunner
-from palermo.worker.signals import listen
+from palermo.worker.signals import Action, SignalRow, ignore_renewal, listen
 
 log = logging.getLogger("palermo.worker")
 
@@ -30,7 +31,7 @@ class WorkerFailed(PalermoError):
 
 
 def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
-    """Work until told to stop; the exit code: 0 done, 1 running jobs had to be killed, 3 a burst without its broker.
+    """Work until told to stop; the exit code: 0 done, 1 running jobs had to be cut off, 3 a burst without its broker.
 
     Takes the process over: to be called in a fresh one, without event loop, threads or
     connections. Raises WorkerFailed for modules that cannot be imported, SettingInvalid
@@ -45,33 +46,49 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         runner = ProcessRunner.fork(options, host=host, in_child=pidfile.close if pidfile else lambda: None)
         with asyncio.Runner(loop_factory=_loop_factory()) as loop:
             code = loop.run(_work(options, runner, host=host))
-    if code is not None:
-        return code
-    log.error("template %s, starting anew pid=%d", runner.ending, os.getpid())
-    time.sleep(max(0.0, started + _ANEW_EVERY - time.monotonic()))
+    match code:
+        case Anew.TOLD:
+            log.info("starting anew pid=%d", os.getpid())
+        case Anew.RUNNER_GONE:
+            log.error("template %s, starting anew pid=%d", runner.ending, os.getpid())
+            time.sleep(max(0.0, started + _ANEW_EVERY - time.monotonic()))
+        case _:
+            return code
     flush()
+    ignore_renewal()
     # The same command in the same process, so that whoever watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> int | None:
+async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> int | Anew:
     loop = asyncio.get_running_loop()
     waiting = asyncio.ensure_future(runner.start())
-    # Until the modules are there, there is nothing to finish: any signal that ends a worker ends this one now.
-    listen(loop, lambda row: waiting.cancel() if row.action.ends else False)
+    told: list[Action] = []
+
+    def cancel(row: SignalRow) -> None:
+        # Until the modules are there, there is nothing to finish: any signal that ends a worker ends this one now,
+        # and what is imported while the code changes again must be imported again.
+        if row.action.ends or row.action is Action.RENEW:
+            told.append(row.action)
+            waiting.cancel()
+
+    listen(loop, cancel, resque=options.resque_signals)
+    orphans = asyncio.ensure_future(reap_orphans(but=runner.template)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
         registered = await waiting
         worker = Worker(options, runner, registered, host=host, pid=os.getpid())
-        listen(loop, worker.act)
+        listen(loop, worker.act, resque=options.resque_signals)
         async with _told(worker):
             return await worker.run()
     except Unstartable as error:
         raise WorkerFailed(str(error)) from None
     except asyncio.CancelledError:
         runner.kill()
-        return 0
+        return Anew.TOLD if told and all(action is Action.RENEW for action in told) else DONE
     finally:
+        if orphans is not None:
+            orphans.cancel()
         set_title("palermo worker: stopping")
         await runner.close()
 

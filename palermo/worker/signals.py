@@ -25,11 +25,16 @@ class Action(Enum):
     INTERRUPT = "interrupt"  #: as STOP the first time; the second time kills at once
     PAUSE = "pause"  #: take no more jobs until told to go on; running jobs go on
     RESUME = "resume"  #: take jobs again
+    QUIET = "quiet"  #: take no more jobs until the worker ends; running jobs go on
+    KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and go on
+    DUMP = "dump"  #: write what the worker and every running job are doing into the log
+    RENEW = "renew"  #: as FINISH, and then begin anew in the same process, with fresh code
+    ABANDON = "abandon"  #: kill the running jobs at once, give them back, leave
 
     @property
     def ends(self) -> bool:
         """Whether the worker ends by it."""
-        return self in (Action.FINISH, Action.STOP, Action.INTERRUPT)
+        return self in (Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +59,65 @@ SHUTDOWN_TIMEOUT = 25.0
 SIGNALS: tuple[SignalRow, ...] = (
     SignalRow("QUIT", Action.FINISH, "finish the running jobs, however long they take, and exit"),
     SignalRow(
-        "TERM", Action.STOP, "finish the running jobs within the shutdown timeout; kill the rest, give them back, exit"
+        "TERM",
+        Action.STOP,
+        "finish the running jobs within the shutdown timeout; then raise JobTerminated in the rest, kill after"
+        " 3 seconds what still runs, give all of these back, exit",
     ),
     SignalRow("INT", Action.INTERRUPT, "as TERM; a second INT kills the running jobs at once and gives them back"),
     SignalRow("USR2", Action.PAUSE, "take no more jobs; the running ones go on"),
     SignalRow("CONT", Action.RESUME, "take jobs again after USR2"),
+    SignalRow("TSTP", Action.QUIET, "take no more jobs until the worker ends, CONT or not; the running ones go on"),
+    SignalRow(
+        "USR1",
+        Action.KILL_JOBS,
+        "kill the processes of the running jobs, which fail as JobCrashed; the worker goes on with the next",
+    ),
+    SignalRow(
+        "TTIN",
+        Action.DUMP,
+        "write the stacks of the worker's parent and of every running job into the log, without stopping them",
+    ),
+    SignalRow(
+        "HUP",
+        Action.RENEW,
+        "finish the running jobs, however long they take, and begin anew: same pid, same command, fresh code",
+    ),
 )
 
+#: What `--resque-signals` changes: the meanings that these have in Resque.
+RESQUE_SIGNALS: tuple[SignalRow, ...] = tuple(
+    SignalRow(name, Action.ABANDON, "kill the running jobs at once, give them back, exit") for name in ("TERM", "INT")
+)
+
+#: Seconds that a job gets to clean up once JobTerminated was raised in it. With the shutdown timeout it is below 30.
+TERM_GRACE = 3.0
+
+# What the parent tells a running slot. Not TERM itself: systemd sends that to every process of a service
+# at the very beginning of a stop, when jobs should go on for the shutdown timeout. Real-time signals are Linux's,
+# and nobody else's jobs use these; elsewhere two that hardly anybody does.
+_REALTIME = getattr(signal, "SIGRTMIN", None)
+#: Raise JobTerminated in the job.
+TERMINATE: int = _REALTIME + 9 if _REALTIME else signal.SIGVTALRM
+#: Write the stacks of all threads, from C, whatever the job is doing.
+DUMP: int = _REALTIME + 8 if _REALTIME else signal.SIGXCPU
+
 #: What the children survive. Not CHLD, PIPE or CONT, whose defaults are what they need, and not what reports a crash.
-SURVIVED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+SURVIVED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGTSTP, signal.SIGTTIN),
+)
 
 
-def listen(loop: asyncio.AbstractEventLoop, act: Callable[[SignalRow], object]) -> None:
+def listen(loop: asyncio.AbstractEventLoop, act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
     """Have the loop call `act` for each signal of the table, from now on."""
-    for row in SIGNALS:
+    for row in (*SIGNALS, *(RESQUE_SIGNALS if resque else ())):
         loop.add_signal_handler(row.number, act, row)
+
+
+def ignore_renewal() -> None:
+    """Have a HUP that comes while this process begins anew change nothing: it is doing that already."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def survive() -> None:

@@ -5,6 +5,7 @@ the broker of its parent, and it leaves by os._exit, so that what a job register
 atexit, or the threads it left behind, cannot hold the worker up.
 """
 
+import faulthandler
 import os
 import select
 import socket
@@ -12,7 +13,7 @@ import time
 from typing import Any, NoReturn
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Raised, Result, Succeeded
+from palermo.core.lifecycle import Interrupted, Raised, Result, Succeeded
 from palermo.worker import signals
 from palermo.worker.executor import Executor
 from palermo.worker.pipe import SUCCESS, BlockingPipe, pack_reply, unpack_message
@@ -23,11 +24,16 @@ from palermo.worker.titles import SlotTitle
 _IDLE_AFTER_MS = 50
 
 
-def prepare(end: socket.socket, *, template: int) -> None:
-    """Make a freshly forked process a slot: first of all what ties it to its parent."""
+def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
+    """Make a freshly forked process a slot: first of all what ties it to its parent.
+
+    `stacks` is a descriptor that its stacks are written to when the parent asks for them.
+    """
     die_with(template)
     own_group()
     signals.survive()
+    # In C, so that a job which holds the GIL or sits in C code is seen too.
+    faulthandler.register(signals.DUMP, file=stacks, all_threads=True, chain=False)
     # What a job forks must not keep the pair open: its end is how the parent sees that the slot is gone.
     os.register_at_fork(after_in_child=end.close)
 
@@ -71,6 +77,8 @@ def pack_result(result: Result) -> bytes:
             return SUCCESS
         case Raised(failure):
             return pack_reply({"failure": {name: getattr(failure, name) for name in Failure.__slots__}})
+        case Interrupted():
+            return pack_reply({"interrupted": True})
         case _:
             return pack_reply({"skipped": True})
 

@@ -7,6 +7,7 @@ It obeys the parent's frames and reports back in JSON:
     (first thing, unasked)                   {"ready": …} or {"unstartable": …}
     ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
     ("kill", pid)                            {"exited": slot, "pid": …, "status": …}
+    ("signal", pid, number)
     ("hook", name)                           {"hooked": name}
     end of file                              ends
 """
@@ -30,6 +31,7 @@ from palermo.errors import PalermoError
 from palermo.serialization import Serializers
 from palermo.worker import signals, slot
 from palermo.worker.executor import Executor
+from palermo.worker.interrupts import Interrupts
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pipe import Frames, pack_reply
 from palermo.worker.process import close_stdin, die_with, flush, own_group, set_title
@@ -47,8 +49,10 @@ class WorkerUnstartable(PalermoError):
 class Template:
     """What the template process knows: its slots, and how to make one."""
 
-    def __init__(self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str) -> None:
+    def __init__(self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int) -> None:
         self._control = control
+        #: Where slots write their stacks.
+        self._stacks = stacks
         self._options = options
         self._parent = parent
         self._host = host
@@ -113,6 +117,11 @@ class Template:
         return {
             "ready": True,
             "jobs": jobs.registry.names(),
+            "timeouts": {
+                name: definition.timeout
+                for name in jobs.registry.names()
+                if (definition := jobs.registry.get(name)).timeout is not None
+            },
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
         }
@@ -150,6 +159,9 @@ class Template:
                     self._fork(number, socket.socket(fileno=self._ends.popleft()))
                 case ("kill", pid):
                     self._kill(pid)
+                case ("signal", pid, sent):
+                    if pid in self._slots:
+                        os.kill(pid, sent)
                 case ("hook", name):
                     self._hook(name)
                     self._report({"hooked": name})
@@ -176,17 +188,20 @@ class Template:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            slot.prepare(end, template=template)
+            slot.prepare(end, template=template, stacks=self._stacks)
             for own in self._wakeup:
                 own.close()
             for other in self._ends:
                 os.close(other)
             self._hook("after_fork")
+            interrupts = Interrupts()
+            interrupts.install()
             executor = Executor(
                 registry=jobs.registry,
                 serializers=self._serializers,
                 accept=self._options.accept,
                 worker=worker_tag(self._parent, self._host, number),
+                interrupts=interrupts,
             )
             slot.serve(end, number=number, executor=executor)
         except BaseException:

@@ -58,9 +58,7 @@ def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
             return f"palermo worker: {busy} of {slots} slots busy"
         case "idle":
             return f"palermo worker: waiting for {queues}"
-        case "paused" if busy:
-            return f"palermo worker: paused, {busy} of {slots} slots busy"
-        case "stopping" if busy:
-            return f"palermo worker: stopping, {busy} of {slots} slots busy"
+        case "paused" | "quiet" | "stopping" if busy:
+            return f"palermo worker: {state}, {busy} of {slots} slots busy"
         case _:
             return f"palermo worker: {state}"

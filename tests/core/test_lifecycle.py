@@ -64,6 +64,12 @@ def test_a_failed_job_keeps_its_retry_count_and_a_requeue_adds_one(
     assert requeue(settlement.message).retries == requeued
 
 
+def test_a_requeue_by_hand_forgets_when_the_job_would_have_expired_and_keeps_its_timeout() -> None:
+    again = requeue(replace(MESSAGE, timeout=30.0, expires_at=1.0))
+
+    assert (again.timeout, again.expires_at) == (30.0, None)
+
+
 def test_a_requeue_takes_the_error_away_and_starts_the_policy_again() -> None:
     failed = replace(MESSAGE, failure=FAILURE, worker="w", retries=3, policy_retries=3)
 

@@ -58,11 +58,18 @@ foreign = st.dictionaries(
     retries=st.none() | st.integers(0, 99),
     preview=st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
     failure=st.none() | st.just(FAILURE),
+    timeout=st.none() | st.floats(min_value=0.001, max_value=2e9),
 )
 def test_a_message_comes_back_equal_from_its_headers(
-    extra: dict[str, object], retries: int | None, preview: str | None, failure: Failure | None
+    extra: dict[str, object],
+    retries: int | None,
+    preview: str | None,
+    failure: Failure | None,
+    timeout: float | None,
 ) -> None:
-    message = a_message(extra=extra, retries=retries, preview=preview, failure=failure)
+    message = a_message(
+        extra=extra, retries=retries, preview=preview, failure=failure, timeout=timeout, expires_at=timeout
+    )
 
     again = from_wire(
         message_id=message.id,
@@ -89,6 +96,13 @@ def test_a_message_comes_back_equal_from_its_headers(
         ("queue", ["mail"]),
         ("preview", b"raw"),
         ("arguments", 1),
+        ("timeout", "30"),
+        ("timeout", True),
+        ("timeout", 0),
+        ("timeout", float("inf")),
+        ("timeout", 10**400),
+        ("expires-at", None),
+        ("expires-at", "tomorrow"),
     ],
 )
 def test_a_known_header_of_the_wrong_type_is_named_and_kept_as_it_came(name: str, value: object) -> None:

@@ -50,6 +50,18 @@ def test_r7_r11_before_dequeue_may_veto(client: Client, inspector: Inspector, to
     assert inspector.size("mail") == 1
 
 
+def test_r11_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
+    publish(client, message("1", "ann"), message("2", "bob"))
+
+    assert inspector.dequeue(registry.get("shop.send"), ["ann"]) == 1
+
+    @palermo.job(name="shop.take")
+    def take(to: str) -> None: ...
+
+    assert inspector.dequeue(take, ["ann"], queue="mail") == 0
+    registry.unregister("shop.take")
+
+
 def test_new_arguments_must_fit_a_job_whose_code_is_here(
     client: Client, inspector: Inspector, told: list[tuple[str, object]]
 ) -> None:

@@ -9,6 +9,7 @@ from palermo.core.message import Message
 from palermo.registry import Registry, define
 from palermo.serialization import Accept, Serializers
 from palermo.worker.executor import Executor
+from palermo.worker.interrupts import Interrupts
 
 
 class Bench:
@@ -18,6 +19,7 @@ class Bench:
         self.registry = Registry()
         self.seen: list[Any] = []
         self.accept = Accept.default()
+        self.interrupts = Interrupts()
 
     def job(self, target: Any, name: str = "job", **options: Any) -> Any:
         self.registry.register(define(target, name=name, **options))
@@ -35,6 +37,7 @@ class Bench:
             serializers=Serializers.default(),
             accept=self.accept,
             worker="pid:1@h/worker-1",
+            interrupts=self.interrupts,
             now=lambda: 1_234.9,
         )
 

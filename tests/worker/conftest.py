@@ -8,6 +8,15 @@ import pytest
 from tests.worker.site import Site
 
 
+@pytest.fixture(params=["sqlite", "rabbitmq"])
+def any_site(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Site]:
+    """The same on each broker."""
+    url = request.getfixturevalue("rabbitmq_url") if request.param == "rabbitmq" else ""
+    site = Site(tmp_path, url=url, exchange=exchange)
+    yield site
+    site.close()
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A broker of the test's own, and its workers."""

@@ -58,12 +58,12 @@ class Process:
 class Site:
     """A broker, what is in it, and the workers that serve it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, url: str = "", exchange: str = "palermo") -> None:
         self.path = path
         self.notes_path = path / "notes"
         self.trace_path = path / "trace"
         self.gate = path / "gate"
-        self.settings = Settings(url=f"sqlite:///{path}/jobs.db")
+        self.settings = Settings(url=url or f"sqlite:///{path}/jobs.db", exchange=exchange)
         self.client = Client(self.settings)
         self.inspector = Inspector(self.client)
         self._processes: list[Process] = []
@@ -71,15 +71,23 @@ class Site:
     def enqueue(self, job: str, *args: Any, module: str = "crew", **options: Any) -> str:
         return self.client.enqueue(f"{module}.{job}", args, {}, **options).id
 
-    def start(self, *arguments: str, modules: tuple[str, ...] = ("crew",), **environment: str) -> Process:
+    def start(
+        self, *arguments: str, modules: tuple[str, ...] = ("crew",), within: Path = PROGRAMS, **environment: str
+    ) -> Process:
+        command = [sys.executable, "-m", "palermo", "worker", *modules, *arguments]
+        return self.run(command, within=within, **environment)
+
+    def run(self, command: list[str], *, within: Path = PROGRAMS, **environment: str) -> Process:
+        """Start a worker by this command line."""
         log = self.path / f"worker-{len(self._processes)}.log"
         with log.open("w") as file:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "palermo", "worker", *modules, *arguments],
-                cwd=PROGRAMS,
+                command,
+                cwd=within,
                 env={
                     **os.environ,
                     "PALERMO_URL": self.settings.url,
+                    "PALERMO_EXCHANGE": self.settings.exchange,
                     "PALERMO_TEST_TRACE": str(self.trace_path),
                     **environment,
                 },

@@ -4,12 +4,13 @@ import signal
 
 import pytest
 
-from palermo.worker.signals import SIGNALS, SURVIVED, Action, describe_status
+from palermo.worker.signals import DUMP, RESQUE_SIGNALS, SIGNALS, SURVIVED, TERMINATE, Action, describe_status
 
 
 def test_every_action_has_a_signal_and_every_signal_one_meaning() -> None:
-    assert {row.action for row in SIGNALS} == set(Action)
+    assert {row.action for row in (*SIGNALS, *RESQUE_SIGNALS)} == set(Action)
     assert len({row.name for row in SIGNALS}) == len(SIGNALS)
+    assert {row.name for row in RESQUE_SIGNALS} < {row.name for row in SIGNALS}
     assert all(row.meaning for row in SIGNALS)
 
 
@@ -17,6 +18,10 @@ def test_the_children_survive_every_signal_that_would_end_them_by_mistake() -> N
     harmless = {signal.SIGCONT}
 
     assert {row.number for row in SIGNALS} - harmless <= set(SURVIVED)
+
+
+def test_what_the_parent_tells_a_slot_is_no_signal_of_the_table() -> None:
+    assert len({DUMP, TERMINATE, *SURVIVED}) == 2 + len(SURVIVED)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def test_pauses_double_up_to_thirty_seconds_and_half_of_each_is_chance(
         ("working", 2, "palermo worker: 2 of 4 slots busy"),
         ("paused", 0, "palermo worker: paused"),
         ("paused", 1, "palermo worker: paused, 1 of 4 slots busy"),
+        ("quiet", 0, "palermo worker: quiet"),
+        ("quiet", 3, "palermo worker: quiet, 3 of 4 slots busy"),
         ("stopping", 0, "palermo worker: stopping"),
         ("starting", 0, "palermo worker: starting"),
     ],

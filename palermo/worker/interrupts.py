@@ -1,0 +1,61 @@
+"""What may break into a job that runs: its own time limit, and the end of its worker's patience.
+
+Both raise in the job's main thread, between two of its bytecodes or out of a system call
+that waits. A job in C code, or one that catches what is raised, goes on: then the parent
+kills its process (runner.py).
+"""
+
+import signal
+from types import FrameType
+from typing import Any
+
+from palermo.errors import JobTerminated, JobTimeout
+from palermo.worker.signals import TERMINATE
+
+
+class Interrupts:
+    """Raises in a job, and only while one runs. A job without a timeout costs no system call."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._timeout: float | None = None
+        #: What SIGALRM did before the job began: it may be the user's.
+        self._before: Any = signal.SIG_DFL
+        #: Whether the job was told to end because its worker must.
+        self.terminated = False
+
+    def install(self) -> None:
+        """Listen to the parent, which asks for JobTerminated by signal."""
+        signal.signal(TERMINATE, self._terminate)
+
+    def enter(self, timeout: float | None) -> None:
+        """The job begins; raise JobTimeout in it after so many seconds."""
+        self.terminated = False
+        self._timeout = timeout
+        if timeout is not None:
+            self._before = signal.signal(signal.SIGALRM, self._ring)
+        self._inside = True
+        if timeout is not None:
+            signal.setitimer(signal.ITIMER_REAL, timeout)
+
+    def leave(self) -> None:
+        """The job has ended."""
+        self._inside = False
+        if self._timeout is not None:
+            self._timeout = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if self._inside:
+            # Once: what the job does about it is not to be interrupted again.
+            self._inside = False
+            raise JobTimeout(f"the job ran longer than its timeout of {self._timeout:g} s")
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if self._inside:
+            self._inside = False
+            self.terminated = True
+            raise JobTerminated(
+                "the worker ends, and this job is given back to run again elsewhere; clean up and leave"
+            )

@@ -1,0 +1,68 @@
+"""What a worker allows its jobs and its slots, and how much memory a process has."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from palermo.errors import SettingInvalid
+
+#: Seconds between two looks at the memory of running jobs.
+MEMORY_EVERY = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """None is no limit. Raises SettingInvalid for what makes no sense."""
+
+    #: Seconds that one run may take, for jobs that have no timeout of their own.
+    timeout: float | None = None
+    #: Seconds that a job gets after JobTimeout was raised in it, before its process is killed.
+    timeout_grace: float = 5.0
+    #: Jobs after which a slot gets a fresh process; 1 is a process per job.
+    max_jobs: int | None = None
+    #: Resident size in MB (1,000,000 bytes), above which a job is killed, and a slot replaced after its job.
+    max_memory: float | None = None
+    #: Seconds after which a slot gets a fresh process, between jobs.
+    max_lifetime: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "max_jobs", "max_memory", "max_lifetime"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise SettingInvalid(f"{name.replace('_', ' ')} is {value}; it is a number above 0, or left out.")
+        if not 0 <= self.timeout_grace < float("inf"):
+            raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it is a number of seconds, 0 or more.")
+
+    @property
+    def wear(self) -> bool:
+        """Whether slots get fresh processes at all."""
+        return not (self.max_jobs is None and self.max_memory is None and self.max_lifetime is None)
+
+    def worn(self, *, jobs: int, age: float, pid: int | None) -> str:
+        """Why a slot should get a fresh process; "" if it should not."""
+        if self.max_jobs is not None and jobs >= self.max_jobs:
+            return f"it has run {jobs} jobs"
+        if self.max_lifetime is not None and age >= self.max_lifetime:
+            return f"it is {age:.0f} s old"
+        return self.bloated(pid)
+
+    def bloated(self, pid: int | None) -> str:
+        """The same by its memory alone."""
+        if self.max_memory is None or pid is None:
+            return ""
+        size = resident(pid) / 1e6
+        return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB" if size > self.max_memory else ""
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has in RAM, those it shares included; 0 if it is gone."""
+    try:
+        if sys.platform == "linux":
+            pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=False, timeout=5)
+        return int(shown.stdout or b"0") * 1024
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+        return 0

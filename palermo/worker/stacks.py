@@ -1,0 +1,64 @@
+"""What the processes of a worker are doing: the parent's own stacks, and the file that slots write theirs to."""
+
+import asyncio
+import fcntl
+import os
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+#: Seconds that a slot gets to begin to answer; then between looks at whether it is still writing.
+_PATIENCE, _EVERY = 2.0, 0.05
+
+
+class StackFile:
+    """A nameless file, open in the parent, the template and every slot, that holds one answer at a time."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("palermo-stacks")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
+        # Each write goes to the end as it is then, also after the parent has emptied it.
+        fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
+
+    def clear(self) -> None:
+        """Forget the last answer."""
+        os.ftruncate(self.descriptor, 0)
+
+    async def answer(self) -> str:
+        """What a slot writes from now on, once it has written nothing more for a moment; "" if nothing comes."""
+        deadline = time.monotonic() + _PATIENCE
+        size = 0
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_EVERY)
+            grown = os.fstat(self.descriptor).st_size
+            if grown and grown == size:
+                break
+            size = grown
+        return os.pread(self.descriptor, size, 0).decode(errors="replace").rstrip()
+
+    def close(self) -> None:
+        """Let go of it in this process."""
+        os.close(self.descriptor)
+
+
+def own_stacks() -> str:
+    """The stacks of this process: its threads, and where each asyncio task waits."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
+        frames = traceback.StackSummary.from_list(
+            [
+                traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+                for frame in task.get_stack()
+            ]
+        )
+        parts.append(f"Task {task.get_name()}:\n{''.join(frames.format())}")
+    return "".join(parts).rstrip()

@@ -1,0 +1,116 @@
+"""Jobs that take too long, too much, or their leave."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+
+from crew import hold, note, write  # noqa: F401
+
+import palermo
+from palermo.errors import JobTerminated, JobTimeout
+
+
+@palermo.job
+def tidies(path):
+    """Wait for the end, and say which one it was."""
+    write(path, f"{os.getpid()} waits")
+    try:
+        time.sleep(60)
+    except (JobTimeout, JobTerminated) as error:
+        write(path, f"tidied after {type(error).__name__}")
+        raise
+
+
+@palermo.job(timeout=0.2)
+def short(path):
+    """Its own limit is in its declaration."""
+    write(path, "short begins")
+    time.sleep(60)
+
+
+@palermo.job
+async def tidies_async(path):
+    import asyncio
+
+    try:
+        await asyncio.sleep(60)
+    finally:
+        write(path, "tidied")
+
+
+@palermo.job
+def gives_up(path, error):
+    """Whatever it was told, it raises something else."""
+    write(path, "waits")
+    try:
+        time.sleep(60)
+    except JobTerminated:
+        if error == "exit":
+            os._exit(3)
+        raise KeyError(error) from None
+
+
+@palermo.job
+def finishes(path):
+    write(path, "waits")
+    try:
+        time.sleep(60)
+    except JobTerminated:
+        write(path, "finished all the same")
+
+
+@palermo.job
+def stubborn(path):
+    write(path, f"{os.getpid()} waits")
+    while True:
+        try:
+            time.sleep(60)
+        except Exception:
+            write(path, "not impressed")
+
+
+@palermo.job
+def hogs_the_gil(path):
+    """In C, where no Python handler runs; the marker is for a stack dump."""
+    write(path, f"{os.getpid()} waits")
+    return in_c()
+
+
+def in_c():
+    return sum(range(10**12))
+
+
+@palermo.job
+def eats(path, megabytes, seconds):
+    write(path, f"{os.getpid()} eats")
+    keep.append(b"x" * (megabytes * 1_000_000))
+    time.sleep(seconds)
+
+
+keep = []
+
+
+@palermo.job
+def tells_pid(path):
+    write(path, str(os.getpid()))
+
+
+@palermo.job
+def leaves_an_orphan(path):
+    """A grandchild whose parent is gone."""
+    program = "import os, time; os.fork() and os._exit(0); print(os.getpid(), flush=True); time.sleep(0.2)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True)
+    write(path, done.stdout.strip())
+
+
+@palermo.hook
+def on_failure(definition, error, *args, **kwargs):
+    if args:
+        write(args[0], f"on_failure {type(error).__name__}")
+
+
+@palermo.failure_backend
+def told(report):
+    logging.getLogger("palermo.worker").info("told of %s", report.failure.exception_class)
