@@ -5,6 +5,7 @@ A node is started when the first test asks for it, and never for tests that do n
 
 import contextlib
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,11 @@ from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of
 from tests.rabbitmq_tidy import delete_all
+
+# A shell that starts the tests in the background has SIGINT ignored, and what is ignored stays so in every program
+# that a test starts: none of them would hear of Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {

@@ -27,7 +27,7 @@ from palermo.errors import (
 from tests.client.conftest import Waiting
 
 
-@palermo.job(name="shop.resize")
+@palermo.job(name="studio.resize")
 def resize(path: str, width: int = 640) -> None: ...
 
 
@@ -47,9 +47,9 @@ def test_an_enqueued_job_is_a_message_that_any_client_can_read(client: Client, w
     job = resize.enqueue("x.png", width=3)
 
     (message,) = waiting()
-    assert (job.id, job.queue, job.job, bool(job)) == (message.id, "jobs", "shop.resize", True)
+    assert (job.id, job.queue, job.job, bool(job)) == (message.id, "jobs", "studio.resize", True)
     assert len(job.id) == 36
-    assert (message.job, message.queue, message.content_type) == ("shop.resize", "jobs", "application/json")
+    assert (message.job, message.queue, message.content_type) == ("studio.resize", "jobs", "application/json")
     assert (json.loads(message.body), message.arguments) == ({"args": ["x.png"], "kwargs": {"width": 3}}, "both")
     assert message.preview == "'x.png', width=3"
     assert message.created_at is not None
@@ -72,7 +72,7 @@ def test_options_hold_for_what_is_enqueued_through_them_and_for_nothing_else(cli
     (message,) = waiting("slow")
     assert (message.id, message.content_type, message.content_encoding) == ("one", "application/msgpack", "gzip")
     assert [message.content_type for message in waiting("jobs")] == ["application/json"]
-    assert "shop.resize with id='one', queue='slow'" in repr(slow)
+    assert "studio.resize with id='one', queue='slow'" in repr(slow)
 
 
 def test_the_declaration_decides_where_the_call_says_nothing_and_the_settings_where_neither_does(
@@ -142,7 +142,7 @@ def test_a_body_that_is_one_argument_goes_out_as_it_is(client: Client, waiting: 
         (lambda: resize.options(serializer="yaml").enqueue("x"), MediaTypeUnknown),
         (lambda: palermo.enqueue("x", queue="failed"), QueueNameInvalid),
         (lambda: palermo.enqueue("x", queue="mail "), QueueNameInvalid),
-        (lambda: palermo.enqueue("shop.resize", ["x"], queue=""), QueueNameInvalid),
+        (lambda: palermo.enqueue("studio.resize", ["x"], queue=""), QueueNameInvalid),
         (lambda: palermo.enqueue("x", id=3), IdInvalid),  # type: ignore[arg-type]
         (lambda: palermo.enqueue(""), OptionInvalid),
         (lambda: palermo.enqueue(None), OptionInvalid),  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ def test_an_after_enqueue_hook_runs_once_the_job_is_stored(client: Client, waiti
 
     resize.enqueue("x.png")
 
-    assert seen == [("shop.resize", "x.png", 1)]
+    assert seen == [("studio.resize", "x.png", 1)]
 
 
 def test_what_a_before_enqueue_hook_raises_reaches_the_caller_and_nothing_is_stored(
