@@ -212,6 +212,29 @@ def test_a_queue_deleted_under_a_waiting_worker_is_served_again(
     assert with_broker(session, work) == "second"
 
 
+def test_a_queue_that_is_deleted_stays_so_under_a_worker_on_all_queues_until_someone_enqueues(
+    session: Session,
+) -> None:
+    async def work(broker: RabbitmqBroker) -> tuple[list[str], str]:
+        await broker.publish(a_message("first"))
+        await broker.publish(a_message("other", queue="other"))
+        consumer = await broker.consume(QueueSelection.parse("*"), slots=1, tag="pid:1@h", report=nobody)
+        for _ in range(2):
+            await consumer.settle(await consumer.receive(1), Ack())
+        waiting = asyncio.ensure_future(consumer.receive(1))
+        await asyncio.sleep(0.1)
+        other = await open_broker(session)
+        await other.delete("mail")
+        await asyncio.sleep(0.3)
+        left = [queue.name for queue in await other.queues()]
+        await other.publish(a_message("again"))
+        delivery = await waiting
+        await other.close()
+        return left, delivery.message.id
+
+    assert with_broker(session, work) == (["other"], "again")
+
+
 def test_a_delivery_whose_channel_is_gone_is_lost_and_not_acknowledged_on_another(
     session: Session, exchange: str
 ) -> None:

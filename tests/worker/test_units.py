@@ -7,10 +7,10 @@ from palermo.config import Settings
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
+from palermo.failures import decider
 from palermo.worker.options import WorkerOptions
 from palermo.worker.session import pause
 from palermo.worker.titles import SlotTitle, parent_title
-from palermo.worker.trim import decider
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,12 @@ class PollSource:
 
     async def know(self, names: set[str]) -> None:
         """Serve these queues from now on, as far as the selection wants them."""
-        self._known = set(names)
+        known = self._known = set(names)
         chosen: dict[str, str] = {}
-        for queue in self._selection.select(self._known):
+        for queue in self._selection.select(known):
             chosen[queue] = await self._declarer.ensure(queue)
+        if self._known is not known:
+            return  # more was learnt meanwhile, and whoever learnt it sees to it
         if list(chosen) != list(self._queues):
             self._queues = chosen
             self._bell.ring()
@@ -105,17 +107,20 @@ class PollSource:
             except PalermoError:
                 if not channel.missing:
                     raise
-                await self._declare_again(queue)
+                await self._missing(queue)
                 continue
             if got is not None:
                 return self._delivery(queue, slot, channel, got)
         return None
 
-    async def _declare_again(self, queue: str) -> None:
-        """Make a queue again that was deleted under us."""
+    async def _missing(self, queue: str) -> None:
+        """A queue was deleted under us: one that we were told to serve is made again, one that we found is left out."""
         self._declarer.forget(queue)
-        self._queues[queue] = await self._declarer.ensure(queue)
-        log.warning("queue was deleted and is declared again queue=%s", queue)
+        if queue in self._selection.patterns:
+            self._queues[queue] = await self._declarer.ensure(queue)
+            log.warning("queue was deleted and is declared again queue=%s", queue)
+        else:
+            self._queues.pop(queue, None)
 
     async def _wait(self, slot: int) -> Delivery | None:
         """A delivery that rang the bell, or None: look again."""

@@ -136,13 +136,12 @@ class Follower:
     def _on_record(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
         record = _record(body)
-        before = len(self.names)
         if "queue" in record:
             self.names.add(str(record["queue"]))
         self.names.discard(str(record.get("gone", "")))
         if self._caught_up.is_set():
-            if len(self.names) != before:
-                self._changed(self.names)
+            # A known name written again is a queue made again, after someone deleted it without a record.
+            self._changed(self.names)
         elif _offset(properties) >= self._end:
             self._caught_up.set()
 
