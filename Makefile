@@ -23,8 +23,9 @@ PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSI
 demo: $(VENV)/installed
 	@$(BIN)/palermo demo $(ARGS)
 
+# Two at a time, file by file: most tests wait, for processes and brokers more than for the processor.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

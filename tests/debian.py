@@ -28,7 +28,7 @@ def install(*packages: str) -> None:
     """
     names = " ".join(packages)
     print(f"\ninstalling {names} with apt-get …", flush=True)
-    with _one_at_a_time(), _no_services():
+    with one_at_a_time("apt"), _no_services():
         _apt("update")
         _apt("install", "--yes", "--no-install-recommends", *packages)
 
@@ -48,9 +48,9 @@ def _apt(*arguments: str) -> None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Two test runs on one machine would fight for apt's lock, and one would fail."""
-    with open(Path(tempfile.gettempdir()) / "palermo-tests-apt.lock", "w") as lock:
+def one_at_a_time(what: str) -> Iterator[None]:
+    """Alone on this machine while installing this: two test processes at it would undo each other's work."""
+    with open(Path(tempfile.gettempdir()) / f"palermo-tests-{what}-{os.getuid()}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

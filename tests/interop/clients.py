@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.debian import NotInstalled, can_install, install
+from tests.debian import NotInstalled, can_install, install, one_at_a_time
 
 _HERE = Path(__file__).parent
 
@@ -60,11 +60,12 @@ def find_amqplib() -> ForeignClient:
         raise NotInstalled(f"Node.js here is {version}: the tests need {_OLDEST_NODE} or later. Install a newer one.")
     source = _HERE / "amqplib"
     folder = _CACHE / hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()[:12]
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("client.js", "package.json", "package-lock.json"):
-        shutil.copy(source / name, folder)
-    if not (folder / "node_modules" / ".package-lock.json").exists():
-        _output("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=folder)
+    with one_at_a_time("npm"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("client.js", "package.json", "package-lock.json"):
+            shutil.copy(source / name, folder)
+        if not (folder / "node_modules" / ".package-lock.json").exists():
+            _output("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=folder)
     return ForeignClient("node", ("node", str(folder / "client.js")))
 
 

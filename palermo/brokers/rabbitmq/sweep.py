@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
-from palermo.broker import Keep, Move, Page, Remove, Stop, Swept
+from palermo.broker import Move, Page, Remove, Stop, Swept, Verdict
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.message import Message
@@ -18,6 +18,9 @@ from palermo.errors import NotFound, PalermoError
 
 #: Messages on one channel, at least this many in a long sweep: a connection has at most 2,047 channels.
 PAGE = 1_000
+
+#: Messages published, confirmed and acknowledged together: so many may be doubled by a kill in between.
+_BATCH = 100
 
 #: The first page, and how many bytes of bodies a later one may hold as far as the one before foretells it.
 _FIRST_PAGE = 20
@@ -145,40 +148,38 @@ async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest:
 async def sweep(
     reader: Reader,
     queue: str,
-    decide: Callable[[Message], Keep | Remove | Move | Stop],
+    decide: Callable[[Message], Verdict],
     publish: Callable[[list[Message]], Awaitable[object]],
     progress: Callable[[Swept], None],
 ) -> Swept:
     """Ask `decide` about every message that waits; see palermo.broker.Broker.sweep.
 
     `publish` stores a batch of messages and returns when all are confirmed: only then are the
-    old ones acknowledged. Dying in between runs those of one page twice; the other order loses them.
+    old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
     """
     swept = Swept(total=await reader.count())
     progress(swept)
     stopped = False
     try:
         async for channel, page in reader.pages(swept.total):
-            gone: list[int] = []
-            moves: list[Message] = []
-            for got in page:
-                verdict = decide(to_message(got.properties, got.body, taken_from=queue))
-                match verdict:
-                    case Stop():
-                        stopped = True
-                        break
-                    case Move(message):
-                        moves.append(message)
-                        gone.append(got.tag)
-                    case Remove():
-                        gone.append(got.tag)
-                swept = replace(swept, seen=swept.seen + 1)
-            if moves:
-                await publish(moves)
-            _ack(channel, gone, whole=len(gone) == len(page))
-            swept = replace(swept, removed=swept.removed + len(gone) - len(moves), moved=swept.moved + len(moves))
+            kept = 0
+            for start in range(0, len(page), _BATCH):
+                batch = page[start : start + _BATCH]
+                gone, moves, looked = _judge(batch, decide, queue)
+                if moves:
+                    await publish(moves)
+                kept += len(batch) - len(gone)
+                _ack(channel, gone, all_before=kept == 0)
+                swept = replace(
+                    swept,
+                    seen=swept.seen + looked,
+                    removed=swept.removed + len(gone) - len(moves),
+                    moved=swept.moved + len(moves),
+                )
+                if stopped := looked < len(batch):
+                    break
             progress(swept)
-            if len(gone) == len(page):
+            if not kept:
                 await reader.release(channel)
             if stopped:
                 break
@@ -187,10 +188,27 @@ async def sweep(
     return swept
 
 
-def _ack(channel: Channel, tags: list[int], *, whole: bool) -> None:
+def _judge(batch: list[Got], decide: Callable[[Message], Verdict], queue: str) -> tuple[list[int], list[Message], int]:
+    """The tags of what is to leave the queue, what is to be published first, and how many were looked at."""
+    gone: list[int] = []
+    moves: list[Message] = []
+    for looked, got in enumerate(batch):
+        match decide(to_message(got.properties, got.body, taken_from=queue)):
+            case Stop():
+                return gone, moves, looked
+            case Move(message):
+                moves.append(message)
+                gone.append(got.tag)
+            case Remove():
+                gone.append(got.tag)
+    return gone, moves, len(batch)
+
+
+def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
+    """Acknowledge these; in one word if all that the channel delivered before the last of them is gone too."""
     if not channel.is_open:
         raise channel.error or NotFound("the queue was deleted while it was being read.")
-    if whole and tags:
+    if all_before and tags:
         channel.raw.basic_ack(tags[-1], multiple=True)
         return
     for tag in tags:
