@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from palermo.cli import main
 from palermo.client import Client
 from palermo.config import Settings
+from palermo.jobs import registry
 
 #: Runs `palermo` with these arguments and expects this exit code.
 Palermo = Callable[..., Result]
@@ -35,6 +36,8 @@ def palermo(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Palerm
     for name in [name for name in os.environ if name.startswith("PALERMO_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PALERMO_URL", url)
+    # The command is run in this process, where other tests have declared jobs; a shell's has none.
+    monkeypatch.setattr(registry, "_jobs", {})
 
     def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
         result = CliRunner().invoke(main, arguments, input=stdin)
