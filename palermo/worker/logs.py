@@ -31,7 +31,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "1;31"}
 
 #: What every record has by itself; whatever else there is came by `extra`.
-_USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"} | set(ATTRIBUTES)
+_USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "stacks"} | set(ATTRIBUTES)
 
 
 def configure(*, level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
@@ -110,8 +110,8 @@ def _trace(record: logging.LogRecord) -> str:
         parts.append("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     elif record.exc_text:
         parts.append(record.exc_text)
-    if record.stack_info:
-        parts.append(record.stack_info)
+    # `extra={"stacks": …}` is how the worker shows the stacks of processes that raised nothing.
+    parts += [text for text in (record.stack_info, getattr(record, "stacks", "")) if text]
     return "\n".join(parts)
 
 

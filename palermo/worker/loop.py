@@ -280,7 +280,7 @@ class Worker:
 
     async def _log_stacks(self) -> None:
         """Log what this process and every running job are doing; one after the other, since they share a file."""
-        log.info("stacks of the worker pid=%d\n%s", self._pid, own_stacks())
+        log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": own_stacks()})
         for lane in self._lanes:
             job = lane.running
             if job is None:
@@ -288,7 +288,7 @@ class Worker:
             text = await self.runner.stack(lane.number)
             if lane.running == job:
                 told = text or "it gave no answer within 2 s"
-                log.info("stacks of a job id=%s job=%s slot=%d\n%s", job.id, job.job, job.slot, told)
+                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": told})
 
     async def _hook(self, name: str) -> None:
         if name in self._hooks:

@@ -10,11 +10,11 @@ from palermo.errors import OptionInvalid
 from tests.client.conftest import Waiting
 
 
-@palermo.job(name="shop.resize", timeout=30, expires=600)
+@palermo.job(name="limited.resize", timeout=30, expires=600)
 def resize(path: str) -> None: ...
 
 
-@palermo.job(name="shop.plain")
+@palermo.job(name="limited.plain")
 def plain(path: str) -> None: ...
 
 
@@ -31,7 +31,7 @@ def test_declared_limits_travel_with_every_job_and_options_override_them(client:
     resize.enqueue("x")
     resize.options(timeout=0.5, expires=5).enqueue("x")
     resize.enqueue_many([("x",)])
-    palermo.enqueue("shop.plain", ["x"], timeout=7, expires=5)
+    palermo.enqueue("limited.plain", ["x"], timeout=7, expires=5)
 
     messages = waiting()
     assert [message.timeout for message in messages] == [30.0, 0.5, 30.0, 7.0]
@@ -45,4 +45,4 @@ def test_a_limit_that_is_no_duration_is_refused_when_enqueuing(
     client: Client, waiting: Waiting, wrong: dict[str, float]
 ) -> None:
     with pytest.raises(OptionInvalid, match="is no duration"):
-        client.enqueue("shop.plain", ["x"], **wrong)  # type: ignore[arg-type]
+        client.enqueue("limited.plain", ["x"], **wrong)  # type: ignore[arg-type]
