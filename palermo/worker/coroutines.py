@@ -38,13 +38,15 @@ class Coroutines:
         #: By job, whether it is a coroutine function.
         self._awaitable: dict[str, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._titling: asyncio.TimerHandle | None = None
         self._loop = new_event_loop()
 
     def serve(self) -> NoReturn:
         """Have seats run what comes through the pair until the parent closes it."""
         asyncio.set_event_loop(self._loop)
         self._loop.add_reader(self._end, self._read)
-        self._loop.call_soon(self._seats.ready)
+        self._seats.outbox.batch(self._loop.call_soon)
+        self._seats.ready()
         while True:
             # Whatever a job does to the loop, its neighbours' tasks are still in it.
             try:
@@ -63,11 +65,14 @@ class Coroutines:
             leave(0)
         for payload in self._frames.feed(data):
             self._seats.obey(load(payload), self._start)
-        if not self._seats.title.true_at_rest:
-            self._loop.call_later(_TITLE_EVERY, self._retitle)
+        if self._titling is None:
+            self._titling = self._loop.call_later(_TITLE_EVERY, self._retitle)
 
     def _retitle(self) -> None:
+        """See that the title is true, for as long as there may be something to say."""
         self._seats.title.show(self._seats.busy)
+        resting = self._seats.title.true_at_rest
+        self._titling = None if resting else self._loop.call_later(_TITLE_EVERY, self._retitle)
 
     def _start(self, seat: Seat, message: Message) -> None:
         if not self._is_awaitable(message.job):

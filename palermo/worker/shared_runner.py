@@ -332,8 +332,11 @@ class SharedRunner:
 
     def _on_end(self, crew: Crew) -> None:
         self._crews.discard(crew)
-        if not (crew.runs or crew.retired or self._children.draining.is_set() or self.gone.is_set()):
+        if crew.retired or self._children.draining.is_set() or self.gone.is_set():
+            return
+        if not crew.runs:
             log.warning("slots ended while idle pid=%s", crew.pid)
+        self._spawn(self._have_one_ready())
 
     async def _watch_memory(self) -> None:
         """Whose memory it is nobody can tell: a child that is too large is retired, its jobs may finish, and then

@@ -17,6 +17,7 @@ threads in both.
 
 import logging
 import os
+import select
 import socket
 import sys
 import threading
@@ -52,18 +53,39 @@ class Outbox:
         self._end = end
         self._frames: deque[bytes] = deque()
         self._lock = threading.Lock()
+        self._loop_thread = 0
+        self._later: Callable[[Callable[[], None]], object] | None = None
+
+    def batch(self, later: Callable[[Callable[[], None]], object]) -> None:
+        """From now on send what this thread, a loop's, has at the end of a turn, for which `later` calls."""
+        self._loop_thread, self._later = threading.get_ident(), later
 
     def send(self, frame: bytes) -> None:
-        """Send it, or leave it to the thread that sends now."""
+        """Send it, or leave it to whoever sends next."""
         self._frames.append(frame)
+        if self._later is None or threading.get_ident() != self._loop_thread:
+            self._flush()
+        elif len(self._frames) == 1:
+            self._later(self._flush)
+
+    def _flush(self) -> None:
         while self._frames and self._lock.acquire(blocking=False):
             try:
-                waiting = [self._frames.popleft() for _ in range(len(self._frames))]
-                self._end.sendall(b"".join(waiting))
+                self._write(b"".join([self._frames.popleft() for _ in range(len(self._frames))]))
             except OSError:  # the parent is gone, or a job closed our end
                 leave(1)
             finally:
                 self._lock.release()
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._end.send(left) :]
+            except BlockingIOError:  # a loop that reads from the pair has made it so
+                poll = select.poll()
+                poll.register(self._end, select.POLLOUT)
+                poll.poll()
 
 
 class Seat:
@@ -88,7 +110,7 @@ class Seats:
         slots: int,
         executor: Callable[[int, SharedInterrupts], Executor],
     ) -> None:
-        self._outbox = Outbox(end)
+        self.outbox = Outbox(end)
         self._executor = executor
         self._seats: dict[int, Seat] = {}
         #: By number, those that run a job.
@@ -103,7 +125,7 @@ class Seats:
     def ready(self) -> None:
         """Tell the parent that jobs may come."""
         self.title.show(0)
-        self._outbox.send(pack_reply({"ready": True}))
+        self.outbox.send(pack_reply({"ready": True}))
 
     def obey(self, frame: tuple[Any, ...], start: Callable[[Seat, Message], None]) -> None:
         """Do what a frame says; `start` has a seat run a message."""
@@ -118,9 +140,9 @@ class Seats:
                 if number in self._busy:
                     self._busy[number].interrupts.tell(getattr(errors, name)(text))
             case ("stack", number):
-                self._outbox.send(pack_reply({"slot": number, "stack": self._stack(number)[:_MAX_STACK]}))
+                self.outbox.send(pack_reply({"slot": number, "stack": self._stack(number)[:_MAX_STACK]}))
             case ("ping",):
-                self._outbox.send(pack_reply({"pong": True}))
+                self.outbox.send(pack_reply({"pong": True}))
 
     def run_in_thread(self, seat: Seat, message: Message) -> None:
         """Have it run the message in a thread of its own."""
@@ -140,9 +162,9 @@ class Seats:
         self.title.show(len(self._busy))
         if isinstance(result, Succeeded) and not result.skipped:
             number = b"+%d" % seat.number
-            self._outbox.send(len(number).to_bytes(HEADER, "big") + number)
+            self.outbox.send(len(number).to_bytes(HEADER, "big") + number)
         else:
-            self._outbox.send(pack_result(result, slot=seat.number))
+            self.outbox.send(pack_result(result, slot=seat.number))
 
     def _take(self, number: int) -> Seat:
         seat = self._seats.get(number)

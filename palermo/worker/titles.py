@@ -62,16 +62,17 @@ class SharedTitle:
         self._slots = slots
         self._show = show
         self._now = now
-        self._shown = -1
+        self._shown = self._true = -1
         self._changed_at = -1.0
 
     @property
     def true_at_rest(self) -> bool:
         """Whether it says that there is nothing to do, so that it need not be looked at again before there is."""
-        return self._shown == 0
+        return self._shown == self._true == 0
 
     def show(self, busy: int) -> None:
         """So many are busy; shown at once, unless that would be more than 20 times a second."""
+        self._true = busy
         if busy == self._shown:
             return
         now = self._now()
