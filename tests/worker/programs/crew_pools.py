@@ -19,6 +19,12 @@ TOLD = (JobTimeout, JobTerminated, JobCancelled)
 seen = contextvars.ContextVar("seen", default="nothing")
 
 
+async def opened(gate):
+    """Wait until a file appears."""
+    while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(0.01)
+
+
 def bytecode(path):
     """Wait as Python does, for something to be raised in between."""
     write(path, "waits")
@@ -76,8 +82,7 @@ async def ahogs(path):
 @palermo.job
 async def ahold(path, gate, text="held"):
     write(path, f"{text} begins")
-    while not Path(gate).exists():
-        await asyncio.sleep(0.01)
+    await opened(gate)
     write(path, f"{text} ends")
 
 
@@ -92,8 +97,7 @@ def crash_after(path, gate):
 @palermo.job
 async def acrash_after(path, gate):
     write(path, "fuse begins")
-    while not Path(gate).exists():
-        await asyncio.sleep(0.01)
+    await opened(gate)
     ctypes.string_at(0)
 
 
@@ -110,8 +114,7 @@ def survives(path, gate, text):
 @palermo.job
 async def asurvives(path, gate, text):
     write(path, f"{text} begins {os.getpid()}")
-    while not Path(gate).exists():
-        await asyncio.sleep(0.01)
+    await opened(gate)
     await asyncio.sleep(0.3)
     write(path, f"{text} ends")
 
@@ -120,7 +123,7 @@ async def asurvives(path, gate, text):
 async def meets(path, count):
     """End only when so many are here at once."""
     arrived.append(1)
-    while len(arrived) < count:
+    while len(arrived) < count:  # noqa: ASYNC110 - no event outlives a loop, and this list does
         await asyncio.sleep(0.01)
     write(path, "met")
 
@@ -185,8 +188,9 @@ async def leaves_a_task_that_exits():
     async def exits():
         sys.exit("from behind")
 
-    asyncio.create_task(exits())
+    task = asyncio.create_task(exits())
     await asyncio.sleep(0.05)
+    assert task.done()
 
 
 @palermo.job
