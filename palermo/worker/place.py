@@ -13,19 +13,8 @@ class Place:
     """What is known of a slot's process, and who waits for it."""
 
     __slots__ = (
-        *(
-            "born",
-            "cancelling",
-            "fate",
-            "jobs",
-            "message",
-            "number",
-            "pid",
-            "pipe",
-            "replacing",
-            "sentence",
-            "signalled",
-        ),
+        *("born", "cancelling", "fate", "jobs", "message", "number", "pid", "pipe"),
+        *("replacing", "sentence", "signalled"),
         "_waiter",
     )
 

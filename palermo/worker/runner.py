@@ -112,9 +112,8 @@ class ProcessRunner:
         if message is None:
             return
         place.cancelling = True
-        if place.pid is not None:
-            place.signalled = True
-            self._children.signal(place, CANCEL)
+        place.signalled = True
+        self._children.signal(place, CANCEL)
         loop, error = asyncio.get_running_loop(), JobCancelled("")
         loop.call_later(self._limits.timeout_grace, self._condemn, place, message, error)
 
