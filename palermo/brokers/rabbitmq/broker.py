@@ -17,11 +17,13 @@ from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
+from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -107,7 +109,9 @@ class RabbitmqBroker:
             await source.know(names.known if names is not None else set())
         presence = Presence(self._exchange, report, self._open_publisher)
         await presence.begin(link)
-        return RabbitmqConsumer(source, presence, names, self._publish)
+        starts = Starts(self._exchange, report, self._open_publisher, link, inbox=presence.inbox)
+        past = Past(starts, self._link, self.workers)
+        return RabbitmqConsumer(source, presence, names, self._publish, starts=starts, past=past)
 
     async def queues(self) -> list[QueueInfo]:
         await self._adopted()

@@ -22,7 +22,10 @@ MEMORY = ":memory:"
 
 #: "PLRM": how a file says that it is Palermo's.
 APPLICATION_ID = 0x504C524D
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+#: What makes a schema of each older version the next one.
+_UPGRADES = {1: "alter table job add column deaths text not null default ''"}
 
 _OPTIONS = ("timeout",)
 
@@ -154,7 +157,11 @@ def _check_owner(db: sqlite3.Connection, shown: str) -> int:
 
 
 def _check_schema(db: sqlite3.Connection, shown: str) -> None:
-    if _check_owner(db, shown):
+    version = _check_owner(db, shown)
+    if version:
+        for older in range(version, SCHEMA_VERSION):
+            db.execute(_UPGRADES[older])
+            db.execute(f"pragma user_version = {older + 1}")
         return
     statement = ""
     # Not executescript: it commits what was begun, and two processes may be here at once.

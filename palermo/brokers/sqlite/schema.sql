@@ -43,6 +43,8 @@ create table job (
     holder integer references holder (id),
     slot integer,
     claims integer not null default 0,
+    -- The tags of the consumers that died while they held it, a line each.
+    deaths text not null default '',
     message_id text not null,
     content_type text not null,
     content_encoding text not null,
