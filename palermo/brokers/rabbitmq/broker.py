@@ -11,7 +11,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.broker import (
+    Answer,
+    Finding,
+    Obey,
+    Order,
+    Page,
+    QueueInfo,
+    Session,
+    Swept,
+    Verdict,
+    WorkerInfo,
+    deaf,
+)
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
@@ -19,7 +31,7 @@ from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
-from palermo.brokers.rabbitmq.presence import Presence, ask_workers
+from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
@@ -89,7 +101,13 @@ class RabbitmqBroker:
         return count
 
     async def consume(
-        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey = deaf,
     ) -> RabbitmqConsumer:
         link = await self._consume_link()
         declarer = self._declarer_on(link)
@@ -107,7 +125,7 @@ class RabbitmqBroker:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             names = None if selection.fixed else await self._follow(link, source)
             await source.know(names.known if names is not None else set())
-        presence = Presence(self._exchange, report, self._open_publisher)
+        presence = Presence(self._exchange, report, obey, self._open_publisher)
         await presence.begin(link)
         starts = Starts(self._exchange, report, self._open_publisher, link, inbox=presence.inbox)
         past = Past(starts, self._link, self.workers)
@@ -128,6 +146,9 @@ class RabbitmqBroker:
 
     async def workers(self) -> list[WorkerInfo]:
         return await ask_workers(self._link, self._exchange)
+
+    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
+        return await command_workers(self._link, self._exchange, order, timeout=timeout)
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)

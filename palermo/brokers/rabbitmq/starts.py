@@ -134,7 +134,7 @@ class Starts:
     def resume(self) -> None:
         """A session begins. What the last one wrote may be out of date, and nobody else can put it right."""
         report = self._report()
-        if report.jobs or report.processed:
+        if time.time() - report.started_at > _PATIENCE:
             self._later()
             self.watch()
 

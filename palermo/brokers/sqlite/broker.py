@@ -6,8 +6,20 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
-from palermo.brokers.sqlite import holders, sweeping
+from palermo.broker import (
+    Answer,
+    Finding,
+    Obey,
+    Order,
+    Page,
+    QueueInfo,
+    Session,
+    Swept,
+    Verdict,
+    WorkerInfo,
+    deaf,
+)
+from palermo.brokers.sqlite import holders, orders, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -66,7 +78,13 @@ class SqliteBroker:
         return stored
 
     async def consume(
-        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey = deaf,
     ) -> SqliteConsumer:
         await holders.bury(self._store, self._directory)
         reported = report()
@@ -75,17 +93,17 @@ class SqliteBroker:
         except OSError as error:
             raise unusable(self._store.shown, error) from error
 
-        def enter(db: sqlite3.Connection) -> int:
+        def enter(db: sqlite3.Connection) -> tuple[int, int]:
             for name in selection.select(()):
                 declare(db, self._exchange, name)
             values = (self._exchange, tag, lock.name, json.dumps(selection.patterns), json.dumps(reported.to_plain()))
             cursor = db.execute(
                 "insert into holder (exchange, tag, lock, selection, report) values (?, ?, ?, ?, ?)", values
             )
-            return cursor.lastrowid or 0
+            return cursor.lastrowid or 0, orders.last(db)
 
         try:
-            holder = await self._store.write(enter)
+            holder, since = await self._store.write(enter)
         except BaseException:
             lock.drop()
             raise
@@ -99,6 +117,7 @@ class SqliteBroker:
             selection=selection,
             report=report,
             reported=reported,
+            orders=orders.Listener(self._store, self._exchange, tag, obey, since=since),
         )
         self._consumers.append(consumer)
         return consumer
@@ -113,6 +132,10 @@ class SqliteBroker:
             lambda db: db.execute("select report from holder where exchange = ?", (self._exchange,)).fetchall()
         )
         return sorted((WorkerInfo.from_plain(json.loads(report)) for (report,) in rows), key=lambda worker: worker.id)
+
+    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
+        await self._settle_down()
+        return await orders.command(self._store, self._directory, self._exchange, order, timeout=timeout)
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         await self._settle_down()

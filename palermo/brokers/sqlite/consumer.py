@@ -14,6 +14,7 @@ from palermo.broker import Delivery, WorkerInfo
 from palermo.brokers.sqlite import holders
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
+from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.patterns import QueueSelection
@@ -51,6 +52,7 @@ class SqliteConsumer:
         selection: QueueSelection,
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
+        orders: Listener,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -61,6 +63,7 @@ class SqliteConsumer:
         self._selection = selection
         self._report = report
         self._reported = reported
+        self._orders = orders
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
         self._parked: set[Claim] = set()
@@ -150,6 +153,7 @@ class SqliteConsumer:
 
     async def close(self) -> None:
         self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
+        await self._orders.end()
         self._ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticking
@@ -290,6 +294,7 @@ class SqliteConsumer:
         while True:
             await asyncio.sleep(TICK)
             await self._show()
+            await self._orders.look()
             if await holders.bury(self._store, self._directory, but=self._holder):
                 self._bell.ring()
             await self._store.renew()

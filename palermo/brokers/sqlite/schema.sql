@@ -1,5 +1,5 @@
 -- One file holds any number of systems: `exchange` keeps their queues apart.
--- Every change here needs a new SCHEMA_VERSION in opening.py.
+-- This is version 1 and stays as it is: what is added since is in schema_2.sql, … (see _SCHEMA in opening.py).
 
 create table meta (
     key text primary key,
@@ -43,8 +43,6 @@ create table job (
     holder integer references holder (id),
     slot integer,
     claims integer not null default 0,
-    -- The tags of the consumers that died while they held it, a line each.
-    deaths text not null default '',
     message_id text not null,
     content_type text not null,
     content_encoding text not null,
