@@ -162,8 +162,9 @@ class RabbitmqConsumer:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""
         channel, _ = delivery.token
         if not channel.is_open:
+            if id(delivery) not in self._parked:
+                self._starts.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
-            self._starts.ended(delivery.slot, delivery.message.id, forget=False)
             raise DeliveryLost(
                 f"job {delivery.message.id} went back to queue {delivery.message.queue!r}: {channel.error}"
             ) from channel.error
@@ -180,13 +181,14 @@ class RabbitmqConsumer:
         if channel.link.error is not None or not channel.code:
             return
         late = "timed out" in str(channel.error)
+        advice = "it runs longer than consumer_timeout: raise that" if late else "the log of RabbitMQ may say more"
         for delivery in [*self._unsettled.values(), *self._parked.values()]:
             if delivery.token[0] is channel:
                 log.warning(
-                    "the broker took a job back in mid-run, which goes on here id=%s job=%s queue=%s error=%r%s",
+                    "the broker took a job back that goes on here id=%s job=%s queue=%s error=%r advice=%r",
                     delivery.message.id,
                     delivery.message.job,
                     delivery.message.queue,
                     str(channel.error),
-                    " advice='the job runs longer than consumer_timeout: raise that in rabbitmq.conf'" if late else "",
+                    advice,
                 )
