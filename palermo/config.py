@@ -251,7 +251,7 @@ def _count(value: Any) -> int:
 
 def _some(value: Any) -> int:
     if (number := _count(value)) < 1:
-        raise _Wrong("a whole number, 1 or more")
+        raise _Wrong("a whole number, 1 or more, or none")
     return number
 
 
