@@ -304,6 +304,7 @@ class Broker(Protocol):
     async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
         """Mark these jobs, so that whoever takes one that was enqueued in this second or before drops it.
 
+        Who holds one is told by an order to `cancel` it, which nobody waits for.
         Returns once that is stored. A mark is forgotten once its job is dropped or has run, when
         `sweep` moves it out of a queue of failed jobs, and by `restore`. Of marks for jobs that never
         come the newest 100,000 are kept.

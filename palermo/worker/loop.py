@@ -283,7 +283,8 @@ class Worker:
         live = self.link.live
         if live is None:
             return -1
-        known = {queue.name: queue.pending for queue in await live.broker.queues()}
+        # What waits in a paused queue is not to be done now, and a burst must not wait for ever.
+        known = {queue.name: 0 if queue.paused else queue.pending for queue in await live.broker.queues()}
         return sum(known.get(name, 0) for name in self._selection.select(known))
 
     async def _emptied(self) -> None:

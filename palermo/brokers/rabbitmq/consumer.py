@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from palermo.broker import Delivery
@@ -13,6 +13,7 @@ from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
 from palermo.brokers.rabbitmq.starts import Starts
+from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
@@ -31,12 +32,14 @@ class RabbitmqConsumer:
         source: PushSource | PollSource,
         presence: Presence,
         names: Names | None,
+        steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
         *,
         starts: Starts,
         past: Past,
     ) -> None:
         self._source = source
+        self._steering = steering
         self._presence = presence
         self._names = names
         self._publish = publish
@@ -54,14 +57,18 @@ class RabbitmqConsumer:
             while slot in self._unsettled:
                 self._settled.clear()
                 await self._settled.wait()
-            delivery = await self._source.receive(slot)
+            delivery = self._steering.checked(await self._source.receive(slot))
             self._unsettled[slot] = delivery
             self._starts.watch()
-            if not delivery.redelivered:
+            if not delivery.redelivered or delivery.cancelled:
                 return delivery
             looked = await self._look_into(delivery)
             if looked is not None:
                 return looked
+
+    def held(self) -> Iterable[Delivery]:
+        """What was handed out and is not settled."""
+        return self._unsettled.values()
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         parked = id(delivery) in self._parked
@@ -86,6 +93,8 @@ class RabbitmqConsumer:
                 await self._publish(message, queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
+        if not isinstance(settlement, Release):
+            self._steering.gone(delivery)
         self._forget(delivery)
         if delivery.redelivered and not parked:
             self._starts.ended(delivery.slot, delivery.message.id, forget=True)
@@ -109,6 +118,7 @@ class RabbitmqConsumer:
         for delivery in [*self._unsettled.values(), *self._parked.values()]:
             give_back(delivery)
             self._forget(delivery)
+        await quietly(self._steering.close())
         if self._names is not None:
             await quietly(self._names.close())
         await quietly(self._starts.close())

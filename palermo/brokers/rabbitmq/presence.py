@@ -38,7 +38,10 @@ class Presence:
         report: Callable[[], WorkerInfo],
         obey: Obey,
         publisher: Callable[[], Awaitable[Publisher]],
+        look: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
+        """`look` is called when someone has made marks, see marks.py, and ends when they are known here."""
+        self._look = look
         self._exchange = exchange
         self._report = report
         self._obey = obey
@@ -49,8 +52,8 @@ class Presence:
         # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
 
-    async def begin(self, link: Link) -> None:
-        """Be there, until the link ends or `end` is called."""
+    async def listen(self, link: Link) -> None:
+        """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()
         control = internal(self._exchange, "control")
         inbox = self.inbox
@@ -58,6 +61,10 @@ class Presence:
         await channel.call(channel.raw.queue_declare, inbox, exclusive=True, auto_delete=True)
         await channel.call(channel.raw.queue_bind, inbox, control)
         await channel.call(channel.raw.basic_consume, inbox, self._on_question, auto_ack=True)
+
+    async def begin(self) -> None:
+        """Be there for others."""
+        channel = self._channel
         presence = internal(self._exchange, "presence")
         await channel.call(channel.raw.queue_declare, presence, durable=True, arguments={"x-queue-type": "classic"})
         # Last, so that whoever is counted also answers.
@@ -72,19 +79,21 @@ class Presence:
         await self._channel.close()
 
     def _on_question(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        question = _json(body)
-        if not properties.reply_to:
-            return
-        task = asyncio.ensure_future(self._answer(question, properties.reply_to))
+        task = asyncio.ensure_future(self._answer(_json(body), properties.reply_to))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    async def _answer(self, question: Mapping[str, Any], reply_to: str) -> None:
+    async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
+        answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
             answer = self._report().to_plain()
+        elif question["ask"] == "look":
+            await self._look(question)
         else:
             id, order = self._report().id, Order.from_plain(question)
             answer = {"worker": id, "values": await self._obey(order) if order.meant_for(id) else None}
+        if not reply_to:
+            return
         # From the publishing connection: one that has ever published hangs under a memory alarm, acks included.
         body = json.dumps(answer).encode()
         try:
@@ -113,6 +122,11 @@ async def command_workers(link: Link, exchange: str, order: Order, *, timeout: f
             case {"worker": str(worker), "values": dict(values)}:
                 found[worker] = Answer(worker=worker, values=values)
     return [found[worker] for worker in sorted(found)]
+
+
+async def tell_workers(link: Link, exchange: str, question: Mapping[str, Any]) -> None:
+    """Ask something whose answers matter only as soon as they come."""
+    await _ask(link, exchange, question, timeout=_PATIENCE)
 
 
 async def _ask(

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TypeVar
 
 from palermo.broker import Delivery, WorkerInfo
-from palermo.brokers.sqlite import holders
+from palermo.brokers.sqlite import holders, marks
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
 from palermo.brokers.sqlite.orders import Listener
@@ -201,22 +201,28 @@ class SqliteConsumer:
         if not rows:
             return None
         number, claims, deaths, queue, *row = rows[0]
+        message = from_row(row, self._queues[queue])
+        by = marks.find(db, self._exchange, message)
         return Delivery(
-            message=from_row(row, self._queues[queue]),
+            message=message,
             slot=slot,
             token=Claim(number, claims),
             redelivered=claims > 1,
+            cancelled=by is not None,
+            cancelled_by=by or "",
             deaths=tuple(deaths.split()),
         )
 
     def _resolve(self, db: sqlite3.Connection) -> None:
-        """Learn which queues there are, if that has changed."""
+        """Learn which queues there are and which are paused, if that has changed."""
         ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
         if version == self._known:
             return
         rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
         known: dict[str, int] = dict(rows)
-        self._queues = {known[name]: name for name in self._selection.select(known) if name in known}
+        paused = marks.paused(db, self._exchange)
+        chosen = (name for name in self._selection.select(known) if name in known and name not in paused)
+        self._queues = {known[name]: name for name in chosen}
         self._known = version
 
     # -- writing -----------------------------------------------------------

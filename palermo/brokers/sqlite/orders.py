@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from palermo.broker import Answer, Obey, Order
@@ -22,21 +22,27 @@ _LAST_WORDS = 1.0
 class Listener:
     """One worker's ear for orders."""
 
-    def __init__(self, store: Store, exchange: str, worker: str, obey: Obey, *, since: int) -> None:
+    def __init__(self, store: Store, exchange: str, holder: int, worker: str, obey: Obey, *, since: int) -> None:
         """It hears what is given after the order of the number `since`."""
+        self._holder = holder
+        #: Jobs that we hold and that someone cancelled since we took them.
+        self._told: set[str] = set()
         self._store = store
         self._exchange = exchange
         self._worker = worker
         self._obey = obey
         self._seen = since
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[object]] = set()
 
     async def look(self) -> None:
-        """Begin to obey what was ordered since the last look."""
-        for number, body in await self._store.read(self._find):
-            task = asyncio.ensure_future(self._answer(number, Order.from_plain(json.loads(body))))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+        """Begin to obey what was ordered since the last look, and to end what was cancelled since we took it."""
+        orders, cancelled = await self._store.read(lambda db: (self._find(db), self._cancelled(db)))
+        for number, body in orders:
+            self._begin(self._answer(number, Order.from_plain(json.loads(body))))
+        for id, by in cancelled:
+            if id not in self._told:
+                self._begin(self._obey(Order(action="cancel", id=id, by=by)))
+        self._told = {id for id, _ in cancelled}
 
     async def end(self) -> None:
         """Give the last answers."""
@@ -44,6 +50,18 @@ class Listener:
             await asyncio.wait(set(self._answering), timeout=_LAST_WORDS)
         for task in self._answering:
             task.cancel()
+
+    def _begin(self, work: Awaitable[object]) -> None:
+        task: asyncio.Task[object] = asyncio.ensure_future(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def _cancelled(self, db: sqlite3.Connection) -> list[tuple[str, str]]:
+        return db.execute(
+            "select message_id, by from cancel where exchange = ?"
+            " and message_id in (select message_id from job where holder = ?)",
+            (self._exchange, self._holder),
+        ).fetchall()
 
     def _find(self, db: sqlite3.Connection) -> list[tuple[int, str]]:
         rows = db.execute(

@@ -23,7 +23,7 @@ create table cancel (
     unique (exchange, message_id)
 );
 
--- However a job goes, by being dropped, run, requeued or purged: its mark goes with it.
+-- However a job goes, by being dropped, run, requeued out of failed or purged: its mark goes with it.
 create trigger job_gone after delete on job when exists (select 1 from cancel)
     begin delete from cancel where message_id = old.message_id
         and exchange = (select exchange from queue where id = old.queue); end;
