@@ -1,6 +1,7 @@
 """The record of starts: who died of a job, who still runs it, and who only seems to."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -200,7 +201,8 @@ def test_jobs_run_when_the_record_cannot_be_kept(
     monkeypatch.setattr(starts, "_PATIENCE", 0.5)
 
     async def act(join: Crew) -> None:
-        worker = await join(1)
+        # A worker that began just now has nothing to put right, and writes nothing yet.
+        worker = await join(1, since=time.time())
         link = worker.broker._link
         channel = await link.channel()
         await channel.call(channel.raw.queue_declare, internal(session.exchange, "starts"), exclusive=True)
