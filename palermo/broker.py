@@ -34,9 +34,10 @@ class Delivery:
     cancelled: bool = False
     #: Who did, as far as that was said.
     cancelled_by: str = ""
-    #: How many workers died while they ran it, as far as the broker's record of starts knows.
-    deaths: int = 0
-    #: The id of a worker that lives and still runs this very job, which the broker took away from it; "" if none does.
+    #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
+    deaths: tuple[str, ...] = ()
+    #: The id of a worker that lives and still runs a job of this id, which the broker took away from it, or that knows
+    #: how it ended; "" if none does.
     running_at: str = ""
 
 
@@ -83,12 +84,15 @@ class WorkerInfo:
     processed: int = 0
     failed: int = 0
     jobs: tuple[RunningJob, ...] = ()
+    #: The ids of jobs that ended here after the broker had taken them back: it can say how.
+    outcomes: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         return {
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues")},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues", "outcomes")},
             "queues": list(self.queues),
+            "outcomes": list(self.outcomes),
             "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
         }
 
@@ -97,7 +101,8 @@ class WorkerInfo:
         """The worker that to_plain described; fields this version does not know are left out."""
         known = {name: plain[name] for name in cls.__slots__ if name in plain}
         jobs = tuple(RunningJob(**{name: job[name] for name in RunningJob.__slots__}) for job in plain.get("jobs", ()))
-        return cls(**{**known, "queues": tuple(plain.get("queues", ())), "jobs": jobs})
+        lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
+        return cls(**{**known, **lists, "jobs": jobs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

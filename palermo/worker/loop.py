@@ -24,6 +24,7 @@ from palermo.worker.ending import FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
 from palermo.worker.lane import Lane
 from palermo.worker.options import WorkerOptions
 from palermo.worker.orders import Orders
+from palermo.worker.parking import Parking
 from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
@@ -69,6 +70,7 @@ class Worker:
         self.runner = runner
         self.taking = True
         self.failed_per_queue = options.settings.failed_per_queue
+        self.max_deaths = options.settings.max_deaths
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
@@ -83,6 +85,8 @@ class Worker:
         self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
         self._serving: dict[Lane, asyncio.Task[None]] = {}
         self._orders = Orders(self, self._lanes)
+        self.outcomes = self._orders.outcomes
+        self.parking = Parking(self, self._id, self._orders.outcome)
 
     async def run(self) -> int | Anew:
         """Work until the end; the exit code, or why all must begin anew.
@@ -161,6 +165,7 @@ class Worker:
             processed=self._processed,
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
+            outcomes=self.outcomes.ids,
         )
 
     @property
@@ -246,6 +251,7 @@ class Worker:
 
     async def _finish(self) -> None:
         await self._served()
+        await self.parking.clear()
         await self._hook("shutdown")
 
     # The session with the broker.
@@ -346,6 +352,7 @@ class Worker:
         if self._watch is not None:
             self._watch.close()
         self._ending.close()
+        self.parking.close()
         tasks = [*self._tasks, *self._serving.values()]
         for task in tasks:
             task.cancel()

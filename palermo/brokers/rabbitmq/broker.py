@@ -31,11 +31,13 @@ from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
+from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
+from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
@@ -129,7 +131,9 @@ class RabbitmqBroker:
             await source.know(names.known if names is not None else set())
         steering = Steering(self._marks, link, obey=obey, pause=source.pause, held=lambda: consumer.held())
         presence = Presence(self._exchange, report, obey, self._open_publisher, steering.look)
-        consumer = RabbitmqConsumer(source, presence, names, steering, self._publish)
+        starts = Starts(self._exchange, report, self._open_publisher, link, inbox=presence.inbox)
+        past = Past(starts, self._link, self.workers)
+        consumer = RabbitmqConsumer(source, presence, names, steering, self._publish, starts=starts, past=past)
         try:
             # The ear before the look: a stream that is made after this is announced.
             await presence.listen(link)

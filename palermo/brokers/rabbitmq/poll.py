@@ -53,7 +53,16 @@ class PollSource:
         self._channels: list[Channel | None] = [None] * slots
         self._waiting: deque[tuple[int, asyncio.Future[Delivery | None]]] = deque()
         self._pause = _FIRST_PAUSE
-        self._bell = Bell(link, exchange, tag=tag(1), on_message=self._on_rung, on_deleted=self._on_deleted)
+        #: Told of every channel that has ended.
+        self.ended: Callable[[Channel], None] = lambda _: None
+        self._bell = Bell(
+            link,
+            exchange,
+            tag=tag(1),
+            on_message=self._on_rung,
+            on_deleted=self._on_deleted,
+            on_end=lambda channel: self.ended(channel),
+        )
         self._attending: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -94,8 +103,16 @@ class PollSource:
     async def rest(self, slot: int) -> None:
         """Nothing to do: a slot that does not ask holds nothing."""
 
-    def settled(self, delivery: Delivery) -> None:
-        self._bell.settled(delivery.token[0])
+    async def park(self, delivery: Delivery) -> None:
+        """Let the slot go on without this delivery, which stays unsettled."""
+        if self._channels[delivery.slot - 1] is delivery.token[0]:
+            self._channels[delivery.slot - 1] = None
+
+    def settled(self, delivery: Delivery, *, parked: bool) -> None:
+        """A delivery has been settled; the channel of one that was parked has served."""
+        channel, _ = delivery.token
+        if not self._bell.settled(channel) and parked and channel.is_open:
+            channel.raw.close()
 
     async def close(self) -> None:
         self._closed = True
@@ -108,7 +125,7 @@ class PollSource:
         for queue in self.queues:
             channel = self._channels[slot - 1]
             if channel is None or not channel.is_open:
-                channel = self._channels[slot - 1] = await self._link.channel()
+                channel = self._channels[slot - 1] = await self._open()
             try:
                 got = await channel.get(amqp_queue(self._exchange, queue))
             except PalermoError:
@@ -121,6 +138,11 @@ class PollSource:
             elif got is not None:
                 return self._delivery(queue, slot, channel, got)
         return None
+
+    async def _open(self) -> Channel:
+        channel = await self._link.channel()
+        channel.on_close(lambda: self.ended(channel))
+        return channel
 
     async def _missing(self, queue: str) -> None:
         """A queue was deleted under us: one that we were told to serve is made again, one that we found is left out."""

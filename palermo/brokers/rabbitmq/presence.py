@@ -48,13 +48,15 @@ class Presence:
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
         self._channel: Channel
+        #: The queue in which it is asked. It belongs to the session and ends with it.
+        # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
+        self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
 
     async def listen(self, link: Link) -> None:
         """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()
         control = internal(self._exchange, "control")
-        # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
-        inbox = internal(self._exchange, f"worker.{uuid.uuid4()}")
+        inbox = self.inbox
         await channel.call(channel.raw.exchange_declare, control, "fanout", durable=True)
         await channel.call(channel.raw.queue_declare, inbox, exclusive=True, auto_delete=True)
         await channel.call(channel.raw.queue_bind, inbox, control)
