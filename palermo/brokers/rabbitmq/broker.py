@@ -14,7 +14,7 @@ from contextlib import suppress
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
-from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
+from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.poll import PollSource
@@ -25,7 +25,7 @@ from palermo.brokers.rabbitmq.registry import Follower, Registry
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import FAILED_QUEUE, amqp_queue
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -200,7 +200,8 @@ class RabbitmqBroker:
     # -- names ----------------------------------------------------------------------------------
 
     def _declarer_on(self, link: Link) -> Declarer:
-        return Declarer(link, self._exchange, register=self._register, adopt=self._adopt)
+        kind = self._session.queue_type
+        return Declarer(link, self._exchange, kind=kind, register=self._register, adopt=self._adopt)
 
     async def _register(self, queue: str) -> None:
         try:

@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.bell import Bell
-from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
+from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import amqp_queue
+from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
