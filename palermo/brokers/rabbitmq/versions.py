@@ -19,7 +19,7 @@ PIKA: tuple[Version, Version] = ((1, 3, 2), (1, 5))
 DELIVERY_LIMIT = 1_000_000
 
 #: Milliseconds that a job may run where a queue's argument says so: from 3.12 on, and earlier servers keep it for the
-#: day they are upgraded. The most that fits 32 bits with a sign, 24 days: 0 would mean at once, or for ever, by version.
+#: day they are upgraded. The most that fits 32 bits with a sign, 24 days; 0 means at once, or for ever, by version.
 CONSUMER_TIMEOUT_MS = 2**31 - 1
 
 #: Seconds below which a busy machine loses healthy connections, and above which dead ones stay unnoticed.
