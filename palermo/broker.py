@@ -6,8 +6,8 @@ BrokerUnavailable, and its owner (the client, the worker) opens another. Every b
 passes the same suite, tests/contract/broker_contract.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -30,6 +30,12 @@ class Delivery:
     token: Any = None
     #: Whether it was handed out before. Never proof that it ran: a give-back counts too.
     redelivered: bool = False
+    #: Whether someone cancelled the job while it waited: it is not to be run.
+    cancelled: bool = False
+    #: How many workers died while they ran it, as far as the broker's record of starts knows.
+    deaths: int = 0
+    #: The id of a worker that lives and still runs this very job, which the broker took away from it; "" if none does.
+    running_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,31 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What workers are told from afar: see palermo/worker/orders.py for the actions and what they answer."""
+
+    action: str
+    #: The job that it is about, if it is about one.
+    id: str = ""
+    #: The ids of the workers that are meant; none for all.
+    workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one worker had to say to an order."""
+
+    #: The worker's id.
+    worker: str
+    #: As JSON has it.
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: How a worker obeys: the values of its answer, or None if the order is not for it, which is no answer.
+Obey = Callable[[Order], Awaitable[Mapping[str, Any] | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that a doctor looked at, and what came of it."""
 
@@ -124,6 +155,8 @@ class Page:
     messages: tuple[Message, ...]
     #: How many messages the queue holds that wait.
     total: int
+    #: The ids among them that are cancelled: whoever takes them drops them.
+    cancelled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +194,10 @@ class Swept:
     moved: int = 0
 
 
+async def deaf(order: Order) -> None:
+    """Obey nothing."""
+
+
 class Consumer(Protocol):
     """One worker's claim on jobs: at most one unsettled delivery per slot, over all its queues."""
 
@@ -178,6 +215,9 @@ class Consumer(Protocol):
         back to its queue meanwhile, and BrokerUnavailable if the session is lost; in both
         cases nothing was taken away.
         """
+
+    async def park(self, delivery: Delivery) -> None:
+        """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
     async def rest(self, slot: int) -> None:
         """Take nothing for this slot until it asks again; what was on its way to it goes back."""
@@ -200,12 +240,19 @@ class Broker(Protocol):
         """The same for many, with their confirms overlapping; returns how many, once all are stored."""
 
     async def consume(
-        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey = deaf,
     ) -> Consumer:
         """Begin to take jobs for this many slots, numbered from 1, and show this worker to others.
 
         `tag` is `pid:<pid>@<host>`; a slot's own is that and `/worker-<n>`. `report` is asked
-        whenever someone lists workers, and must be quick.
+        whenever someone lists workers, and must be quick; `obey` does what others `command`.
+        Queues that are paused are left alone as long as they are.
         """
 
     async def queues(self) -> list[QueueInfo]:
@@ -213,6 +260,27 @@ class Broker(Protocol):
 
     async def workers(self) -> list[WorkerInfo]:
         """All workers that are alive, by id."""
+
+    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
+        """Have workers do something; what those answered who did, by id, within so many seconds."""
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        """Have no worker take jobs from the queue until `resume`, whatever is restarted; returns once that is stored.
+
+        `by` says who did it. Running jobs go on; the queue need not exist.
+        """
+
+    async def resume(self, queue: str, *, by: str = "") -> None:
+        """End a pause. Does nothing to a queue that is not paused."""
+
+    async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
+        """Mark these jobs, so that whoever takes one that was enqueued before this instant drops it.
+
+        Returns once that is stored. A mark is forgotten when its job is dropped, or by `restore`.
+        """
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        """Take such marks back."""
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         """Some of the messages that wait, leaving order and counts as they were.
@@ -236,6 +304,13 @@ class Broker(Protocol):
 
     async def purge(self, queue: str) -> int:
         """Remove all messages that wait; returns how many. Raises NotFound."""
+
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
+        """Make the queue one of another type, "classic" or "quorum", with all that is in it; how many jobs moved.
+
+        Interrupted at any instant it loses nothing, and run again it goes on. Raises NotFound,
+        and BrokerRefused from a broker whose queues have no types.
+        """
 
     async def delete(self, queue: str) -> int:
         """Remove the queue and all in it that waits; returns how many. Raises NotFound."""

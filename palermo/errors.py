@@ -172,5 +172,13 @@ class JobTerminated(JobError):
     """Raised in a running job whose worker must end: time to clean up, before it is killed and given back."""
 
 
+class JobCancelled(JobError):
+    """Raised in a running job that someone cancelled: time to clean up, before its process is killed."""
+
+
+class WorkerDied(JobError):
+    """Workers died while they ran the job, as many times as max_deaths allows; it is not given to another."""
+
+
 class NotFound(PalermoError):
     """An id, a queue or a filter that names nothing."""

@@ -20,7 +20,7 @@ class JobState(StrEnum):
     WORKING = "working"  #: a worker's slot runs it
     FAILED = "failed"  #: lies in `failed` until someone requeues or discards it
     DONE = "done"  #: has finished; nothing of it is left on the broker
-    DISCARDED = "discarded"  #: was taken away by a person: discarded, purged or dequeued
+    DISCARDED = "discarded"  #: was taken away by a person: discarded, purged, dequeued or cancelled
 
 
 #: Every way from one state to another: what happens, from where, to where.
@@ -34,6 +34,8 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
     ("requeue", JobState.FAILED, JobState.PENDING),
     ("discard", JobState.FAILED, JobState.DISCARDED),
     ("purge", JobState.PENDING, JobState.DISCARDED),
+    ("cancel", JobState.PENDING, JobState.DISCARDED),
+    ("cancel", JobState.WORKING, JobState.DISCARDED),
 )
 
 
@@ -56,7 +58,12 @@ class Interrupted:
     """The worker stopped the job before it ended; the job itself did nothing wrong."""
 
 
-Result = Succeeded | Raised | Interrupted
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A person cancelled the job, before it began or while it ran."""
+
+
+Result = Succeeded | Raised | Interrupted | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ def settle(message: Message, result: Result, *, worker: str, failed_per_queue: b
     every queue apart, in `failed:<queue>`.
     """
     match result:
-        case Succeeded():
+        case Succeeded() | Cancelled():
             return Ack()
         case Raised(failure):
             queue = failed_queue(message.queue, per_queue=failed_per_queue)

@@ -19,7 +19,7 @@ from palermo import errors, hooks, jobs
 from palermo import registry as registered
 from palermo.core import arguments, preview
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
 from palermo.core.message import Message
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.registry import JobDefinition, Registry
@@ -31,6 +31,7 @@ log = logging.getLogger("palermo.worker")
 SUCCEEDED = Succeeded()
 SKIPPED = Succeeded(skipped=True)
 INTERRUPTED = Interrupted()
+CANCELLED = Cancelled()
 
 #: Frames at the start of every traceback that are not the user's.
 _OURS = frozenset(
@@ -139,6 +140,8 @@ class Executor:
             if self._interrupts.terminated:
                 # Whatever it raised, it was made to: it goes back as if it had never begun, and nobody is told.
                 return INTERRUPTED
+            if self._interrupts.cancelled:
+                return CANCELLED
             self._on_failure(definition, error, args, kwargs, instance)
             raise
 

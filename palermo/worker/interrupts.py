@@ -1,6 +1,6 @@
-"""What may break into a job that runs: its own time limit, and the end of its worker's patience.
+"""What may break into a job that runs: its own time limit, the end of its worker's patience, and a person.
 
-Both raise in the job's main thread, between two of its bytecodes or out of a system call
+All raise in the job's main thread, between two of its bytecodes or out of a system call
 that waits. A job in C code, or one that catches what is raised, goes on: then the parent
 kills its process (runner.py).
 """
@@ -9,8 +9,8 @@ import signal
 from types import FrameType
 from typing import Any
 
-from palermo.errors import JobTerminated, JobTimeout
-from palermo.worker.signals import TERMINATE
+from palermo.errors import JobCancelled, JobTerminated, JobTimeout
+from palermo.worker.signals import CANCEL, TERMINATE
 
 
 class Interrupts:
@@ -23,14 +23,17 @@ class Interrupts:
         self._before: Any = signal.SIG_DFL
         #: Whether the job was told to end because its worker must.
         self.terminated = False
+        #: Whether someone cancelled it.
+        self.cancelled = False
 
     def install(self) -> None:
-        """Listen to the parent, which asks for JobTerminated by signal."""
+        """Listen to the parent, which asks for JobTerminated or JobCancelled by signal."""
         signal.signal(TERMINATE, self._terminate)
+        signal.signal(CANCEL, self._cancel)
 
     def enter(self, timeout: float | None) -> None:
         """The job begins; raise JobTimeout in it after so many seconds."""
-        self.terminated = False
+        self.terminated = self.cancelled = False
         self._timeout = timeout
         if timeout is not None:
             self._before = signal.signal(signal.SIGALRM, self._ring)
@@ -59,3 +62,9 @@ class Interrupts:
             raise JobTerminated(
                 "the worker ends, and this job is given back to run again elsewhere; clean up and leave"
             )
+
+    def _cancel(self, number: int, frame: FrameType | None) -> None:
+        if self._inside:
+            self._inside = False
+            self.cancelled = True
+            raise JobCancelled("the job was cancelled; clean up and leave")

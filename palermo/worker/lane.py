@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from palermo.broker import Delivery, RunningJob
-from palermo.core.lifecycle import Ack, Fail, Interrupted, Raised, Release, Result, settle
+from palermo.core.lifecycle import Ack, Cancelled, Fail, Interrupted, Raised, Release, Result, Succeeded, settle
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.pool import Runner
@@ -169,7 +169,9 @@ class Lane:
                 log.warning(
                     "job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message)
                 )
-            case _ if log.isEnabledFor(logging.INFO):
+            case Cancelled():
+                log.warning("job cancelled id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
+            case Succeeded() if log.isEnabledFor(logging.INFO):
                 log.info(
                     "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
                     "skipped" if result.skipped else "finished",

@@ -16,7 +16,7 @@ class Place:
     """What is known of a slot's process, and who waits for it."""
 
     __slots__ = (
-        *("born", "fate", "jobs", "message", "number", "pid", "pipe", "replacing", "sentence"),
+        *("born", "cancelling", "fate", "jobs", "message", "number", "pid", "pipe", "replacing", "sentence"),
         "_waiter",
     )
 
@@ -28,6 +28,8 @@ class Place:
         self.fate: asyncio.Future[str | None] | None = None
         #: The job that it runs now.
         self.message: Message | None = None
+        #: Whether that was told to end because someone cancelled it.
+        self.cancelling = False
         #: Why its process is being killed, if the worker does that.
         self.sentence: Exception | None = None
         #: What gives it a fresh process, while that is going on.

@@ -54,6 +54,12 @@ class Runner(Protocol):
     def kill_jobs(self) -> None:
         """Kill every job that runs; each comes back as Raised, and its slot is started anew."""
 
+    def cancel(self, slot: int) -> None:
+        """Raise JobCancelled in the job of this slot, and end it by force after the timeout's grace.
+
+        It comes back as Cancelled, whatever it raises. Does nothing to an idle slot.
+        """
+
     def terminate(self) -> None:
         """Raise JobTerminated in every job that runs; whatever else it raises, it comes back as Interrupted."""
 

@@ -18,14 +18,14 @@ from typing import Any
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Interrupted, Raised, Result
 from palermo.core.message import Message
-from palermo.errors import JobCrashed, JobOutOfMemory, JobTimeout
-from palermo.worker.executor import INTERRUPTED, SKIPPED, SUCCEEDED
+from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
+from palermo.worker.executor import CANCELLED, INTERRUPTED, SKIPPED, SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pipe import SlotPipe, pack_message
 from palermo.worker.place import Place, SlotLost
 from palermo.worker.pool import Registered
-from palermo.worker.signals import DUMP, TERMINATE, describe_status, kill
+from palermo.worker.signals import CANCEL, DUMP, TERMINATE, describe_status, kill
 from palermo.worker.stacks import StackFile
 from palermo.worker.template import Template
 from palermo.worker.template_link import TemplateLink
@@ -126,6 +126,8 @@ class ProcessRunner:
         sentence, place.sentence = place.sentence, None
         if self._killed or self._terminated:
             return INTERRUPTED
+        if isinstance(sentence, JobCancelled):
+            return CANCELLED
         failure = from_exception(sentence or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))
         await self._tell(place, message, failure)
         return Raised(failure)
@@ -146,6 +148,17 @@ class ProcessRunner:
             if place.message is not None:
                 error = JobCrashed("the job's process was killed by the operator (USR1)")
                 self._condemn(place, place.message, error)
+
+    def cancel(self, slot: int) -> None:
+        place = self._places[slot]
+        message = place.message
+        if message is None:
+            return
+        place.cancelling = True
+        if place.pid is not None:
+            self._link.order(("signal", place.pid, CANCEL))
+        loop, error = asyncio.get_running_loop(), JobCancelled("")
+        loop.call_later(self._limits.timeout_grace, self._condemn, place, message, error)
 
     def terminate(self) -> None:
         self._terminated = True
@@ -194,6 +207,7 @@ class ProcessRunner:
             return await place.ask(pack_message("run", message))
         finally:
             place.message = None
+            place.cancelling = False
             place.jobs += 1
             if timer is not None:
                 timer.cancel()
@@ -308,6 +322,8 @@ class ProcessRunner:
                 place.answered(pipe, SKIPPED)
             case {"interrupted": True} if self._terminated:
                 place.answered(pipe, Interrupted())
+            case {"cancelled": True} if place.cancelling:
+                place.answered(pipe, CANCELLED)
             case {"ready": True}:
                 place.answered(pipe, SUCCEEDED)
             case _:

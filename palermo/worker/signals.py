@@ -95,10 +95,12 @@ TERM_GRACE = 3.0
 
 # What the parent tells a running slot. Not TERM itself: systemd sends that to every process of a service
 # at the very beginning of a stop, when jobs should go on for the shutdown timeout. Real-time signals are Linux's,
-# and nobody else's jobs use these; elsewhere two that hardly anybody does.
+# and nobody else's jobs use these; elsewhere three that hardly anybody does.
 _REALTIME = getattr(signal, "SIGRTMIN", None)
 #: Raise JobTerminated in the job.
 TERMINATE: int = _REALTIME + 9 if _REALTIME else signal.SIGVTALRM
+#: Raise JobCancelled in the job.
+CANCEL: int = _REALTIME + 10 if _REALTIME else signal.SIGXFSZ
 #: Write the stacks of all threads, from C, whatever the job is doing.
 DUMP: int = _REALTIME + 8 if _REALTIME else signal.SIGXCPU
 

@@ -13,7 +13,7 @@ import time
 from typing import Any, NoReturn
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
 from palermo.worker import signals
 from palermo.worker.executor import Executor
 from palermo.worker.pipe import SUCCESS, BlockingPipe, pack_reply, unpack_message
@@ -79,6 +79,8 @@ def pack_result(result: Result) -> bytes:
             return pack_reply({"failure": {name: getattr(failure, name) for name in Failure.__slots__}})
         case Interrupted():
             return pack_reply({"interrupted": True})
+        case Cancelled():
+            return pack_reply({"cancelled": True})
         case _:
             return pack_reply({"skipped": True})
 

@@ -8,6 +8,7 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     TRANSITIONS,
     Ack,
+    Cancelled,
     Fail,
     Interrupted,
     JobState,
@@ -31,6 +32,7 @@ MESSAGE = Message(id="7c9e", queue="mail", job="shop.send", body=b"[1]", extra={
         (Succeeded(skipped=True), Ack),
         (Raised(FAILURE), Fail),
         (Interrupted(), Release),
+        (Cancelled(), Ack),
     ],
 )
 def test_every_result_calls_for_one_settlement(result: Result, kind: type) -> None:

@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
-from palermo.brokers.rabbitmq.registry import Follower, Registry
+from palermo.brokers.rabbitmq.registry import Names, Registry
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -96,18 +96,18 @@ class RabbitmqBroker:
             return f"{tag}/worker-{slot}"
 
         source: PushSource | PollSource
-        follower: Follower | None = None
+        names: Names | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
             await declarer.ensure(queue)
             source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag)
         else:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            follower = None if selection.fixed else await self._follow(link, source)
-            await source.know(follower.names if follower is not None else set())
+            names = None if selection.fixed else await self._follow(link, source)
+            await source.know(names.known if names is not None else set())
         presence = Presence(self._exchange, report, self._open_publisher)
         await presence.begin(link)
-        return RabbitmqConsumer(source, presence, follower, self._publish)
+        return RabbitmqConsumer(source, presence, names, self._publish)
 
     async def queues(self) -> list[QueueInfo]:
         await self._adopted()
@@ -301,7 +301,7 @@ class RabbitmqBroker:
                 self._consuming = await open_link(self._session, self._session.name)
             return self._consuming
 
-    async def _follow(self, link: Link, source: PollSource) -> Follower | None:
+    async def _follow(self, link: Link, source: PollSource) -> Names | None:
         await self._registry.make()
         tasks: set[asyncio.Task[None]] = set()
 

@@ -7,7 +7,7 @@ from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
-from palermo.brokers.rabbitmq.registry import Follower
+from palermo.brokers.rabbitmq.registry import Names
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
@@ -20,12 +20,12 @@ class RabbitmqConsumer:
         self,
         source: PushSource | PollSource,
         presence: Presence,
-        follower: Follower | None,
+        names: Names | None,
         publish: Callable[[Message, str], Awaitable[None]],
     ) -> None:
         self._source = source
         self._presence = presence
-        self._follower = follower
+        self._names = names
         self._publish = publish
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
@@ -70,8 +70,8 @@ class RabbitmqConsumer:
         for delivery in list(self._unsettled.values()):
             give_back(delivery)
             self._forget(delivery)
-        if self._follower is not None:
-            await quietly(self._follower.close())
+        if self._names is not None:
+            await quietly(self._names.close())
         await quietly(self._presence.end())
 
     def _check(self, delivery: Delivery) -> None:

@@ -1,0 +1,202 @@
+"""A stream of small records that anyone may write and follow: what the workers of an exchange know together.
+
+Streams are read over AMQP 0-9-1 on a channel of their own that is closed, never cancelled:
+RabbitMQ answers the rejects of a cancelled stream consumer by closing the connection.
+The first record only makes the stream non-empty, since the end of an empty one cannot be
+told from a slow one.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pika import spec
+
+from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.wire import PERSISTENT
+from palermo.errors import BrokerUnavailable, PalermoError
+
+Record = Mapping[str, Any]
+
+_CREDIT = 1_000
+
+#: Seconds between two attempts to read a stream that is down.
+_AGAIN = 0.2
+
+#: Seconds without a record after which a stream counts as empty.
+_EMPTY_AFTER = 2.0
+
+
+class Stream:
+    """One stream, as one session sees it."""
+
+    def __init__(
+        self,
+        name: str,
+        publisher: Callable[[], Awaitable[Publisher]],
+        *,
+        patience: float,
+        holds: str,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
+
+        `holds` says for people what is in it; `arguments` bound it.
+        """
+        self.name = name
+        self._publisher = publisher
+        self._patience = patience
+        self._holds = holds
+        self._arguments = dict(arguments or {})
+        self._made = False
+
+    async def make(self) -> None:
+        """Make the stream if it is not there."""
+        if self._made:
+            return
+        publisher = await self._publisher()
+        channel = await publisher.channel.link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, self.name, passive=True)
+        except PalermoError:
+            if not channel.missing:
+                raise
+            channel = await publisher.channel.link.channel()
+            arguments = {"x-queue-type": "stream", **self._arguments}
+            await channel.call(channel.raw.queue_declare, self.name, durable=True, arguments=arguments)
+            await self._publish(publisher, {"version": 1})
+        await channel.close()
+        self._made = True
+
+    async def write(self, record: Record) -> None:
+        """Add a record, and the stream before if need be; returns once it is stored."""
+        await self.make()
+        await self._publish(await self._publisher(), record)
+
+    async def follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
+        """A reader that has caught up and goes on, giving each record to `on_record`. None without a stream.
+
+        It begins at the first record there is, and begins again if the stream goes down meanwhile.
+
+        Raises BrokerUnavailable if the stream is down and stays so.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        while True:
+            try:
+                return await self._follow(link, on_record)
+            except BrokerUnavailable as error:
+                if link.error is not None:
+                    raise
+                if loop.time() > deadline:
+                    raise BrokerUnavailable(
+                        f"{self._holds} cannot be read: {error} If the stream stays down, delete it"
+                        f" (rabbitmqctl delete_queue '{self.name}'): it is made anew when it is needed."
+                    ) from error
+            await asyncio.sleep(_AGAIN)
+
+    async def _follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
+        end = await _last_offset(link, self.name)
+        if end is None:
+            return None
+        follower = Follower(await link.channel(), on_record)
+        await follower.start(self.name, end)
+        return follower
+
+    async def _publish(self, publisher: Publisher, record: Record) -> None:
+        properties = spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json")
+        await publisher.send("", self.name, properties, json.dumps(record).encode())
+
+
+class Follower:
+    """A reader of a stream, on its own channel."""
+
+    def __init__(self, channel: Channel, on_record: Callable[[Record], None]) -> None:
+        self._channel = channel
+        self._on_record = on_record
+        self._caught_up = asyncio.Event()
+        self._end = 0
+        channel.on_close(self._caught_up.set)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that was written before it began has been read."""
+        return self._caught_up.is_set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still reads."""
+        return self._channel.is_open
+
+    async def start(self, stream: str, end: int) -> None:
+        self._end = end
+        await _read(self._channel, stream, "first", self._on_message)
+        await self._caught_up.wait()
+        if self._channel.error is not None:
+            raise self._channel.error
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call this once when it reads no more, for whatever reason."""
+        self._channel.on_close(callback)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        self._channel.raw.basic_ack(method.delivery_tag)
+        self._on_record(_record(body))
+        if _offset(properties) >= self._end:
+            self._caught_up.set()
+
+
+async def _last_offset(link: Link, stream: str) -> int | None:
+    """The offset of the newest record; None if there is no stream."""
+    channel = await link.channel()
+    seen: list[int] = []
+    first = asyncio.Event()
+    channel.on_close(first.set)
+
+    def on_record(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        seen.append(_offset(properties))
+        first.set()
+
+    try:
+        await _read(channel, stream, "last", on_record)
+        # Its maker may have died before the first record: an empty stream never answers.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EMPTY_AFTER):
+                await first.wait()
+        if channel.error is not None:
+            raise channel.error
+        if not seen:
+            return None
+        # A chunk is handed out whole; what of the last one follows its first record comes before this answer.
+        await channel.call(channel.raw.queue_declare, stream, passive=True)
+        return max(seen)
+    except PalermoError:
+        if channel.missing:
+            return None
+        raise
+    finally:
+        await channel.close()
+
+
+async def _read(channel: Channel, stream: str, offset: str, callback: Callable[..., None]) -> None:
+    await channel.call(channel.raw.basic_qos, prefetch_count=_CREDIT)
+    await channel.call(channel.raw.basic_consume, stream, callback, arguments={"x-stream-offset": offset})
+
+
+def _offset(properties: spec.BasicProperties) -> int:
+    return int((properties.headers or {}).get("x-stream-offset", 0))
+
+
+def _record(body: bytes) -> dict[str, Any]:
+    """A record as written; {} for what a later version or a stranger wrote."""
+    try:
+        record = json.loads(body)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
