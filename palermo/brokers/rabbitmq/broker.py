@@ -105,7 +105,7 @@ class RabbitmqBroker:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             names = None if selection.fixed else await self._follow(link, source)
             await source.know(names.known if names is not None else set())
-        presence = Presence(self._exchange, report, self._open_publisher)
+        presence = Presence(self._exchange, report, self._open_publisher, kind=self._session.queue_type)
         await presence.begin(link)
         return RabbitmqConsumer(source, presence, names, self._publish)
 
