@@ -19,7 +19,7 @@ from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers
-from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
 from palermo.brokers.rabbitmq.wire import to_properties
@@ -33,6 +33,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
 _WINDOW = 1_000
 _WINDOW_BYTES = 16 * 1024 * 1024
+
+#: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 
 #: Seconds that closing waits for the registry to learn of a queue.
 _LAST_WORDS = 2.0
@@ -235,12 +238,8 @@ class RabbitmqBroker:
     async def _publish(self, message: Message, queue: str) -> None:
         try:
             await self._store(message, queue)
-        except Unroutable:
-            try:
-                async with asyncio.timeout(self._session.timeout):
-                    await self._publish_again(message, queue)
-            except TimeoutError:
-                raise self._late(message) from None
+        except (Unroutable, Nacked) as error:
+            await self._publish_again(message, queue, error)
 
     async def _store(self, message: Message, queue: str) -> None:
         publisher = self._publisher
@@ -274,18 +273,33 @@ class RabbitmqBroker:
     def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
         return publisher.send(self._exchange, queue, to_properties(message), message.body)
 
-    async def _publish_again(self, message: Message, queue: str) -> None:
-        """The queue was deleted since it was declared: make it again, and publish once more."""
-        self._declarer.forget(queue)
-        await self._declarer.ensure(queue)
-        await self._send(await self._open_publisher(), message, queue)
+    async def _publish_again(self, message: Message, queue: str, error: Unroutable | Nacked) -> None:
+        """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
+        pause = _FIRST_PAUSE
+        try:
+            async with asyncio.timeout(self._session.timeout):
+                while True:
+                    if isinstance(error, Unroutable):
+                        # The queue was deleted since it was declared: make it again.
+                        self._declarer.forget(queue)
+                    if await self._declarer.ensure(queue) == CLASSIC and isinstance(error, Nacked):
+                        raise error
+                    try:
+                        await self._send(await self._open_publisher(), message, queue)
+                        return
+                    except (Unroutable, Nacked) as again:
+                        error = again
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LAST_PAUSE)
+        except TimeoutError:
+            raise (error if isinstance(error, Nacked) else self._late(message)) from None
 
     async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> None:
         """Wait for one confirm of many."""
         try:
             await future
-        except Unroutable:
-            await self._publish_again(message, message.queue)
+        except (Unroutable, Nacked) as error:
+            await self._publish_again(message, message.queue, error)
 
     async def _open_publisher(self) -> Publisher:
         async with self._opening:
