@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
     "purge": ("palermo.cli.queues:purge", "Remove all jobs that wait in a queue."),
     "delete": ("palermo.cli.queues:delete", "Remove a queue and the jobs that wait in it."),
+    "migrate": ("palermo.cli.queues:migrate", "Make a queue one of another type, with all jobs in it."),
     "check": ("palermo.cli.check:check", "Say whether all is well, for monitors and health checks."),
     "doctor": ("palermo.cli.doctor:doctor", "Say what is wrong here and what to do about it."),
     "demo": ("palermo.cli.demo:demo", "Watch the whole thing work, in this terminal."),

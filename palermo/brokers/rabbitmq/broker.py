@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.migration import Migration
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
@@ -157,6 +158,25 @@ class RabbitmqBroker:
             raise self._missing(queue) if channel.missing else error from error
         await channel.close()
         return int(frame.method.message_count)
+
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
+        async def busy() -> int:
+            return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
+
+        migration = Migration(
+            await self._consume_link(),
+            self._exchange,
+            queue,
+            kind,
+            publisher=self._open_publisher,
+            busy=busy,
+            progress=progress or (lambda _: None),
+        )
+        if not await migration.is_needed():
+            return 0
+        moved = await migration.run()
+        self._declarer.forget(queue)
+        return moved
 
     async def delete(self, queue: str) -> int:
         counted = await self._declarer.count(queue)

@@ -1,37 +1,25 @@
 """Which workers are alive, and what each of them says of itself; no management plugin.
 
-Every worker has a consumer on the queue `~presence`, which never holds a message: its consumer
-count is the number of living workers, true within milliseconds of a kill -9. A question goes to
-all of them through the fanout exchange `~control`, and each answers by direct reply-to.
-
-In a cluster the node that `~presence` is on may be away. Then workers work all the same, come back
-to the queue with the node, and whoever lists them waits a moment for all who may answer.
+A question goes to all workers through the fanout exchange `~control`, and each answers by direct
+reply-to. How many answers to wait for is what census.py says.
 """
 
 import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from pika import spec
 
 from palermo.broker import WorkerInfo
-from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.census import Counted, census
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.translate import NOT_FOUND
 from palermo.core.topology import internal
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import PalermoError
 
 _REPLY_TO = "amq.rabbitmq.reply-to"
-
-#: Seconds between two attempts to be counted where the queue is down.
-_AGAIN = 1.0
-
-#: More workers than there are.
-_MANY = 1_000_000
 
 #: Seconds to wait for a worker that is alive by its connection and does not answer: stopped, or swapped out.
 _PATIENCE = 1.0
@@ -51,8 +39,7 @@ class Presence:
         """`kind` is the type of the queue `~presence`, if it is not there yet."""
         self._exchange = exchange
         self._kind = kind
-        self._counted: Channel | None = None
-        self._joining: asyncio.Task[None] | None = None
+        self._counted: Counted | None = None
         self._report = report
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
@@ -69,50 +56,15 @@ class Presence:
         await channel.call(channel.raw.queue_bind, inbox, control)
         await channel.call(channel.raw.basic_consume, inbox, self._on_question, auto_ack=True)
         # Last, so that whoever is counted also answers.
-        if not await self._join(link):
-            self._join_again(link)
+        counted = self._counted = Counted(link, self._exchange, kind=self._kind)
+        await counted.begin()
 
     async def end(self) -> None:
-        for task in (*self._answers, *([self._joining] if self._joining else [])):
+        for task in self._answers:
             task.cancel()
-        for channel in (self._counted, self._channel):
-            if channel is not None:
-                await channel.close()
-
-    async def _join(self, link: Link) -> bool:
-        """Be counted; False if the queue is there and down."""
-        channel = self._counted = await link.channel()
-        name = internal(self._exchange, "presence")
-        try:
-            try:
-                await channel.call(channel.raw.queue_declare, name, passive=True)
-            except PalermoError:
-                if not channel.missing:
-                    raise
-                channel = self._counted = await link.channel()
-                arguments = versions.arguments(self._kind, link.version)
-                await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
-            channel.raw.add_on_cancel_callback(lambda _: self._join_again(link))
-            await channel.call(channel.raw.basic_consume, name, lambda *_: None, auto_ack=True)
-        except (BrokerUnavailable, NotFound):
-            if link.error is not None:
-                raise
-            return False
-        return True
-
-    def _join_again(self, link: Link) -> None:
-        """The queue is down, or its node died, or someone deleted it: come back to it, however long that takes."""
-        if self._joining is None or self._joining.done():
-            self._joining = asyncio.ensure_future(self._rejoin(link))
-
-    async def _rejoin(self, link: Link) -> None:
-        with suppress(PalermoError):  # the session is lost, and this presence with it
-            joined = False
-            while not joined:
-                await asyncio.sleep(_AGAIN)
-                if self._counted is not None:
-                    await self._counted.close()
-                joined = await self._join(link)
+        if self._counted is not None:
+            await self._counted.end()
+        await self._channel.close()
 
     def _on_question(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         if not properties.reply_to:
@@ -133,18 +85,9 @@ class Presence:
 
 async def ask_workers(link: Link, exchange: str) -> list[WorkerInfo]:
     """What every living worker says of itself, by id."""
+    alive = await census(link, exchange)
     channel = await link.channel()
     try:
-        try:
-            presence = await channel.call(channel.raw.queue_declare, internal(exchange, "presence"), passive=True)
-            alive = int(presence.method.consumer_count)
-        except PalermoError:
-            if channel.missing:
-                return []
-            if channel.code != NOT_FOUND:
-                raise
-            # Its node is away: nobody knows how many there are.
-            channel, alive = await link.channel(), _MANY
         return sorted(await _collect(channel, exchange, alive), key=lambda worker: worker.id) if alive else []
     finally:
         await channel.close()
