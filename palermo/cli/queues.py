@@ -8,7 +8,7 @@ from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, progress
 from palermo.cli.text import count, safe
 from palermo.core.topology import QUEUE_TYPES, check_job_queue, check_queue_name
-from palermo.errors import NotFound
+from palermo.errors import NotFound, UsageError
 from palermo.inspector import Inspector
 
 
@@ -89,6 +89,8 @@ def migrate(run: Run, /, queue: str, kind: str, yes: bool) -> None:
     nothing: run it again, and it goes on.
     """
     check_queue_name(queue)
+    if not run.settings().address.hosts:
+        raise UsageError("queues in an SQLite file have no types: there is nothing to migrate.")
     ask_to_confirm(yes=yes)
     inspector = run.inspector()
     if not yes:

@@ -12,6 +12,7 @@ that dies would be gone; so step 3 waits until no worker has a job of it.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Messages moved together: so many may be doubled by a kill in between.
 _BATCH = 100
 
-#: Seconds for which a queue that nothing is led to any more must be empty: what was routed before is there by then.
+#: Seconds after which all is in a queue that was routed to it before it was unbound.
 _QUIET = 0.5
 
 #: Seconds between two looks at who still works, and lines about it.
@@ -68,9 +69,9 @@ class Migration:
         self._name = amqp_queue(exchange, queue)
         self._aside = internal(exchange, f"migrating.{queue}")
         self._swept = Swept(total=0)
-        #: The ids of what was taken out of the old queue while publishers were led aside. A publisher that declares
-        #: the old queue meanwhile binds it again, and what it publishes is in both.
-        self._doubled: set[str] = set()
+        #: What was taken out of the old queue while publishers were led aside. A publisher that declares the old queue
+        #: meanwhile binds it again, and what it publishes is in both.
+        self._doubled: Counter[int] = Counter()
 
     async def is_needed(self) -> bool:
         """Whether the queue is of another type, or a migration was broken off. Raises NotFound."""
@@ -108,9 +109,10 @@ class Migration:
 
     async def _empty(self) -> None:
         """Move all there is aside, and replace the queue."""
-        # Most of it while publishers still come here: so the order is kept, and the rest is short.
-        while (await self._count(self._name) or 0) > _BATCH:
-            await self._move(self._name, self._aside)
+        # All that is there now, while publishers still come here: so the order is kept, and the rest is short.
+        left = await self._count(self._name) or 0
+        while left > 0 and (moved := await self._move(self._name, self._aside)):
+            left -= moved
         await self._idle()
         await self._call("queue_bind", self._aside, self._exchange, routing_key=self._queue)
         await self._call("queue_unbind", self._name, self._exchange, routing_key=self._queue)
@@ -118,11 +120,14 @@ class Migration:
         await self._idle()
         await self._drain(self._name, self._aside, doubling=True)
         channel = await self._link.channel()
-        # Not waited for: the new queue is to be declared before anyone hears that the old one is gone.
-        channel.raw.queue_delete(self._name)
         arguments = versions.arguments(self._kind, self._link.version)
+        # Without a pause between them, so that nobody makes the queue before us. Publishers find no queue for a moment,
+        # and declare it: with both bound, what they publish would be in both.
+        channel.raw.queue_delete(self._name)
         try:
+            await channel.call(channel.raw.queue_unbind, self._aside, self._exchange, routing_key=self._queue)
             await channel.call(channel.raw.queue_declare, self._name, durable=True, arguments=arguments)
+            await channel.call(channel.raw.queue_bind, self._name, self._exchange, routing_key=self._queue)
         except PalermoError:
             if channel.code != PRECONDITION_FAILED:
                 raise
@@ -139,13 +144,18 @@ class Migration:
             await asyncio.sleep(_LOOK)
 
     async def _drain(self, source: str, target: str, *, doubling: bool = False) -> None:
-        """Move until the source has been empty for a while."""
+        """Move all that was published before this, when publishers are led elsewhere.
+
+        Whoever binds the old queue again may go on to fill it; that is aside as well, and not waited for.
+        """
         loop = asyncio.get_running_loop()
-        since = loop.time()
-        while loop.time() - since < _QUIET:
-            if await self._move(source, target, doubling=doubling):
-                since = loop.time()
-            else:
+        end = loop.time() + _QUIET
+        while True:
+            late = loop.time() > end
+            moved = await self._move(source, target, doubling=doubling)
+            if late and moved < _BATCH:
+                return
+            if not moved:
                 await asyncio.sleep(_QUIET / 10)
 
     async def _move(self, source: str, target: str, *, doubling: bool = False) -> int:
@@ -154,8 +164,8 @@ class Migration:
         batch = await take(channel, source, _BATCH)
         if batch:
             if doubling:
-                self._doubled.update(str(got.properties.message_id) for got in batch)
-            moving = [got for got in batch if not self._is_double(got)]
+                self._doubled.update(map(_fingerprint, batch))
+            moving = batch if source == self._name else [got for got in batch if not self._is_double(got)]
             await self._store(moving, target)
             if not channel.is_open:
                 raise channel.error or BrokerUnavailable(f"queue {self._queue!r} was deleted while it was moved.")
@@ -171,7 +181,11 @@ class Migration:
 
     def _is_double(self, got: Got) -> bool:
         """Whether a publisher's message came aside and into the old queue, from which it was moved as well."""
-        return bool(got.exchange) and str(got.properties.message_id) in self._doubled
+        key = _fingerprint(got)
+        if not got.exchange or not self._doubled[key]:
+            return False
+        self._doubled[key] -= 1
+        return True
 
     async def _store(self, batch: list[Got], target: str) -> None:
         """Publish these in order; returns once all are confirmed. Those that are refused are tried again."""
@@ -221,3 +235,9 @@ class Migration:
         channel = await self._link.channel()
         await channel.call(getattr(channel.raw, method), *args, **kwargs)
         await channel.close()
+
+
+def _fingerprint(got: Got) -> int:
+    """The same for two copies of one message, and for hardly any others: an id may be used twice."""
+    headers = {name: value for name, value in (got.properties.headers or {}).items() if name not in _DROPPED}
+    return hash((got.properties.message_id, got.body, repr(headers)))
