@@ -7,36 +7,43 @@ a program that only enqueues has one connection.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.broker import (
+    Answer,
+    Finding,
+    Obey,
+    Order,
+    Page,
+    QueueInfo,
+    Session,
+    Swept,
+    Verdict,
+    WorkerInfo,
+    deaf,
+)
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.marks import Marks
 from palermo.brokers.rabbitmq.migration import Migration
+from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.poll import PollSource
-from palermo.brokers.rabbitmq.presence import Presence, ask_workers
-from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
+from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
+from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
-from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue, is_failed
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
-_WINDOW = 1_000
-_WINDOW_BYTES = 16 * 1024 * 1024
-
-#: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
-_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 
 #: Seconds that closing waits for the registry to learn of a queue.
 _LAST_WORDS = 2.0
@@ -56,42 +63,28 @@ class RabbitmqBroker:
         self._link = link
         self._consuming: Link | None = None
         self._opening = asyncio.Lock()
-        self._publisher: Publisher | None = None
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
+        self._marks = Marks(self._exchange, link, self._open_publisher, patience=session.timeout)
         self._closed = False
         self._adopting: asyncio.Task[None] | None = None
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
+        self._outbox = Outbox(session, link, self._declarer)
 
     async def publish(self, message: Message) -> None:
-        await self._publish(message, message.queue)
+        await self._outbox.publish(message, message.queue)
 
     async def publish_many(self, messages: Iterable[Message]) -> int:
-        window: deque[tuple[asyncio.Future[None], Message]] = deque()
-        flying = count = 0
-        for message in messages:
-            if not self._declarer.has(message.queue):
-                await self._declarer.ensure(message.queue)
-            publisher = self._publisher
-            if publisher is None or not publisher.is_open:
-                publisher = await self._open_publisher()
-            window.append((self._send(publisher, message, message.queue), message))
-            count += 1
-            flying += len(message.body)
-            while len(window) >= _WINDOW or flying > _WINDOW_BYTES:
-                future, oldest = window.popleft()
-                flying -= len(oldest.body)
-                if not _is_stored(future):
-                    await self._confirmed(future, oldest)
-            if not self._link.raw.writable.is_set():
-                await self._link.raw.writable.wait()
-        for future, oldest in window:
-            if not _is_stored(future):
-                await self._confirmed(future, oldest)
-        return count
+        return await self._outbox.publish_many(messages)
 
     async def consume(
-        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey = deaf,
     ) -> RabbitmqConsumer:
         link = await self._consume_link()
         declarer = self._declarer_on(link)
@@ -109,25 +102,61 @@ class RabbitmqBroker:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             names = None if selection.fixed else await self._follow(link, source)
             await source.know(names.known if names is not None else set())
-        presence = Presence(self._exchange, report, self._open_publisher, kind=self._session.queue_type)
-        await presence.begin(link)
-        return RabbitmqConsumer(source, presence, names, self._publish)
+        steering = Steering(self._marks, link, obey=obey, pause=source.pause, held=lambda: consumer.held())
+        presence = Presence(
+            self._exchange, report, obey, self._outbox.open, steering.look, kind=self._session.queue_type
+        )
+        consumer = RabbitmqConsumer(source, presence, names, steering, self._outbox.publish)
+        try:
+            # The ear before the look: a stream that is made after this is announced.
+            await presence.listen(link)
+            await steering.begin()
+            await presence.begin()
+        except BaseException:
+            await steering.close()
+            raise
+        return consumer
 
     async def queues(self) -> list[QueueInfo]:
         await self._adopted()
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
+        paused = await self._marks.paused()
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
         found: list[QueueInfo] = []
-        for name in sorted(names):
+        for name in sorted(names | paused):
             counted = await self._declarer.count(name)
-            if counted is not None:
+            if name.startswith("~"):
+                continue  # a mark of our own, see migrate
+            if counted is not None or name in paused:
                 serving = sum(name in QueueSelection(worker.queues).select([name]) for worker in workers)
-                found.append(QueueInfo(name=name, pending=counted[0], in_progress=running.count(name), workers=serving))
+                info = QueueInfo(
+                    name=name,
+                    pending=counted[0] if counted else 0,
+                    in_progress=running.count(name),
+                    workers=serving,
+                    paused=name in paused,
+                )
+                found.append(info)
         return found
 
     async def workers(self) -> list[WorkerInfo]:
         return await ask_workers(self._link, self._exchange)
+
+    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
+        return await command_workers(self._link, self._exchange, order, timeout=timeout)
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        await self._marks.pause(queue, by)
+
+    async def resume(self, queue: str, *, by: str = "") -> None:
+        await self._marks.resume(queue, by)
+
+    async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
+        await self._marks.cancel(ids, by)
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        await self._marks.restore(ids)
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
@@ -138,7 +167,11 @@ class RabbitmqBroker:
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
                 " so only its counts are shown."
             )
-        return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        page = await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        if not page.messages or is_failed(queue):
+            return page
+        marks = await self._marks.cancelled()
+        return replace(page, cancelled=frozenset(one.id for one in page.messages if marks.find(one)))
 
     async def sweep(
         self,
@@ -148,7 +181,14 @@ class RabbitmqBroker:
         progress: Callable[[Swept], None] | None = None,
     ) -> Swept:
         reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
-        return await sweeping.sweep(reader, queue, decide, self.publish_many, progress or (lambda _: None))
+
+        async def store(messages: list[Message]) -> None:
+            if is_failed(queue):
+                # Whoever requeues a job wants it run, and was told of no mark.
+                await self._marks.restore(message.id for message in messages)
+            await self.publish_many(messages)
+
+        return await sweeping.sweep(reader, queue, decide, store, progress or (lambda _: None))
 
     async def purge(self, queue: str) -> int:
         channel = await self._link.channel()
@@ -168,14 +208,22 @@ class RabbitmqBroker:
             self._exchange,
             queue,
             kind,
-            publisher=self._open_publisher,
+            publisher=self._outbox.open,
             busy=busy,
             progress=progress or (lambda _: None),
         )
         if not await migration.is_needed():
             return 0
+        # A mark that it is we who paused it, also for whoever finishes what was broken off.
+        ours, paused = f"~migrating.{queue}", await self._marks.paused()
+        if queue not in paused:
+            await self.pause(ours, by="palermo migrate")
+            await self.pause(queue, by="palermo migrate")
         moved = await migration.run()
         self._declarer.forget(queue)
+        if queue not in paused or ours in paused:
+            await self.resume(queue, by="palermo migrate")
+            await self.resume(ours, by="palermo migrate")
         return moved
 
     async def delete(self, queue: str) -> int:
@@ -253,79 +301,8 @@ class RabbitmqBroker:
                 for queue in sorted(found - await self._registry.names(self._link)):
                     await self._registry.add(queue)
 
-    # -- publishing ------------------------------------------------------------------------------
-
-    async def _publish(self, message: Message, queue: str) -> None:
-        try:
-            await self._store(message, queue)
-        except (Unroutable, Nacked) as error:
-            await self._publish_again(message, queue, error)
-
-    async def _store(self, message: Message, queue: str) -> None:
-        publisher = self._publisher
-        if publisher is None or not publisher.is_open or not self._declarer.has(queue):
-            try:
-                async with asyncio.timeout(self._session.timeout):
-                    await self._declarer.ensure(queue)
-                    publisher = await self._open_publisher()
-            except TimeoutError:
-                raise self._late(message) from None
-        future = self._send(publisher, message, queue)
-        self._link.raw.flush()
-        # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
-        alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message)
-        try:
-            await future
-        finally:
-            alarm.cancel()
-
-    def _overdue(self, future: "asyncio.Future[None]", message: Message) -> None:
-        if not future.done():
-            future.set_exception(self._late(message))
-
-    def _late(self, message: Message) -> BrokerUnavailable:
-        why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
-        return BrokerUnavailable(
-            f"RabbitMQ at {self._link.where} did not confirm job {message.id} within"
-            f" {self._session.timeout:g} s: {why}."
-        )
-
-    def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
-        return publisher.send(self._exchange, queue, to_properties(message), message.body)
-
-    async def _publish_again(self, message: Message, queue: str, error: Unroutable | Nacked) -> None:
-        """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
-        pause = _FIRST_PAUSE
-        try:
-            async with asyncio.timeout(self._session.timeout):
-                while True:
-                    if isinstance(error, Unroutable):
-                        # The queue was deleted since it was declared: make it again.
-                        self._declarer.forget(queue)
-                    if await self._declarer.ensure(queue) == CLASSIC and isinstance(error, Nacked):
-                        raise error
-                    try:
-                        await self._send(await self._open_publisher(), message, queue)
-                        return
-                    except (Unroutable, Nacked) as again:
-                        error = again
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LAST_PAUSE)
-        except TimeoutError:
-            raise (error if isinstance(error, Nacked) else self._late(message)) from None
-
-    async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> None:
-        """Wait for one confirm of many."""
-        try:
-            await future
-        except (Unroutable, Nacked) as error:
-            await self._publish_again(message, message.queue, error)
-
     async def _open_publisher(self) -> Publisher:
-        async with self._opening:
-            if self._publisher is None or not self._publisher.is_open:
-                self._publisher = await Publisher.open(self._link)
-            return self._publisher
+        return await self._outbox.open()
 
     # -- consuming -------------------------------------------------------------------------------
 
@@ -352,8 +329,3 @@ class RabbitmqBroker:
 
     def _missing(self, queue: str) -> NotFound:
         return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")
-
-
-def _is_stored(future: "asyncio.Future[None]") -> bool:
-    """Whether a publish is confirmed already: then awaiting it would only cost."""
-    return future.done() and not future.cancelled() and future.exception() is None
