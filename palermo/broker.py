@@ -15,7 +15,7 @@ from palermo.core.address import Address
 from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import DEFAULT_EXCHANGE
+from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.errors import BrokerError, UrlInvalid
 
 
@@ -368,6 +368,8 @@ class Session:
 
     address: Address
     exchange: str = DEFAULT_EXCHANGE
+    #: What queues that are not there yet are made as, where the broker has several types: "classic" or "quorum".
+    queue_type: str = CLASSIC
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: What the session is for, as far as the broker can show it: "client", "worker", …

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from palermo.core.address import DEFAULT_URL, Address, parse_url
-from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE, check_exchange_name, check_job_queue
+from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE, QUEUE_TYPES, check_exchange_name, check_job_queue
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.registry import nearest
 
@@ -43,6 +43,8 @@ class Settings:
     url: str = DEFAULT_URL
     #: Keeps several systems on one broker apart; a name without dots.
     exchange: str = DEFAULT_EXCHANGE
+    #: What RabbitMQ makes of queues that are not there yet: "classic", on one node, or "quorum", on a majority of them.
+    queue_type: str = "classic"
     #: Where a job waits that names no queue.
     default_queue: str = DEFAULT_QUEUE
     #: How arguments are serialized, by name: "json", "msgpack", "pickle" or one that is installed.
@@ -101,7 +103,13 @@ class Settings:
         """How to open a broker with these settings; `name` is what the session is for."""
         from palermo.broker import Session
 
-        return Session(address=self.address, exchange=self.exchange, timeout=self.publish_timeout, name=name)
+        return Session(
+            address=self.address,
+            exchange=self.exchange,
+            queue_type=self.queue_type,
+            timeout=self.publish_timeout,
+            name=name,
+        )
 
     def serializers(self) -> "Serializers":
         """A new registry of all serializers that are installed, with the signing keys."""
@@ -215,6 +223,12 @@ def _truth(value: Any) -> bool:
     raise _Wrong("true or false")
 
 
+def _queue_type(value: Any) -> str:
+    if value not in QUEUE_TYPES:
+        raise _Wrong(" or ".join(QUEUE_TYPES))
+    return str(value)
+
+
 def _compression(value: Any) -> str:
     name = _text(value).strip()
     return "" if name == "none" else name
@@ -263,6 +277,7 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "url": _url,
     "exchange": check_exchange_name,
+    "queue_type": _queue_type,
     "default_queue": check_job_queue,
     "serializer": _named,
     "compression": _compression,

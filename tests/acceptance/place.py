@@ -61,7 +61,7 @@ class Worker:
 class Place:
     """One broker, one directory with all that the jobs write, and the workers that were started here."""
 
-    def __init__(self, path: Path, url: str, exchange: str) -> None:
+    def __init__(self, path: Path, url: str, exchange: str, *, queue_type: str = "classic") -> None:
         self.path = path
         self.url = url
         self.exchange = exchange
@@ -71,9 +71,10 @@ class Place:
             **clean,
             "PALERMO_URL": url,
             "PALERMO_EXCHANGE": exchange,
+            "PALERMO_QUEUE_TYPE": queue_type,
             "PYTHONPATH": os.pathsep.join([str(PROGRAMS), str(path)]),
         }
-        self.client = Client(Settings(url=url, exchange=exchange))
+        self.client = Client(Settings(url=url, exchange=exchange, queue_type=queue_type))
         self.inspector = Inspector(self.client)
         self._workers: list[Worker] = []
 

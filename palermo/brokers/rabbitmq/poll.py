@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.bell import Bell
-from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
+from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import amqp_queue
+from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -97,6 +97,9 @@ class PollSource:
     def pause(self, queues: set[str]) -> None:
         """Take nothing from these queues; from all others again."""
         if queues != self._paused:
+            for queue in self._paused & set(self._queues) - queues:
+                # It may have been migrated meanwhile.
+                self._unlearn(queue)
             self._paused = queues
             self._bell.ring()
 
@@ -176,7 +179,9 @@ class PollSource:
         error: PalermoError = BrokerUnavailable("this worker's claim on jobs has been given up.")
         try:
             while self._waiting:
-                if all(self._queues[queue] == CLASSIC for queue in self.queues):
+                for queue in [queue for queue in self.queues if not self._queues[queue]]:
+                    self._queues[queue] = await self._declarer.ensure(queue)
+                if all(self._queues.get(queue) == CLASSIC for queue in self.queues):
                     await self._bell.listen(self.queues)
                 else:
                     await asyncio.sleep(self._pause)
@@ -203,8 +208,14 @@ class PollSource:
         return False
 
     def _on_deleted(self, queue: str) -> None:
-        self._declarer.forget(queue)
+        self._unlearn(queue)
         self._wake_one()
+
+    def _unlearn(self, queue: str) -> None:
+        """Its type is not known any more."""
+        self._declarer.forget(queue)
+        if queue in self._queues:
+            self._queues[queue] = ""
 
     def _wake_one(self) -> None:
         """Let one idle slot look; if it finds a job it wakes the next."""

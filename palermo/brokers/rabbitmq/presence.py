@@ -1,9 +1,8 @@
 """Which workers are alive, and what each of them says of itself; no management plugin.
 
-Every worker has a consumer on the queue `~presence`, which never holds a message: its consumer
-count is the number of living workers, true within milliseconds of a kill -9. A question goes to
-all of them through the fanout exchange `~control`, and each answers by direct reply-to. So does
-an order: whoever has nothing to do about it says that too, so that nobody waits for more.
+A question goes to all workers through the fanout exchange `~control`, and each answers by direct
+reply-to. So does an order: whoever has nothing to do about it says that too, so that nobody waits
+for more. How many answers to wait for is what census.py says.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from typing import Any
 from pika import spec
 
 from palermo.broker import Answer, Obey, Order, WorkerInfo
+from palermo.brokers.rabbitmq.census import Counted, census
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.core.topology import internal
@@ -39,10 +39,17 @@ class Presence:
         obey: Obey,
         publisher: Callable[[], Awaitable[Publisher]],
         look: Callable[[Mapping[str, Any]], Awaitable[None]],
+        *,
+        kind: str,
     ) -> None:
-        """`look` is called when someone has made marks, see marks.py, and ends when they are known here."""
+        """`look` is called when someone has made marks, see marks.py, and ends when they are known here.
+
+        `kind` is the type of the queue `~presence`, if it is not there yet.
+        """
         self._look = look
         self._exchange = exchange
+        self._kind = kind
+        self._counted: Counted | None = None
         self._report = report
         self._obey = obey
         self._publisher = publisher
@@ -64,11 +71,9 @@ class Presence:
 
     async def begin(self) -> None:
         """Be there for others."""
-        channel = self._channel
-        presence = internal(self._exchange, "presence")
-        await channel.call(channel.raw.queue_declare, presence, durable=True, arguments={"x-queue-type": "classic"})
         # Last, so that whoever is counted also answers.
-        await channel.call(channel.raw.basic_consume, presence, lambda *_: None, auto_ack=True)
+        counted = self._counted = Counted(self._channel.link, self._exchange, kind=self._kind)
+        await counted.begin()
 
     async def end(self) -> None:
         if self._answers:
@@ -76,6 +81,8 @@ class Presence:
             await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
         for task in self._answers:
             task.cancel()
+        if self._counted is not None:
+            await self._counted.end()
         await self._channel.close()
 
     def _on_question(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
@@ -138,15 +145,9 @@ async def _ask(
     enough: Callable[[list[dict[str, Any]]], bool] = lambda answers: False,
 ) -> list[dict[str, Any]]:
     """What workers answer until all that live have, or it is enough, or the time is up."""
+    alive = await census(link, exchange)
     channel = await link.channel()
     try:
-        try:
-            presence = await channel.call(channel.raw.queue_declare, internal(exchange, "presence"), passive=True)
-        except PalermoError:
-            if channel.missing:
-                return []
-            raise
-        alive = int(presence.method.consumer_count)
         return await _collect(channel, exchange, question, alive=alive, timeout=timeout, enough=enough) if alive else []
     finally:
         await channel.close()

@@ -149,6 +149,8 @@ class PushSource:
         before, self.paused = self.paused, self.queue in queues
         if self.paused == before:
             return
+        # It may be deleted, or migrated, before it is served again.
+        self.declarer.forget(self.queue)
         for slot in self._slots:
             slot.wake()
             if self.paused:
