@@ -9,7 +9,7 @@ from typing import Protocol
 from palermo.broker import Delivery, RunningJob
 from palermo.core.lifecycle import Ack, Cancelled, Fail, Interrupted, Raised, Release, Result, Succeeded, settle
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError
 from palermo.worker.pool import Runner
 from palermo.worker.session import Link, Live, pause
 
@@ -78,7 +78,7 @@ class Lane:
                     await link.available.wait()
                     continue
                 delivery = await live.consumer.receive(self.number)
-            except BrokerError as error:
+            except (BrokerError, NotFound) as error:
                 assert live is not None
                 link.lose(live, error)
                 continue

@@ -37,6 +37,9 @@ _WINDOW_BYTES = 16 * 1024 * 1024
 #: Seconds that closing waits for the registry to learn of a queue.
 _LAST_WORDS = 2.0
 
+#: Seconds between two looks whether an alarm is over.
+_ALARM_EVERY = 0.2
+
 
 async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
     """The entry point `amqp` and `amqps` of `palermo.brokers`."""
@@ -107,7 +110,15 @@ class RabbitmqBroker:
             await source.know(names.known if names is not None else set())
         presence = Presence(self._exchange, report, self._open_publisher)
         await presence.begin(link)
-        return RabbitmqConsumer(source, presence, names, self._publish)
+        return RabbitmqConsumer(
+            source,
+            presence,
+            names,
+            lambda message, queue: self._publish(message, queue, patient=True),
+            # On a channel of its own: asking for what is not there closes it.
+            count=self._declarer_on(link).count,
+            is_foreign=declarer.is_foreign,
+        )
 
     async def queues(self) -> list[QueueInfo]:
         await self._adopted()
@@ -231,37 +242,57 @@ class RabbitmqBroker:
 
     # -- publishing ------------------------------------------------------------------------------
 
-    async def _publish(self, message: Message, queue: str) -> None:
+    async def _publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
+        """`patient` waits as long as an alarm lasts: giving up would run the job again, and get no further."""
         try:
-            await self._store(message, queue)
-        except Unroutable:
+            await self._store(message, queue, patient=patient)
+        except (Unroutable, NotFound):
             try:
                 async with asyncio.timeout(self._session.timeout):
                     await self._publish_again(message, queue)
             except TimeoutError:
                 raise self._late(message) from None
 
-    async def _store(self, message: Message, queue: str) -> None:
+    async def _store(self, message: Message, queue: str, *, patient: bool) -> None:
         publisher = self._publisher
         if publisher is None or not publisher.is_open or not self._declarer.has(queue):
-            try:
-                async with asyncio.timeout(self._session.timeout):
-                    await self._declarer.ensure(queue)
-                    publisher = await self._open_publisher()
-            except TimeoutError:
-                raise self._late(message) from None
+            while True:
+                try:
+                    async with asyncio.timeout(self._session.timeout):
+                        await self._declarer.ensure(queue)
+                        publisher = await self._open_publisher()
+                    break
+                except TimeoutError:
+                    if not (patient and self._link.blocked):
+                        raise self._late(message) from None
+                    await self._alarm_over(message)
         future = self._send(publisher, message, queue)
         self._link.raw.flush()
         # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
-        alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message)
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(self._session.timeout, self._overdue, future, message, patient)
         try:
             await future
         finally:
             alarm.cancel()
 
-    def _overdue(self, future: "asyncio.Future[None]", message: Message) -> None:
-        if not future.done():
+    def _overdue(self, future: "asyncio.Future[None]", message: Message, patient: bool) -> None:
+        if future.done():
+            return
+        if patient and self._link.blocked:
+            self._say_blocked(message)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._session.timeout, self._overdue, future, message, patient)
+        else:
             future.set_exception(self._late(message))
+
+    async def _alarm_over(self, message: Message) -> None:
+        self._say_blocked(message)
+        while self._link.blocked and self._link.error is None:  # noqa: ASYNC110 - seldom, and pika has no event for it
+            await asyncio.sleep(_ALARM_EVERY)
+
+    def _say_blocked(self, message: Message) -> None:
+        log.warning("failed job waits to be stored, the broker's memory or disk alarm blocks it id=%s", message.id)
 
     def _late(self, message: Message) -> BrokerUnavailable:
         why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
@@ -274,7 +305,7 @@ class RabbitmqBroker:
         return publisher.send(self._exchange, queue, to_properties(message), message.body)
 
     async def _publish_again(self, message: Message, queue: str) -> None:
-        """The queue was deleted since it was declared: make it again, and publish once more."""
+        """The queue or the exchange was deleted since it was declared: make it again, and publish once more."""
         self._declarer.forget(queue)
         await self._declarer.ensure(queue)
         await self._send(await self._open_publisher(), message, queue)
@@ -283,7 +314,7 @@ class RabbitmqBroker:
         """Wait for one confirm of many."""
         try:
             await future
-        except Unroutable:
+        except (Unroutable, NotFound):
             await self._publish_again(message, message.queue)
 
     async def _open_publisher(self) -> Publisher:

@@ -22,14 +22,22 @@ class RabbitmqConsumer:
         presence: Presence,
         names: Names | None,
         publish: Callable[[Message, str], Awaitable[None]],
+        *,
+        count: Callable[[str], Awaitable[tuple[int, int] | None]],
+        is_foreign: Callable[[str], bool],
     ) -> None:
         self._source = source
         self._presence = presence
         self._names = names
         self._publish = publish
+        self._count = count
+        self._is_foreign = is_foreign
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._settled = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        if names is not None:
+            names.on_close(self._on_names_lost)
 
     async def receive(self, slot: int) -> Delivery:
         while slot in self._unsettled:
@@ -59,6 +67,14 @@ class RabbitmqConsumer:
                 channel.raw.basic_ack(tag)
         self._forget(delivery)
 
+    async def waiting(self) -> set[str]:
+        # On the connection that consumes: under an alarm the other is not read, and a deaf one does not answer.
+        found: set[str] = set()
+        for queue in self._source.queues:
+            if not self._is_foreign(queue) and (counted := await self._count(queue)) and counted[0]:
+                found.add(queue)
+        return found
+
     async def rest(self, slot: int) -> None:
         await self._source.rest(slot)
 
@@ -73,6 +89,11 @@ class RabbitmqConsumer:
         if self._names is not None:
             await quietly(self._names.close())
         await quietly(self._presence.end())
+
+    def _on_names_lost(self) -> None:
+        """Without news of queues this claim would grow deaf: whoever receives hears of it, and opens another."""
+        if not self._closed and self._ending is None:
+            self._ending = asyncio.ensure_future(self._source.close())
 
     def _check(self, delivery: Delivery) -> None:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""

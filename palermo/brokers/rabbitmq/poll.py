@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import amqp_queue
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -146,7 +146,7 @@ class PollSource:
         try:
             while self._waiting:
                 if all(kind == CLASSIC for kind in self._queues.values()):
-                    await self._bell.listen(self.queues)
+                    await self._listen()
                 else:
                     await asyncio.sleep(self._pause)
                     self._pause = min(2 * self._pause, _LAST_PAUSE)
@@ -159,6 +159,14 @@ class PollSource:
                 _, future = self._waiting.popleft()
                 if not future.done():
                     future.set_exception(error)
+
+    async def _listen(self) -> None:
+        try:
+            await self._bell.listen(self.queues)
+        except NotFound:
+            # A queue is deleted at this moment. Who looks finds out which, and sees to it.
+            self._wake_one()
+            await asyncio.sleep(_FIRST_PAUSE)
 
     def _on_rung(self, queue: str, channel: Channel, got: Got) -> bool:
         """Hand the delivery to an idle slot; False if there is none."""

@@ -7,6 +7,7 @@ all of them through the fanout exchange `~control`, and each answers by direct r
 
 import asyncio
 import json
+import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,10 +20,15 @@ from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
 
+log = logging.getLogger("palermo.rabbitmq")
+
 _REPLY_TO = "amq.rabbitmq.reply-to"
 
 #: Seconds to wait for a worker that is alive by its connection and does not answer: stopped, or swapped out.
 _PATIENCE = 1.0
+
+#: Seconds until a worker that was made invisible shows itself again: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.2, 30.0
 
 
 class Presence:
@@ -36,6 +42,8 @@ class Presence:
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
         self._channel: Channel
+        self._ended = False
+        self._returning: asyncio.Task[None] | None = None
 
     async def begin(self, link: Link) -> None:
         """Be there, until the link ends or `end` is called."""
@@ -51,8 +59,30 @@ class Presence:
         await channel.call(channel.raw.queue_declare, presence, durable=True, arguments={"x-queue-type": "classic"})
         # Last, so that whoever is counted also answers.
         await channel.call(channel.raw.basic_consume, presence, lambda *_: None, auto_ack=True)
+        # One of the queues was deleted: seen by nobody, the worker would look dead.
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        channel.on_close(lambda: self._on_end(link))
+
+    def _on_end(self, link: Link) -> None:
+        if not self._ended and link.error is None:
+            self._returning = asyncio.ensure_future(self._return(link))
+
+    async def _return(self, link: Link) -> None:
+        pause = _FIRST_PAUSE
+        while link.error is None:
+            await asyncio.sleep(pause)
+            try:
+                await self.begin(link)
+            except PalermoError as error:
+                pause = min(2 * pause, _LAST_PAUSE)
+                log.warning("worker cannot be seen by others error=%r retry_in=%.1f", str(error), pause)
+            else:
+                return
 
     async def end(self) -> None:
+        self._ended = True
+        if self._returning is not None:
+            self._returning.cancel()
         for task in self._answers:
             task.cancel()
         await self._channel.close()

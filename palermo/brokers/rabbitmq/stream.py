@@ -15,7 +15,7 @@ from typing import Any
 from pika import spec
 
 from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -74,7 +74,13 @@ class Stream:
     async def write(self, record: Record) -> None:
         """Add a record, and the stream before if need be; returns once it is stored."""
         await self.make()
-        await self._publish(await self._publisher(), record)
+        try:
+            await self._publish(await self._publisher(), record)
+        except Unroutable:
+            # It was deleted since.
+            self._made = False
+            await self.make()
+            await self._publish(await self._publisher(), record)
 
     async def follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
         """A reader that has caught up and goes on, giving each record to `on_record`. None without a stream.
@@ -120,6 +126,8 @@ class Follower:
         self._caught_up = asyncio.Event()
         self._end = 0
         channel.on_close(self._caught_up.set)
+        # The stream was deleted: there is nothing left to read on this channel.
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
 
     @property
     def caught_up(self) -> bool:
