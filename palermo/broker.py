@@ -6,7 +6,7 @@ BrokerUnavailable, and its owner (the client, the worker) opens another. Every b
 passes the same suite, tests/contract/broker_contract.py.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -243,6 +243,13 @@ class Consumer(Protocol):
 
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
+
+    async def waiting(self) -> Collection[str]:
+        """Queues that this claim serves now and in which jobs wait: at least one, if there is any.
+
+        For a worker that gets nothing, and asks whether it is deaf. A queue that may rightly keep its
+        jobs from an idle slot is left out.
+        """
 
     async def rest(self, slot: int) -> None:
         """Take nothing for this slot until it asks again; what was on its way to it goes back."""

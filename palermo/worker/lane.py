@@ -10,7 +10,7 @@ from palermo.broker import Delivery, RunningJob
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Ack, Cancelled, Fail, Interrupted, Raised, Release, Result, Succeeded, settle
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError, WorkerDied
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
@@ -95,7 +95,7 @@ class Lane:
                     await link.available.wait()
                     continue
                 delivery = await live.consumer.receive(self.number)
-            except BrokerError as error:
+            except (BrokerError, NotFound) as error:
                 assert live is not None
                 link.lose(live, error)
                 continue

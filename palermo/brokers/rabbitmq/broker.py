@@ -50,6 +50,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds that closing waits for the registry to learn of a queue.
 _LAST_WORDS = 2.0
 
+#: Seconds between two looks whether an alarm is over.
+_ALARM_EVERY = 0.2
+
 
 async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
     """The entry point `amqp` and `amqps` of `palermo.brokers`."""
@@ -109,8 +112,18 @@ class RabbitmqBroker:
             self._exchange, report, obey, self._outbox.open, steering.look, kind=self._session.queue_type
         )
         starts = Starts(self._exchange, report, self._outbox.open, link, inbox=presence.inbox)
-        past = Past(starts, self._link, self.workers)
-        consumer = RabbitmqConsumer(source, presence, names, steering, self._outbox.publish, starts=starts, past=past)
+        consumer = RabbitmqConsumer(
+            source,
+            presence,
+            names,
+            steering,
+            lambda message, queue: self._outbox.publish(message, queue, patient=True),
+            starts=starts,
+            past=Past(starts, self._link, self.workers),
+            # On a channel of its own: asking for what is not there closes it.
+            count=self._declarer_on(link).count,
+            is_foreign=declarer.is_foreign,
+        )
         try:
             # The ear before the look: a stream that is made after this is announced.
             await presence.listen(link)

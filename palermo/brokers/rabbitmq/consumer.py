@@ -37,6 +37,8 @@ class RabbitmqConsumer:
         *,
         starts: Starts,
         past: Past,
+        count: Callable[[str], Awaitable[tuple[int, int] | None]],
+        is_foreign: Callable[[str], bool],
     ) -> None:
         self._source = source
         self._steering = steering
@@ -45,10 +47,15 @@ class RabbitmqConsumer:
         self._publish = publish
         self._starts = starts
         self._past = past
+        self._count = count
+        self._is_foreign = is_foreign
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._parked: dict[int, Delivery] = {}
         self._settled = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        if names is not None:
+            names.on_close(self._on_names_lost)
         source.ended = self._on_end
         starts.resume()
 
@@ -106,6 +113,14 @@ class RabbitmqConsumer:
             raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
         self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
+
+    async def waiting(self) -> set[str]:
+        # On the connection that consumes: under an alarm the other is not read, and a deaf one does not answer.
+        found: set[str] = set()
+        for queue in self._source.queues:
+            if not self._is_foreign(queue) and (counted := await self._count(queue)) and counted[0]:
+                found.add(queue)
+        return found
 
     async def rest(self, slot: int) -> None:
         await self._source.rest(slot)
@@ -167,6 +182,11 @@ class RabbitmqConsumer:
             give_back(delivery)
             self._starts.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
+
+    def _on_names_lost(self) -> None:
+        """Without news of queues this claim would grow deaf: whoever receives hears of it, and opens another."""
+        if not self._closed and self._ending is None:
+            self._ending = asyncio.ensure_future(self._source.close())
 
     def _check(self, delivery: Delivery) -> None:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""

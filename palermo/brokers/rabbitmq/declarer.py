@@ -13,7 +13,7 @@ from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.core.topology import CLASSIC, QUORUM, amqp_queue
-from palermo.errors import BrokerRefused, PalermoError
+from palermo.errors import BrokerRefused, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -43,13 +43,20 @@ class Declarer:
         self._register = register
         self._adopt = adopt
         self._kinds: dict[str, str] = {}
+        self._foreign: set[str] = set()
         self._exchange_made = False
         self._lock = asyncio.Lock()
         self._channel: Channel | None = None
 
     def forget(self, queue: str) -> None:
-        """Declare it anew next time: it was deleted."""
+        """Declare it anew next time: it was deleted, or the exchange was."""
         self._kinds.pop(queue, None)
+        self._foreign.discard(queue)
+        self._exchange_made = False
+
+    def is_foreign(self, queue: str) -> bool:
+        """Whether it was made by other rules than ours, by which it may keep its jobs from an idle consumer."""
+        return queue in self._foreign
 
     def has(self, queue: str) -> bool:
         return queue in self._kinds
@@ -69,7 +76,14 @@ class Declarer:
                     await self._register(queue)
                 else:
                     self._adopt(queue)
-                self._kinds[queue] = await self._declare(queue)
+                try:
+                    kind = await self._declare(queue)
+                except NotFound:
+                    # The exchange was deleted since we made it, or the queue before it was bound.
+                    self._exchange_made = False
+                    await self._make_exchange()
+                    kind = await self._declare(queue)
+                self._kinds[queue] = kind
             return self._kinds[queue]
 
     async def count(self, queue: str) -> tuple[int, int] | None:
@@ -131,5 +145,6 @@ class Declarer:
             found["ours"] if found else "none",
         )
         if name != "x-queue-type":
+            self._foreign.add(queue)
             return self._kind
         return next((kind for kind in (CLASSIC, QUORUM, "stream") if kind in theirs), "unknown")

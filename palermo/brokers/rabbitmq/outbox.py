@@ -1,6 +1,7 @@
 """Storing messages: declared once, published on one channel, confirmed, and published again where that helps."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable
 
@@ -11,7 +12,9 @@ from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
+
+log = logging.getLogger("palermo.rabbitmq")
 
 #: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
 _WINDOW = 1_000
@@ -19,6 +22,9 @@ _WINDOW_BYTES = 16 * 1024 * 1024
 
 #: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
+
+#: Seconds between two looks at whether an alarm is over.
+_ALARM_EVERY = 0.2
 
 
 class Outbox:
@@ -55,34 +61,56 @@ class Outbox:
                 await self._confirmed(future, oldest)
         return count
 
-    async def publish(self, message: Message, queue: str) -> None:
-        """Store the message in this queue; see palermo.broker.Broker.publish."""
+    async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
+        """Store the message in this queue; see palermo.broker.Broker.publish.
+
+        `patient` waits as long as an alarm lasts: giving up would run the job again, and get no further.
+        """
         try:
-            await self._store(message, queue)
-        except (Unroutable, Nacked) as error:
+            await self._store(message, queue, patient=patient)
+        except (Unroutable, Nacked, NotFound) as error:
             await self._publish_again(message, queue, error)
 
-    async def _store(self, message: Message, queue: str) -> None:
+    async def _store(self, message: Message, queue: str, *, patient: bool) -> None:
         publisher = self._publisher
         if publisher is None or not publisher.is_open or not self._declarer.has(queue):
-            try:
-                async with asyncio.timeout(self._session.timeout):
-                    await self._declarer.ensure(queue)
-                    publisher = await self.open()
-            except TimeoutError:
-                raise self._late(message) from None
+            while True:
+                try:
+                    async with asyncio.timeout(self._session.timeout):
+                        await self._declarer.ensure(queue)
+                        publisher = await self.open()
+                    break
+                except TimeoutError:
+                    if not (patient and self._link.blocked):
+                        raise self._late(message) from None
+                    await self._alarm_over(message)
         future = self._send(publisher, message, queue)
         self._link.raw.flush()
         # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
-        alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message)
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(self._session.timeout, self._overdue, future, message, patient)
         try:
             await future
         finally:
             alarm.cancel()
 
-    def _overdue(self, future: "asyncio.Future[None]", message: Message) -> None:
-        if not future.done():
+    def _overdue(self, future: "asyncio.Future[None]", message: Message, patient: bool) -> None:
+        if future.done():
+            return
+        if patient and self._link.blocked:
+            self._say_blocked(message)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._session.timeout, self._overdue, future, message, patient)
+        else:
             future.set_exception(self._late(message))
+
+    async def _alarm_over(self, message: Message) -> None:
+        self._say_blocked(message)
+        while self._link.blocked and self._link.error is None:  # noqa: ASYNC110 - seldom, and pika has no event for it
+            await asyncio.sleep(_ALARM_EVERY)
+
+    def _say_blocked(self, message: Message) -> None:
+        log.warning("failed job waits to be stored, the broker's memory or disk alarm blocks it id=%s", message.id)
 
     def _late(self, message: Message) -> BrokerUnavailable:
         why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
@@ -94,21 +122,21 @@ class Outbox:
     def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
         return publisher.send(self._session.exchange, queue, to_properties(message), message.body)
 
-    async def _publish_again(self, message: Message, queue: str, error: Unroutable | Nacked) -> None:
+    async def _publish_again(self, message: Message, queue: str, error: PublishRefused | NotFound) -> None:
         """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
         pause = _FIRST_PAUSE
         try:
             async with asyncio.timeout(self._session.timeout):
                 while True:
-                    if isinstance(error, Unroutable):
-                        # The queue was deleted since it was declared: make it again.
+                    if isinstance(error, (Unroutable, NotFound)):
+                        # The queue or the exchange was deleted since it was declared: make it again.
                         self._declarer.forget(queue)
                     if await self._declarer.ensure(queue) == CLASSIC and isinstance(error, Nacked):
                         raise error
                     try:
                         await self._send(await self.open(), message, queue)
                         return
-                    except (Unroutable, Nacked) as again:
+                    except (Unroutable, Nacked, NotFound) as again:
                         error = again
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LAST_PAUSE)
@@ -119,7 +147,7 @@ class Outbox:
         """Wait for one confirm of many."""
         try:
             await future
-        except (Unroutable, Nacked) as error:
+        except (Unroutable, Nacked, NotFound) as error:
             await self._publish_again(message, message.queue, error)
 
     async def open(self) -> Publisher:

@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, amqp_queue
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -182,7 +182,7 @@ class PollSource:
                 for queue in [queue for queue in self.queues if not self._queues[queue]]:
                     self._queues[queue] = await self._declarer.ensure(queue)
                 if all(self._queues.get(queue) == CLASSIC for queue in self.queues):
-                    await self._bell.listen(self.queues)
+                    await self._listen()
                 else:
                     await asyncio.sleep(self._pause)
                     self._pause = min(2 * self._pause, _LAST_PAUSE)
@@ -195,6 +195,14 @@ class PollSource:
                 _, future = self._waiting.popleft()
                 if not future.done():
                     future.set_exception(error)
+
+    async def _listen(self) -> None:
+        try:
+            await self._bell.listen(self.queues)
+        except NotFound:
+            # A queue is deleted at this moment. Who looks finds out which, and sees to it.
+            self._wake_one()
+            await asyncio.sleep(_FIRST_PAUSE)
 
     def _on_rung(self, queue: str, channel: Channel, got: Got) -> bool:
         """Hand the delivery to an idle slot; False if there is none, or nothing is to be taken from that queue."""

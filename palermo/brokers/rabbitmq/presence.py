@@ -7,6 +7,7 @@ for more. How many answers to wait for is what census.py says.
 
 import asyncio
 import json
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
 
+log = logging.getLogger("palermo.rabbitmq")
+
 _REPLY_TO = "amq.rabbitmq.reply-to"
 
 #: Seconds to wait for a worker that is alive by its connection and does not answer: stopped, or swapped out.
@@ -27,6 +30,9 @@ _PATIENCE = 1.0
 
 #: Seconds that a worker which leaves gives its last answers.
 _LAST_WORDS = 1.0
+
+#: Seconds until a worker that was made deaf to questions listens again: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.2, 30.0
 
 
 class Presence:
@@ -58,6 +64,8 @@ class Presence:
         #: The queue in which it is asked. It belongs to the session and ends with it.
         # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
+        self._ended = False
+        self._returning: asyncio.Task[None] | None = None
 
     async def listen(self, link: Link) -> None:
         """Hear questions from now on, until the link ends or `end` is called."""
@@ -68,6 +76,9 @@ class Presence:
         await channel.call(channel.raw.queue_declare, inbox, exclusive=True, auto_delete=True)
         await channel.call(channel.raw.queue_bind, inbox, control)
         await channel.call(channel.raw.basic_consume, inbox, self._on_question, auto_ack=True)
+        # The queue was deleted: answering nobody, the worker would look dead.
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        channel.on_close(lambda: self._on_end(link))
 
     async def begin(self) -> None:
         """Be there for others."""
@@ -75,7 +86,26 @@ class Presence:
         counted = self._counted = Counted(self._channel.link, self._exchange, kind=self._kind)
         await counted.begin()
 
+    def _on_end(self, link: Link) -> None:
+        if not self._ended and link.error is None:
+            self._returning = asyncio.ensure_future(self._return(link))
+
+    async def _return(self, link: Link) -> None:
+        pause = _FIRST_PAUSE
+        while link.error is None:
+            await asyncio.sleep(pause)
+            try:
+                await self.listen(link)
+            except PalermoError as error:
+                pause = min(2 * pause, _LAST_PAUSE)
+                log.warning("worker cannot be asked by others error=%r retry_in=%.1f", str(error), pause)
+            else:
+                return
+
     async def end(self) -> None:
+        self._ended = True
+        if self._returning is not None:
+            self._returning.cancel()
         if self._answers:
             # An idle worker that is told to stop is here before its answer is out.
             await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)

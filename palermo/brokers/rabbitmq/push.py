@@ -141,6 +141,11 @@ class PushSource:
         self._resting: set[asyncio.Task[None]] = set()
         self._slots = [Slot(self, number) for number in range(1, slots + 1)]
 
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The one that it serves."""
+        return (self.queue,)
+
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()
 

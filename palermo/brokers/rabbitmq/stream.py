@@ -133,6 +133,8 @@ class Follower:
         self._caught_up = asyncio.Event()
         self._end = 0
         channel.on_close(self._caught_up.set)
+        # The stream was deleted: there is nothing left to read on this channel.
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
 
     @property
     def caught_up(self) -> bool:

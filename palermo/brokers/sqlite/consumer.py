@@ -142,6 +142,13 @@ class SqliteConsumer:
         self._parked.add(self._held.pop(delivery.slot))
         self._wake_all(self._blocked)
 
+    async def waiting(self) -> set[str]:
+        def find(db: sqlite3.Connection) -> set[str]:
+            rows = db.execute("select queue from job where id = ?", (self._find(db),)).fetchall()
+            return {self._queues[queue] for (queue,) in rows}
+
+        return await self._store.read(find)
+
     async def rest(self, slot: int) -> None:
         # A job is claimed only by a receive that hands it out, so nothing is ever on its way.
         await self.flush()
