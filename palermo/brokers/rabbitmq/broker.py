@@ -50,9 +50,6 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds that closing waits for the registry to learn of a queue.
 _LAST_WORDS = 2.0
 
-#: Seconds between two looks whether an alarm is over.
-_ALARM_EVERY = 0.2
-
 
 async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
     """The entry point `amqp` and `amqps` of `palermo.brokers`."""
