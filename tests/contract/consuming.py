@@ -17,6 +17,7 @@ from tests.contract.kit import (
     counts,
     empty_looks_are_forgotten,
     ids,
+    look,
     message,
     messages,
     nothing_for,
@@ -86,7 +87,7 @@ class ConsumingContract:
         failed = fail(delivery.message, FAILURE, worker="pid:1@h/worker-1")
         await consumer.settle(delivery, Fail(failed))
 
-        assert list((await onlooker.browse("failed")).messages) == [failed]
+        assert await look(onlooker, "failed") == [failed]
         assert (failed.failure, failed.retries, failed.queue) == (FAILURE, 0, "jobs")
         await nothing_for(consumer)
         await consumer.close()
