@@ -49,9 +49,7 @@ def find(inspector: Inspector, look: Looking, id: str, queue: str = "") -> Found
         row = _failed(inspector, id) or _waiting(inspector, look, id, queue)
         if row is not None:
             look.seen.rows([row])
-            found = Found(
-                id=id, state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"]
-            )
+            found = Found(id=id, state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"])
         else:
             # It may have gone from its queue to a worker between two looks.
             found = _running(look, id, max_age=0.0) or Found(id=id, state="")
@@ -91,7 +89,11 @@ def _waiting(inspector: Inspector, look: Looking, id: str, queue: str) -> Row | 
     memory = look.seen.job(id)
     own = queue or (memory.queue if memory else None)
     sizes = {row["name"]: row["pending"] for row in look.snapshot().queues if not is_failed(row["name"])}
-    names = [own] if own in sizes else sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
+    names = (
+        [own]
+        if own is not None and own in sizes
+        else sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
+    )
     for name in names[:QUEUES]:
         for newest in (False, True) if sizes[name] > DEPTH else (False,):
             try:

@@ -50,5 +50,7 @@ def _written(value: Any, indent: int) -> str:
     if isinstance(value, list):
         inside = [pad + _written(item, indent + 2) for item in value]
         return "[\n" + ",\n".join(inside) + "\n" + " " * indent + "]"
-    inside = [f"{pad}{json.dumps(key, ensure_ascii=False)}: {_written(item, indent + 2)}" for key, item in value.items()]
+    inside = [
+        f"{pad}{json.dumps(key, ensure_ascii=False)}: {_written(item, indent + 2)}" for key, item in value.items()
+    ]
     return "{\n" + ",\n".join(inside) + "\n" + " " * indent + "}"

@@ -18,11 +18,18 @@ from palermo.webui.tracebacks import parts_of
 
 router = APIRouter()
 
+#: What came of an order to cancel.
+_CANCELLED = {
+    "marked": "Cancelled: if it still waits, it will not run.",
+    "cancelled": "Cancelled: it ran, and was ended.",
+    "cancelling": "Cancelled: it is being ended, and is killed if it does not heed that.",
+    "done": "It was faster: it has finished.",
+    "failed": "It was faster: it has failed.",
+}
+
 
 @router.get("/jobs/{id:palermo}", name="job")
-def job(
-    request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = ""
-) -> Response:
+def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
     found = find(visit.inspector, looking(visit.site), id, queue)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
@@ -38,7 +45,7 @@ def job(
         folds=any(part.kind == "folded" for part in parts),
         events=timeline(found),
         depth=DEPTH,
-        headers=[],
+        wire=[],
     )
 
 
@@ -69,6 +76,7 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
-    text = actions.cancel(visit, id)
+    [row] = actions.cancel(visit, [id])
+    text = _CANCELLED.get(row["state"], f"Told {row['worker']} to end it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)

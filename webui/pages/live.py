@@ -1,4 +1,4 @@
-"""The stream that tells pages when something has changed: server-sent events, which pages do without where they must."""
+"""The stream that tells pages when something has changed: server-sent events. Where those are blocked, pages ask."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.rows import Row
 from palermo.webui import actions
@@ -126,7 +125,7 @@ def enqueue(
     made = actions.enqueue(
         visit,
         job.strip(),
-        _read(args, list, "the positional arguments must be a JSON list, such as [1, \"a\"]"),
+        _read(args, list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
         _read(kwargs, dict, 'the named arguments must be a JSON object, such as {"width": 640}'),
         queue=queue.strip() or None,
     )
