@@ -1,5 +1,6 @@
 """Steering workers from afar: which of them an order is for, and what came of it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from palermo.broker import Broker, Order, WorkerInfo
@@ -11,6 +12,12 @@ ACTIONS = ("quiet", "resume", "stop", "kill", "stack")
 
 #: Seconds that workers have to answer.
 PATIENCE = 5.0
+
+#: So many ids are asked about one by one; of more, only those that a worker says it runs, which may be a moment old.
+_FEW = 100
+
+#: Orders that are out at one time.
+_AT_ONCE = 25
 
 
 def check_action(action: str) -> str:
@@ -64,16 +71,23 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
     run if it still waits, and nobody can say whether it does; "cancelled": it ran, and was ended;
     "cancelling": it runs, and is killed if it does not end; "done" or "failed": it was faster.
     """
-    wanted = set(ids)
-    running = _running(await broker.workers(), wanted)
+    everyone = len(ids) <= _FEW
+    running = {} if everyone else _running(await broker.workers(), set(ids))
     await broker.cancel(ids, by=by)
-    # Again: what began in between may not have known of its mark.
-    running |= _running(await broker.workers(), wanted)
+    if not everyone:
+        # Again: what began in between may not have known of its mark.
+        running |= _running(await broker.workers(), set(ids))
+    orders = [
+        Order(action="cancel", id=id, workers=() if everyone else (running[id],), by=by)
+        for id in (ids if everyone else running)
+    ]
     rows: dict[str, Row] = {id: {"id": id, "state": "marked", "worker": None, "job": None, "queue": None} for id in ids}
-    for id, worker in running.items():
-        for answer in await broker.command(Order(action="cancel", id=id, workers=(worker,), by=by), timeout=PATIENCE):
-            told = answer.values
-            rows[id].update(worker=worker, state=told.get("state"), job=told.get("job"), queue=told.get("queue"))
+    for start in range(0, len(orders), _AT_ONCE):
+        asked = (broker.command(order, timeout=PATIENCE) for order in orders[start : start + _AT_ONCE])
+        for order, answers in zip(orders[start:], await asyncio.gather(*asked), strict=False):
+            for answer in answers:
+                told = {name: plain(answer.values.get(name)) for name in ("state", "job", "queue")}
+                rows[order.id].update(worker=answer.worker, **told)
     return list(rows.values())
 
 

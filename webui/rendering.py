@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui import flash, formats, tokens
-from palermo.webui.looking import failed_count
 from palermo.webui.navigation import sections
 from palermo.webui.people import Role
 from palermo.webui.site import VISIT, Visit
+from palermo.webui.watching import failed_count
 
 _HERE = Path(__file__).parent
 TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"

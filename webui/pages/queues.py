@@ -13,9 +13,9 @@ from palermo.rows import Row
 from palermo.webui import actions
 from palermo.webui.errors import Refused
 from palermo.webui.formats import plural
-from palermo.webui.looking import Looking, looking, running_of
 from palermo.webui.rendering import page, path, redirect
 from palermo.webui.site import Visiting
+from palermo.webui.watching import Watching, running_of, watching
 
 router = APIRouter()
 
@@ -31,7 +31,7 @@ Number = Annotated[int, Query(ge=1, le=10_000_000, alias="page")]
 
 @router.get("/queues", name="queues")
 def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
-    look = looking(visit.site)
+    look = watching(visit.site)
     rows = [row for row in look.snapshot().queues if name.casefold() in row["name"].casefold()]
     return page(request, "queues.html", rows=look.lines(rows), name=name)
 
@@ -40,7 +40,7 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
 def queue(
     request: Request, visit: Visiting, name: str, text: Text = "", newest: bool = False, number: Number = 1
 ) -> Response:
-    look = looking(visit.site)
+    look = watching(visit.site)
     snapshot = look.snapshot()
     rows = [row for row in snapshot.queues if row["name"] == name]
     if not rows:
@@ -83,7 +83,7 @@ def _says(row: Row, wanted: str) -> bool:
     return any(wanted in text.casefold() for text in texts if text)
 
 
-def _remember(look: Looking, jobs: list[Row]) -> None:
+def _remember(look: Watching, jobs: list[Row]) -> None:
     look.seen.rows(jobs)
 
 

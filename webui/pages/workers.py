@@ -11,9 +11,9 @@ from starlette.responses import Response
 from palermo.rows import Row
 from palermo.webui import actions
 from palermo.webui.formats import plural
-from palermo.webui.looking import looking, totals_of
 from palermo.webui.rendering import page, path, redirect
 from palermo.webui.site import Visiting
+from palermo.webui.watching import totals_of, watching
 
 router = APIRouter()
 
@@ -43,7 +43,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 
 @router.get("/workers", name="workers")
 def workers(request: Request, visit: Visiting) -> Response:
-    snapshot = looking(visit.site).snapshot()
+    snapshot = watching(visit.site).snapshot()
     return page(
         request,
         "workers.html",
