@@ -95,11 +95,9 @@ def _waiting(inspector: Inspector, look: Watching, id: str, queue: str) -> Row |
     memory = look.seen.job(id)
     own = queue or (memory.queue if memory else None)
     sizes = {row["name"]: row["pending"] for row in look.snapshot().queues if not is_failed(row["name"])}
-    names = (
-        [own]
-        if own is not None and own in sizes
-        else sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
-    )
+    names = sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
+    if own is not None and own in sizes:
+        names = [own]
     for name in names[:QUEUES]:
         for newest in (False, True) if sizes[name] > DEPTH else (False,):
             try:

@@ -30,7 +30,7 @@ _CANCELLED = {
 
 @router.get("/jobs/{id:palermo}", name="job")
 def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
-    found = find(visit.inspector, watching(visit.site), id, queue)
+    found = find(visit.inspector, watching(visit.site), id, queue, visit.site.hidden)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
     return page(
@@ -76,7 +76,7 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
-    [row] = actions.cancel(visit, [id])
+    row = actions.cancel(visit, id)
     text = _CANCELLED.get(row["state"], f"Told {row['worker']} to end it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)

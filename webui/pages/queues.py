@@ -13,9 +13,10 @@ from palermo.rows import Row
 from palermo.webui import actions
 from palermo.webui.errors import Refused
 from palermo.webui.formats import plural
+from palermo.webui.redact import shown
 from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visiting
-from palermo.webui.watching import Watching, running_of, watching
+from palermo.webui.site import Visit, Visiting
+from palermo.webui.watching import running_of, watching
 
 router = APIRouter()
 
@@ -26,7 +27,7 @@ LIMIT, SEARCHED = 25, 500
 _RUNNING = 20
 
 Text = Annotated[str, Query(max_length=200)]
-Number = Annotated[int, Query(ge=1, le=10_000_000, alias="page")]
+Number = Annotated[int, Query(ge=1, le=400, alias="page")]
 
 
 @router.get("/queues", name="queues")
@@ -48,10 +49,10 @@ def queue(
     [line] = look.lines(rows)
     jobs, unseen = [], ""
     try:
-        jobs = _jobs(visit.site.inspector.jobs, name, text=text, newest=newest, number=number) if line.pending else []
+        jobs = _jobs(visit, name, text=text, newest=newest, number=number) if line.pending else []
     except NotBrowsable as error:
         unseen = str(error)
-    _remember(look, jobs)
+    look.seen.rows(jobs)
     kept = {"text": text, "newest": "1" if newest else ""}
     return page(
         request,
@@ -69,22 +70,19 @@ def queue(
     )
 
 
-def _jobs(browse: Any, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
+def _jobs(visit: Visit, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
     if not text:
-        rows: list[Row] = browse(name, offset=(number - 1) * LIMIT, limit=LIMIT, newest=newest).rows
-        return rows
+        rows = visit.inspector.jobs(name, offset=(number - 1) * LIMIT, limit=LIMIT, newest=newest).rows
+        return [shown(row, visit.site.hidden) for row in rows]
     wanted = text.casefold()
-    looked_at = enumerate(browse(name, limit=SEARCHED, newest=newest).rows, start=1)
-    return [{**row, "position": nth} for nth, row in looked_at if _says(row, wanted)][:LIMIT]
+    # Searched as they are shown: nobody finds out by searching what is hidden.
+    rows = [shown(row, visit.site.hidden) for row in visit.inspector.jobs(name, limit=SEARCHED, newest=newest).rows]
+    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if _says(row, wanted)][:LIMIT]
 
 
 def _says(row: Row, wanted: str) -> bool:
     texts = (row["id"], row["job"], row["preview"], json.dumps([row["args"], row["kwargs"]], ensure_ascii=False))
     return any(wanted in text.casefold() for text in texts if text)
-
-
-def _remember(look: Watching, jobs: list[Row]) -> None:
-    look.seen.rows(jobs)
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
