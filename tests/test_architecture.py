@@ -48,6 +48,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "rich": ("palermo.cli", "palermo.demo"),
     "fastapi": ("palermo.webui",),
     "starlette": ("palermo.webui",),
+    "pydantic": ("palermo.webui",),
+    "argon2": ("palermo.webui",),
     "uvicorn": ("palermo.webui", "palermo.cli.web"),
     "jinja2": ("palermo.webui",),
     "setproctitle": ("palermo.worker.process", "palermo.cli.edge"),

@@ -1,0 +1,5 @@
+"""The pages for people, a module each."""
+
+from palermo.webui.pages import queues
+
+ROUTERS = (queues.router,)

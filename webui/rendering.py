@@ -1,0 +1,70 @@
+"""Pages from templates: what every template knows, and how messages reach the page after a redirect."""
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from palermo.webui import flash, tokens
+from palermo.webui.people import Role
+from palermo.webui.site import VISIT, Visit
+
+_HERE = Path(__file__).parent
+TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
+
+#: Everything from a job is text: `|safe` is for nothing that came from outside.
+environment = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+
+
+def page(
+    request: Request, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: Any
+) -> HTMLResponse:
+    """A template, rendered.
+
+    Besides its own context it knows `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
+    `token` (to be the field `token` of every form), `flashes` and `now`.
+    """
+    visit: Visit | None = request.scope.get(VISIT)
+    known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
+    known["static"] = lambda file: static(request, file)
+    if visit is None:
+        return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
+    nonce = visit.nonce or tokens.new_nonce()
+    known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
+    known |= {"path": lambda route, **names: path(request, route, **names), "flashes": flash.read(request)}
+    response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
+    if not visit.nonce:
+        tokens.set_nonce(response, visit, nonce)
+    if known["flashes"]:
+        flash.clear(response, visit)
+    return response
+
+
+def path(request: Request, route: str, **names: str) -> str:
+    """The path of a route by its name, as the browser must ask for it; `query` may be added by the caller."""
+    return str(request.scope.get("root_path", "")) + str(request.app.url_path_for(route, **names))
+
+
+def static(request: Request, file: str) -> str:
+    """The path of a packaged file; its address changes with what it holds, so browsers may keep it for ever."""
+    return f"{request.scope.get('root_path', '')}/static/{file}?v={_digest(file)}"
+
+
+def redirect(request: Request, to: str, message: str = "", *, level: str = "done") -> Response:
+    """See another page, as the answer to a form; `message` is shown there once, at level done, note or error."""
+    response = RedirectResponse(to, status_code=303)
+    if message:
+        flash.write(response, request.scope[VISIT], message, level)
+    return response
+
+
+@cache
+def _digest(file: str) -> str:
+    return hashlib.sha256((STATIC / file).read_bytes()).hexdigest()[:12]
