@@ -119,7 +119,7 @@ def fold(text: str) -> str:
 
 
 def restored(values: Sequence[Any]) -> Message:
-    """The message that an index's row is of: id, queue, job, at, retries, error, has_error, frames, then schema.DETAIL."""
+    """The message of a row: id, queue, job, at, retries, error, whether it has one, frames, then schema.DETAIL."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
     preview, worker, tenant, content_type, content_encoding, arguments, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)

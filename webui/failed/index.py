@@ -16,8 +16,9 @@ from typing import Any
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.filters import FailedFilter, named
+from palermo.filters import FailedFilter
 from palermo.webui.failed.entry import Entry, fold, restored
+from palermo.webui.failed.questions import Questions, Where
 from palermo.webui.failed.schema import DETAIL, JOB, PRAGMAS, SCHEMA
 
 #: Jobs kept at most, the newest, and bytes of bodies and of frames: beyond them bodies are read from the queue
@@ -29,6 +30,7 @@ _CUT_FRAMES = 1_000
 
 _FORGET = 5_000
 _REMEMBERED = 50_000
+_ANSWERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Index:
         self._names: dict[str, int] = {}
         self._kinds: dict[str, int] = {}
         self._traces: dict[bytes, int] = {}
+        self._questions = Questions(self._db)
+        self._answers: dict[Any, tuple[int, tuple[list[Group], int]]] = {}
         self._next = 1
         self._body_bytes = self._frame_bytes = 0
         self._bodies_from = 0
@@ -136,8 +140,7 @@ class Index:
     def count(self, filter: FailedFilter) -> int:
         """How many match."""
         with self._lock:
-            where, values = self._where(filter)
-            return int(self._db.execute(f"select count(*) from job where {where}", values).fetchone()[0])
+            return int(self._questions.one("count(*)", self._where(filter))[0])
 
     def page(self, filter: FailedFilter, *, offset: int, limit: int, newest: bool) -> list[Found]:
         """Some of what matches, by the time of failing and then by the place in the queue."""
@@ -165,15 +168,6 @@ class Index:
             row = self._db.execute("select n from job where id = ?", (id,)).fetchone()
             return None if row is None else self._found(row[0])
 
-    def span(self, filter: FailedFilter) -> tuple[int, int] | None:
-        """When the first and the last of what matches failed."""
-        with self._lock:
-            where, values = self._where(filter)
-            first, last = self._db.execute(
-                f"select min(at), max(at) from job where {where} and at > 0", values
-            ).fetchone()
-            return None if first is None else (first, last)
-
     def groups(
         self, filter: FailedFilter, *, offset: int = 0, limit: int = 50, parts: int = 0
     ) -> tuple[list[Group], int]:
@@ -181,31 +175,13 @@ class Index:
 
         With `parts` each has a history: the time from the first to the last of all that match, in so many parts.
         """
-        span = self.span(filter) if parts else None
         with self._lock:
-            where, values = self._where(filter)
-            rows = self._db.execute(
-                "select kind, count(*), min(nullif(at, 0)), max(nullif(at, 0)), max(n), fingerprint"
-                f" from job join kind on kind.id = kind where {where} and kind <> 0"
-                " group by kind order by 2 desc, 6 limit ? offset ?",
-                (*values, limit, offset),
-            ).fetchall()
-            (total,) = self._db.execute(
-                f"select count(distinct kind) from job where {where} and kind <> 0", values
-            ).fetchone()
-            histories = self._histories(where, values, [row[0] for row in rows], span, parts)
-            groups = [
-                Group(
-                    fingerprint=fingerprint,
-                    count=count,
-                    first=first,
-                    last=last,
-                    sample=self._found(n).message,
-                    history=tuple(histories.get(kind, ())),
-                )
-                for kind, count, first, last, n, fingerprint in rows
-            ]
-            return groups, int(total)
+            asked = (filter, offset, limit, parts)
+            version, known = self._answers.get(asked, (-1, ([], 0)))
+            if version != self.version:
+                known = self._groups(filter, offset, limit, parts)
+                _remember(self._answers, asked, (self.version, known), most=_ANSWERS)
+            return known
 
     def names(self, what: str) -> list[str]:
         """All queues, jobs or errors there are, for a choice of filters; `what` is "queue", "job" or "error"."""
@@ -226,39 +202,27 @@ class Index:
 
     # -- behind them; all within the lock
 
-    def _where(self, filter: FailedFilter) -> tuple[str, list[Any]]:
-        """The filter as SQL: the same as FailedFilter.matches."""
-        parts: list[str] = ["1"]
-        values: list[Any] = []
-        for column, pattern in (("queue", filter.queue), ("job", filter.job), ("error", filter.error)):
-            if pattern is not None:
-                parts.append(f"{column} in ({','.join(map(str, self._matching(pattern, column)))})")
-        if filter.since is not None:
-            parts.append("kind <> 0 and at >= ?")
-            values.append(int(filter.since))
-        if filter.until is not None:
-            parts.append("at <= ?")
-            values.append(filter.until)
-        if filter.group is not None:
-            parts.append("kind = coalesce((select id from kind where fingerprint = ?), -1)")
-            values.append(filter.group)
-        if filter.text is not None:
-            wanted = fold(filter.text)
-            parts.append(
-                "(n in (select n from words where instr(text, ?))"
-                " or trace in (select id from trace where instr(folded, ?)))"
+    def _groups(self, filter: FailedFilter, offset: int, limit: int, parts: int) -> tuple[list[Group], int]:
+        where = self._where(filter)
+        (total,) = self._questions.one("count(distinct nullif(kind, 0))", where)
+        first, last = self._questions.one("min(nullif(at, 0)), max(nullif(at, 0))", where)
+        groups: list[Group] = []
+        for kind, count, oldest, newest, n, fingerprint in self._questions.groups(where, offset, limit):
+            history = self._questions.history(where, kind, (first, last), parts) if parts and first else ()
+            groups.append(
+                Group(
+                    fingerprint=fingerprint,
+                    count=count,
+                    first=oldest,
+                    last=newest,
+                    sample=self._found(n).message,
+                    history=history,
+                )
             )
-            values += [wanted, wanted]
-        return " and ".join(parts), values
+        return groups, int(total)
 
-    def _matching(self, pattern: str, column: str) -> list[int]:
-        rows = self._db.execute(f"select id, text from name where id in (select distinct {column} from job)")
-        last = column == "error"
-        return [
-            id
-            for id, text in rows
-            if named(text, pattern) or (last and named(text.rpartition(".")[2], pattern))
-        ]
+    def _where(self, filter: FailedFilter) -> Where:
+        return self._questions.where(filter, self.version)
 
     def _known(self, entries: Sequence[Entry]) -> dict[str, tuple[int, int, int | None, int]]:
         ids = list({entry.id for entry in entries})
@@ -293,7 +257,8 @@ class Index:
 
     def _forget_bodies(self) -> None:
         rows = self._db.execute(
-            "select n, coalesce(length(body), 0) from detail where n > ? order by n limit ?", (self._bodies_from, _FORGET)
+            "select n, coalesce(length(body), 0) from detail where n > ? order by n limit ?",
+            (self._bodies_from, _FORGET),
         ).fetchall()
         if not rows:
             self._body_bytes = 0
@@ -351,25 +316,8 @@ class Index:
         ).fetchone()
         return Found(restored(row), whole=row[-1] is not None)
 
-    def _histories(
-        self, where: str, values: Sequence[Any], kinds: Sequence[int], span: tuple[int, int] | None, parts: int
-    ) -> dict[int, list[int]]:
-        if span is None or not kinds:
-            return {}
-        first, last = span
-        found = {kind: [0] * parts for kind in kinds}
-        rows = self._db.execute(
-            f"select kind, (at - ?) * ? / ?, count(*) from job where {where} and at > 0"
-            f" and kind in ({','.join(map(str, kinds))}) group by 1, 2",
-            (first, parts, last - first + 1, *values),
-        )
-        for kind, part, count in rows:
-            if 0 <= part < parts:  # what came since the span was asked for
-                found[kind][part] = count
-        return found
 
-
-def _remember(known: dict[Any, int], key: Any, number: int) -> None:
-    if len(known) >= _REMEMBERED:
+def _remember(known: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
+    if len(known) >= most:
         known.clear()
-    known[key] = number
+    known[key] = value

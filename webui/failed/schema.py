@@ -19,6 +19,7 @@ create table job (
     seen integer not null
 );
 create index job_at on job (at, n);
+create index job_kind on job (kind, at, queue, job, error, trace);
 create table words (n integer primary key, text text not null);
 create table detail (
     n integer primary key,
@@ -34,6 +35,11 @@ create table detail (
     body blob
 );
 """
+
+#: What a text filter found is kept for a few texts, each in a table of these: a page, its count and its groups ask
+#: for the same one after the other.
+HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
+HIT = "create table {} (n integer primary key)"
 
 #: In this order in an insert, and in what `detail` is read with.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen"
