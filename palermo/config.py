@@ -64,6 +64,23 @@ class Settings:
     failed_max_age: float | None = None
     #: How many failed jobs are kept, the newest; None for all.
     failed_max_count: int | None = None
+    #: Where `palermo web` listens; on anything but loopback it wants a file of users.
+    web_host: str = "127.0.0.1"
+    web_port: int = 3000
+    #: Host names that the web pages answer to, besides those of loopback: names, or patterns such as `*.example.com`.
+    web_hosts: tuple[str, ...] = ()
+    #: The file of users and their passwords' hashes; relative to a settings file that names it.
+    web_users: str = ""
+    #: Whether nothing can be changed from the web.
+    web_read_only: bool = False
+    #: What a proxy takes from the beginning of every path: `/palermo`.
+    web_prefix: str = ""
+    #: Whether X-Forwarded-For, -Host, -Prefix and -Proto are believed, because a proxy of ours writes them.
+    web_trust_proxy: bool = False
+    #: Names of arguments and of keys in them whose values the web shows to nobody, in any case of letters.
+    web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
+    #: Signs forms; to be the same in all processes that serve one site. Without it each start makes its own.
+    web_secret: str = ""
 
     def __post_init__(self) -> None:
         for name, read in _READERS.items():
@@ -111,6 +128,7 @@ class Settings:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
         shown["url"] = str(self.address)
         shown["signing_keys"] = ("***",) * len(self.signing_keys)
+        shown["web_secret"] = "***" if self.web_secret else ""
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
@@ -147,6 +165,7 @@ def sources(**overrides: Any) -> list[Source]:
     origins = {name: origin for origin, name, _ in (*_from_file(), *_from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
+    shown |= {"web_secret": "not shown"}
     return [Source(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
 
 
@@ -247,6 +266,34 @@ def _count(value: Any) -> int:
     return number
 
 
+def _port(value: Any) -> int:
+    try:
+        number = _count(value)
+    except _Wrong:
+        number = 65_536
+    if number > 65_535:
+        raise _Wrong("a port, 0 to 65535")
+    return number
+
+
+def _path(value: Any) -> str:
+    return "" if _text(value) == "none" else str(value)
+
+
+def _prefix(value: Any) -> str:
+    prefix = _path(value).rstrip("/")
+    if prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix):
+        raise _Wrong("the beginning of a path, such as /palermo")
+    return prefix
+
+
+def _secret(value: Any) -> str:
+    secret = _path(value)
+    if secret and len(secret) < 16:
+        raise _Wrong("text of at least 16 characters")
+    return secret
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None or value == "none" else read(value)
 
@@ -265,7 +312,20 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_per_queue": _truth,
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),
+    "web_host": _named,
+    "web_port": _port,
+    "web_hosts": _list,
+    "web_users": _path,
+    "web_read_only": _truth,
+    "web_prefix": _prefix,
+    "web_trust_proxy": _truth,
+    "web_redact": _list,
+    "web_secret": _secret,
 }
+
+
+#: What an error must not repeat.
+_NOT_SHOWN = ("url", "signing_keys", "web_secret")
 
 
 def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> Any:
@@ -274,7 +334,7 @@ def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> 
     try:
         return read(value)
     except _Wrong as wrong:
-        shown = "a value that is not shown" if name in ("url", "signing_keys") else repr(value)
+        shown = "a value that is not shown" if name in _NOT_SHOWN else repr(value)
         raise SettingInvalid(f"setting {name} is {shown}{where} and must be {wrong}.") from None
     except UrlInvalid as error:
         raise UrlInvalid(f"{error}{f' It was read from {source}.' if source else ''}") from None
@@ -333,4 +393,6 @@ def _anchored(name: str, value: Any, directory: Path) -> Any:
         path = value.removeprefix("sqlite:///")
         if path and not path.startswith(("/", ":memory:")):
             return f"sqlite:///{quote(directory.as_posix())}/{path}"
+    if name == "web_users" and isinstance(value, str) and value not in ("", "none"):
+        return str(directory / value)
     return value

@@ -26,6 +26,8 @@ class Site:
     #: Signs what is handed to browsers: form tokens and messages.
     secret: bytes = field(repr=False)
     read_only: bool = False
+    #: Patterns for the names of arguments that nobody is shown: see redact.py.
+    hidden: tuple[str, ...] = ()
     #: Set once the server has been told to stop: streams end then.
     stopping: threading.Event = field(default_factory=threading.Event)
     #: What the modules keep for as long as the site lives, by name: views, caches.

@@ -34,8 +34,11 @@ class Floor(Protocol):
     def began(self) -> None:
         """A lane has taken a job."""
 
-    def ended(self, result: Result) -> None:
-        """A lane has settled one."""
+    def ended(self, message: Message, result: Result, *, settled: bool) -> None:
+        """A lane has settled one, or could not."""
+
+    def cancelled_by(self, id: str) -> str:
+        """Who had this running job cancelled; "" if nobody said."""
 
 
 class Lane:
@@ -99,23 +102,29 @@ class Lane:
         floor, message = self._floor, delivery.message
         self._delivery, self._started_at = delivery, time.time()
         floor.began()
-        if log.isEnabledFor(logging.INFO):
-            log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
         result: Result = Interrupted()
+        settled = False
         try:
-            result = await floor.runner.run(self.number, message)
-            self._tell(message, result)
-            await self._settle(live, delivery, result)
+            if delivery.cancelled:
+                result = Cancelled()
+            else:
+                if log.isEnabledFor(logging.INFO):
+                    log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
+                result = await floor.runner.run(self.number, message)
+            self._tell(delivery, result)
+            settled = await self._settle(live, delivery, result)
         finally:
             self._delivery = None
-            floor.ended(result)
+            floor.ended(message, result, settled=settled)
 
-    async def _settle(self, live: Live, delivery: Delivery, result: Result) -> None:
+    async def _settle(self, live: Live, delivery: Delivery, result: Result) -> bool:
+        """Have the broker do what the result calls for; whether it did."""
         message = delivery.message
         settlement = settle(message, result, worker=self.tag, failed_per_queue=self._floor.failed_per_queue)
         try:
             await live.consumer.settle(delivery, settlement)
             self._refusals = 0
+            return True
         except (BrokerUnavailable, DeliveryLost) as error:
             log.warning(
                 "result dropped, the broker has given the job back and it will run again id=%s job=%s error=%r",
@@ -140,6 +149,7 @@ class Lane:
             )
             await self._rest(wait)
             await self._release(live, delivery)
+        return False
 
     async def _release(self, live: Live, delivery: Delivery) -> None:
         try:
@@ -155,7 +165,8 @@ class Lane:
         except TimeoutError:
             pass
 
-    def _tell(self, message: Message, result: Result) -> None:
+    def _tell(self, delivery: Delivery, result: Result) -> None:
+        message = delivery.message
         match result:
             case Raised(failure):
                 text = failure.message.partition("\n")[0][:200]
@@ -170,7 +181,12 @@ class Lane:
                     "job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message)
                 )
             case Cancelled():
-                log.warning("job cancelled id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
+                log.warning(
+                    "job cancelled id=%s job=%s queue=%s attempt=%d slot=%d ran=%s by=%s",
+                    *self._named(message),
+                    "no" if delivery.cancelled else "yes",
+                    delivery.cancelled_by or self._floor.cancelled_by(message.id) or "?",
+                )
             case Succeeded() if log.isEnabledFor(logging.INFO):
                 log.info(
                     "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",

@@ -1,13 +1,14 @@
 """A worker's claim on jobs: where they come from, how they are settled, and who it says it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
+from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
@@ -21,9 +22,11 @@ class RabbitmqConsumer:
         source: PushSource | PollSource,
         presence: Presence,
         names: Names | None,
+        steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
     ) -> None:
         self._source = source
+        self._steering = steering
         self._presence = presence
         self._names = names
         self._publish = publish
@@ -35,9 +38,13 @@ class RabbitmqConsumer:
         while slot in self._unsettled:
             self._settled.clear()
             await self._settled.wait()
-        delivery = await self._source.receive(slot)
+        delivery = self._steering.checked(await self._source.receive(slot))
         self._unsettled[slot] = delivery
         return delivery
+
+    def held(self) -> Iterable[Delivery]:
+        """What was handed out and is not settled."""
+        return self._unsettled.values()
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         if self._unsettled.get(delivery.slot) is not delivery:
@@ -57,6 +64,8 @@ class RabbitmqConsumer:
                 await self._publish(message, queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
+        if not isinstance(settlement, Release):
+            self._steering.gone(delivery)
         self._forget(delivery)
 
     async def rest(self, slot: int) -> None:
@@ -70,6 +79,7 @@ class RabbitmqConsumer:
         for delivery in list(self._unsettled.values()):
             give_back(delivery)
             self._forget(delivery)
+        await quietly(self._steering.close())
         if self._names is not None:
             await quietly(self._names.close())
         await quietly(self._presence.end())

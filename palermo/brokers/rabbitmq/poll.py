@@ -49,6 +49,7 @@ class PollSource:
         self._selection = selection
         self._queues: dict[str, str] = {}
         self._known: set[str] = set()
+        self._paused: set[str] = set()
         self._channels: list[Channel | None] = [None] * slots
         self._waiting: deque[tuple[int, asyncio.Future[Delivery | None]]] = deque()
         self._pause = _FIRST_PAUSE
@@ -59,7 +60,7 @@ class PollSource:
     @property
     def queues(self) -> tuple[str, ...]:
         """The queues served now, in order of priority."""
-        return tuple(self._queues)
+        return tuple(queue for queue in self._queues if queue not in self._paused)
 
     async def know(self, names: set[str]) -> None:
         """Serve these queues from now on, as far as the selection wants them."""
@@ -83,6 +84,12 @@ class PollSource:
                 self._wake_one()
                 return delivery
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    def pause(self, queues: set[str]) -> None:
+        """Take nothing from these queues; from all others again."""
+        if queues != self._paused:
+            self._paused = queues
+            self._bell.ring()
 
     async def rest(self, slot: int) -> None:
         """Nothing to do: a slot that does not ask holds nothing."""
@@ -109,7 +116,9 @@ class PollSource:
                     raise
                 await self._missing(queue)
                 continue
-            if got is not None:
+            if got is not None and queue in self._paused:
+                channel.raw.basic_nack(got.tag, requeue=True)
+            elif got is not None:
                 return self._delivery(queue, slot, channel, got)
         return None
 
@@ -145,7 +154,7 @@ class PollSource:
         error: PalermoError = BrokerUnavailable("this worker's claim on jobs has been given up.")
         try:
             while self._waiting:
-                if all(kind == CLASSIC for kind in self._queues.values()):
+                if all(self._queues[queue] == CLASSIC for queue in self.queues):
                     await self._bell.listen(self.queues)
                 else:
                     await asyncio.sleep(self._pause)
@@ -161,7 +170,9 @@ class PollSource:
                     future.set_exception(error)
 
     def _on_rung(self, queue: str, channel: Channel, got: Got) -> bool:
-        """Hand the delivery to an idle slot; False if there is none."""
+        """Hand the delivery to an idle slot; False if there is none, or nothing is to be taken from that queue."""
+        if queue in self._paused:
+            return False
         while self._waiting:
             slot, future = self._waiting.popleft()
             if not future.done():

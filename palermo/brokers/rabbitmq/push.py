@@ -29,25 +29,32 @@ class Slot:
 
     async def receive(self) -> Delivery:
         while not self._closed:
+            if self._source.paused:
+                await self._await_news()
+                continue
             if self._arrived is not None:
                 delivery, self._arrived = self._arrived, None
                 return delivery
             try:
                 await self._subscribe()
                 if self._arrived is None:
-                    self._asked = asyncio.get_running_loop().create_future()
-                    await self._asked
+                    await self._await_news()
             except asyncio.CancelledError:
                 await asyncio.shield(self.rest())
                 raise
-            finally:
-                self._asked = None
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    async def _await_news(self) -> None:
+        self._asked = asyncio.get_running_loop().create_future()
+        try:
+            await self._asked
+        finally:
+            self._asked = None
 
     async def close(self) -> None:
         """Rest for good, and tell who waits."""
         self._closed = True
-        self._wake()
+        self.wake()
         await self.rest()
 
     async def rest(self) -> None:
@@ -85,20 +92,21 @@ class Slot:
             token=(self._channel, method.delivery_tag),
             redelivered=method.redelivered,
         )
-        self._wake()
+        self.wake()
 
     def _on_cancelled_by_broker(self, _: object) -> None:
         # The queue was deleted under us: declare it again and subscribe anew.
         self._tag = ""
         self._source.declarer.forget(self._source.queue)
-        self._wake()
+        self.wake()
 
     def _on_end(self) -> None:
         self._tag = ""
         self._arrived = None
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let it look at what has changed."""
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(None)
 
@@ -114,10 +122,30 @@ class PushSource:
         self.queue = queue
         self.amqp_name = amqp_queue(exchange, queue)
         self.tag = tag
+        #: Whether the queue is to be left alone.
+        self.paused = False
+        self._resting: set[asyncio.Task[None]] = set()
         self._slots = [Slot(self, number) for number in range(1, slots + 1)]
 
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()
+
+    def pause(self, queues: set[str]) -> None:
+        """Take nothing from these queues; from all others again."""
+        before, self.paused = self.paused, self.queue in queues
+        if self.paused == before:
+            return
+        for slot in self._slots:
+            slot.wake()
+            if self.paused:
+                task = asyncio.ensure_future(quietly(self._put_to_rest(slot)))
+                self._resting.add(task)
+                task.add_done_callback(self._resting.discard)
+
+    async def _put_to_rest(self, slot: Slot) -> None:
+        await slot.rest()
+        # The pause may have ended meanwhile.
+        slot.wake()
 
     async def rest(self, slot: int) -> None:
         await self._slots[slot - 1].rest()

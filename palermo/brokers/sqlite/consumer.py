@@ -11,9 +11,10 @@ from functools import cache
 from typing import TypeVar
 
 from palermo.broker import Delivery, WorkerInfo
-from palermo.brokers.sqlite import holders
+from palermo.brokers.sqlite import holders, marks
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
+from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Settlement
 from palermo.core.patterns import QueueSelection
@@ -51,6 +52,7 @@ class SqliteConsumer:
         selection: QueueSelection,
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
+        orders: Listener,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -61,6 +63,7 @@ class SqliteConsumer:
         self._selection = selection
         self._report = report
         self._reported = reported
+        self._orders = orders
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
         #: Done, but not yet taken out of the file: the next claim does both at once.
@@ -140,6 +143,7 @@ class SqliteConsumer:
 
     async def close(self) -> None:
         self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
+        await self._orders.end()
         self._ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticking
@@ -187,16 +191,26 @@ class SqliteConsumer:
             return None
         number, claims, queue, *row = rows[0]
         message = from_row(row, self._queues[queue])
-        return Delivery(message=message, slot=slot, token=Claim(number, claims), redelivered=claims > 1)
+        by = marks.find(db, self._exchange, message)
+        return Delivery(
+            message=message,
+            slot=slot,
+            token=Claim(number, claims),
+            redelivered=claims > 1,
+            cancelled=by is not None,
+            cancelled_by=by or "",
+        )
 
     def _resolve(self, db: sqlite3.Connection) -> None:
-        """Learn which queues there are, if that has changed."""
+        """Learn which queues there are and which are paused, if that has changed."""
         ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
         if version == self._known:
             return
         rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
         known: dict[str, int] = dict(rows)
-        self._queues = {known[name]: name for name in self._selection.select(known) if name in known}
+        paused = marks.paused(db, self._exchange)
+        chosen = (name for name in self._selection.select(known) if name in known and name not in paused)
+        self._queues = {known[name]: name for name in chosen}
         self._known = version
 
     # -- writing -----------------------------------------------------------
@@ -274,6 +288,7 @@ class SqliteConsumer:
         while True:
             await asyncio.sleep(TICK)
             await self._show()
+            await self._orders.look()
             if await holders.bury(self._store, self._directory, but=self._holder):
                 self._bell.ring()
             await self._store.renew()
