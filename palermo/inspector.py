@@ -22,7 +22,7 @@ from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.dequeuing import Dequeuing
 from palermo.errors import PalermoError
-from palermo.failures import browse_failed, failed_queues, is_browsable, read_failed, sweep_failed, trim_failed
+from palermo.failures import browse_failed, failed_queues, read_failed, sweep_failed, trim_failed
 from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
@@ -42,6 +42,7 @@ from palermo.verdicts import (
     Which,
     interrupted_by,
     no_failed_jobs,
+    report,
     telling,
 )
 
@@ -162,14 +163,6 @@ class Inspector:
         """How many messages the queues of failed jobs hold, by queue; two copies of one id are two."""
         return self._ask(failed_queues, again=True)
 
-    def unseen(self, queues: Sequence[str]) -> list[str]:
-        """Those of the queues that looking into would harm, so that their jobs are not shown."""
-
-        async def ask(broker: Broker) -> list[str]:
-            return [queue for queue in queues if not await is_browsable(broker, queue)]
-
-        return self._ask(ask, again=True)
-
     def read_failed(
         self, see: Callable[[Message], None], *, progress: Progress | None = None, stop: Stopping | None = None
     ) -> Swept:
@@ -178,7 +171,7 @@ class Inspector:
         `see` is called on the client's own thread and must be quick.
         """
         judge = interrupted_by(stop, Seeing(see))
-        return self._ask(lambda broker: read_failed(broker, judge, progress))
+        return self._client.run(lambda broker: read_failed(broker, judge, progress))
 
     # -- failed jobs
 
@@ -210,7 +203,7 @@ class Inspector:
         selection = Selection(which)
         judge = Requeueing(selection, queue=queue, rewrite=self._rewriting(args, kwargs))
         self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
-        _tell(on_error, judge.refusal, selection.missing_error)
+        report(on_error, judge.refusal, selection.missing_error)
         return judge.taken
 
     def discard(
@@ -228,7 +221,7 @@ class Inspector:
         """
         judge = Discarding(Selection(which))
         self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
-        _tell(on_error, judge.selection.missing_error)
+        report(on_error, judge.selection.missing_error)
         return judge.taken
 
     def trim_failed(
@@ -393,15 +386,6 @@ class Inspector:
 
     def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
         return [job_row(message, state, self._client.serializers) for message in messages]
-
-
-def _tell(on_error: OnError | None, *errors: PalermoError | None) -> None:
-    for error in errors:
-        if error is None:
-            continue
-        if on_error is None:
-            raise error
-        on_error(error)
 
 
 class _CalledAsFunction(ModuleType):

@@ -120,7 +120,9 @@ class Requeueing:
         if self._refusal is None:
             return None
         stay = "The job stays" if self._refused == 1 else f"{self._refused:,} such jobs stay"
-        return type(self._refusal)(f"{self._refusal} {stay} in `failed`.")
+        refusal = type(self._refusal)(f"{self._refusal} {stay} in `failed`.")
+        refusal.jobs = self._refused
+        return refusal
 
 
 class Counting:
@@ -280,7 +282,19 @@ def telling(
     return tell
 
 
+def report(on_error: Callable[[PalermoError], None] | None, *errors: PalermoError | None) -> None:
+    """Give these to `on_error`, or raise the first where there is none."""
+    for error in errors:
+        if error is None:
+            continue
+        if on_error is None:
+            raise error
+        on_error(error)
+
+
 def no_failed_jobs(ids: Sequence[str]) -> NotFound:
     """The error for ids that are not in `failed`."""
     shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
-    return NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
+    error = NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
+    error.jobs = len(ids)
+    return error

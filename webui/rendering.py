@@ -5,12 +5,15 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from palermo.webui import flash, tokens
+from palermo.webui import flash, formats, tokens
+from palermo.webui.looking import failed_count
+from palermo.webui.navigation import sections
 from palermo.webui.people import Role
 from palermo.webui.site import VISIT, Visit
 
@@ -21,6 +24,7 @@ TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
 environment = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
+environment.filters.update(formats.FILTERS)
 
 
 def page(
@@ -29,7 +33,8 @@ def page(
     """A template, rendered.
 
     Besides its own context it knows `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
-    `token` (to be the field `token` of every form), `flashes` and `now`.
+    `token` (to be the field `token` of every form), `flashes`, `now`, `routes` (the names of all
+    there are), `here` (this page's address, to be asked for again) and `asked` (the dialog to be open).
     """
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
@@ -39,6 +44,10 @@ def page(
     nonce = visit.nonce or tokens.new_nonce()
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": flash.read(request)}
+    known |= {"routes": routes(request.app), "failed_count": failed_count(visit.site), "asked": ""}
+    known |= {"navigation": sections(known["routes"]), "here": _here(request)}
+    if request.method == "GET":
+        known["asked"] = request.query_params.get("ask", "")
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
     if not visit.nonce:
         tokens.set_nonce(response, visit, nonce)
@@ -50,6 +59,19 @@ def page(
 def path(request: Request, route: str, **names: str) -> str:
     """The path of a route by its name, as the browser must ask for it; `query` may be added by the caller."""
     return str(request.scope.get("root_path", "")) + str(request.app.url_path_for(route, **names))
+
+
+def routes(app: Any) -> frozenset[str]:
+    """The names of all routes."""
+    return frozenset(name for route in app.routes if (name := getattr(route, "name", None)))
+
+
+def _here(request: Request) -> str:
+    """The address of this page without the dialog that it was asked to open; of the first one after a form."""
+    if request.method != "GET":
+        return path(request, "overview")
+    query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "ask"])
+    return request.scope["path"] + (f"?{query}" if query else "")
 
 
 def static(request: Request, file: str) -> str:

@@ -77,20 +77,9 @@ class Operation:
 
     @property
     def gone(self) -> int:
-        """How many of the jobs meant were not there any more, as far as it is known how many were meant."""
-        return max(0, (self.expected or 0) - self.taken - self.stayed) if self.status == "done" else 0
-
-    @property
-    def stayed(self) -> int:
-        """How many stay in `failed` because they could not be requeued, at least."""
-        return self._refused
-
-    _refused: int = 0
-
-    def refuse(self, error: PalermoError, jobs: int) -> None:
-        """Note why some jobs stay."""
-        self.problems.append(error)
-        self._refused += jobs
+        """How many of the jobs meant were not there any more, as far as it was known how many were meant."""
+        stay = sum(problem.jobs for problem in self.problems if not isinstance(problem, NotFound))
+        return max(0, (self.expected or 0) - self.taken - stay) if self.status == "done" else 0
 
     def outcome(self) -> str:
         """What it came to, in a sentence."""
@@ -169,7 +158,10 @@ class Operations:
             operation.problems.append(error)
             self._view.refresh()
         finally:
-            if operation.status in ("waiting", "running"):  # something that nobody foresaw, told by the thread's own end
+            if operation.status in (
+                "waiting",
+                "running",
+            ):  # something that nobody foresaw, told by the thread's own end
                 operation.status = "failed"
             operation.which = ""  # may be long
             operation.ended_at = time.time()

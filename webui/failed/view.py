@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from palermo.broker import Swept
 from palermo.core.message import Message
-from palermo.errors import PalermoError
+from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.inspector import Inspector
 from palermo.verdicts import Taken
 from palermo.webui.failed.entry import Entry, Taking
@@ -140,13 +140,22 @@ class FailedView:
     def _glance(self) -> None:
         """Ask how many there are."""
         counts = self._inspector.failed_counts()
-        unseen = self._inspector.unseen([*counts])
+        unseen = [queue for queue in counts if self._is_harmed_by_looking(queue)]
         with self._lock:
             self._unseen = {queue: counts[queue] for queue in unseen}
             count = sum(counts.values()) - sum(self._unseen.values())
             reading = self._state.reading  # what is being read is not counted
             behind = self._state.behind if reading else count - self._counted
             self._state = replace(self._state, behind=behind, unseen=sum(self._unseen.values()))
+
+    def _is_harmed_by_looking(self, queue: str) -> bool:
+        try:
+            self._inspector.jobs(queue, limit=0)
+        except NotBrowsable:
+            return True
+        except NotFound:  # deleted since it was counted
+            return False
+        return False
 
     def _start_if_due(self) -> threading.Thread | None:
         """The thread that reads, begun if it is time to read."""

@@ -1,5 +1,5 @@
 """The pages for people, a module each."""
 
-from palermo.webui.pages import queues
+from palermo.webui.pages import job, live, overview, queues, workers
 
-ROUTERS = (queues.router,)
+ROUTERS = (overview.router, queues.router, job.router, workers.router, live.router)

@@ -1,0 +1,72 @@
+"""The page of one job: where it is, what happened to it, and what can be done about it."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from palermo.webui import actions
+from palermo.webui.finding import DEPTH, find
+from palermo.webui.looking import looking
+from palermo.webui.pretty import pretty
+from palermo.webui.rendering import page, path, redirect
+from palermo.webui.site import Visiting
+from palermo.webui.timeline import timeline
+from palermo.webui.tracebacks import parts_of
+
+router = APIRouter()
+
+
+@router.get("/jobs/{id:palermo}", name="job")
+def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
+    found = find(visit.inspector, looking(visit.site), id, queue)
+    parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
+    row = found.row
+    return page(
+        request,
+        "job.html",
+        status=200 if found.state or found.remembered else 404,
+        job=found,
+        row=row,
+        args=pretty(row["args"]) if row and row["args"] else None,
+        kwargs=pretty(row["kwargs"]) if row and row["kwargs"] else None,
+        parts=parts,
+        folds=any(part.kind == "folded" for part in parts),
+        events=timeline(found),
+        depth=DEPTH,
+        headers=[],
+    )
+
+
+@router.get("/find", name="find")
+def find_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_length=500)] = "") -> Response:
+    """The queue of this name, else the job with this id."""
+    wanted = q.strip()
+    if not wanted:
+        return RedirectResponse(path(request, "overview"), status_code=303)
+    names = {row["name"] for row in looking(visit.site).snapshot(5.0).queues}
+    to = path(request, "queue", name=wanted) if wanted in names else path(request, "job", id=wanted)
+    return RedirectResponse(to, status_code=303)
+
+
+@router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
+def requeue(request: Request, visit: Visiting, id: str) -> Response:
+    row = looking(visit.site).seen.job(id)
+    actions.requeue(visit, [id])
+    to = path(request, "job", id=id) + (f"?{urlencode({'queue': row.queue})}" if row and row.queue else "")
+    return redirect(request, to, "Requeued. This page shows its new run.")
+
+
+@router.post("/jobs/{id:palermo}/discard", name="discard_job")
+def discard(request: Request, visit: Visiting, id: str) -> Response:
+    actions.discard(visit, [id])
+    return redirect(request, path(request, "overview"), f"Discarded job {id}.")
+
+
+@router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
+def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
+    text = actions.cancel(visit, id)
+    to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
+    return redirect(request, to, text)
