@@ -1,13 +1,15 @@
 """Where a job is now, as far as a look in few places tells."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.inspector import Inspector
 from palermo.rows import Row
-from palermo.webui.looking import Looking, running_of
+from palermo.webui.redact import shown
 from palermo.webui.seen import Memory, Run
+from palermo.webui.watching import Watching, running_of
 
 #: How many jobs of a queue are looked at, from its front and its end; and how many queues, if none is named.
 DEPTH, QUEUES = 100, 5
@@ -42,12 +44,16 @@ class Found:
         return error
 
 
-def find(inspector: Inspector, look: Looking, id: str, queue: str = "") -> Found:
-    """The job with this id: at a worker, among the failed, or in its queue, which `queue` may name."""
+def find(inspector: Inspector, look: Watching, id: str, queue: str = "", hidden: Sequence[str] = ()) -> Found:
+    """The job with this id: at a worker, among the failed, or in its queue, which `queue` may name.
+
+    `hidden` is redact.shown's patterns.
+    """
     found = _running(look, id)
     if found is None:
         row = _failed(inspector, id) or _waiting(inspector, look, id, queue)
         if row is not None:
+            row = shown(row, hidden)
             look.seen.rows([row])
             found = Found(id=id, state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"])
         else:
@@ -63,7 +69,7 @@ def find(inspector: Inspector, look: Looking, id: str, queue: str = "") -> Found
     )
 
 
-def _running(look: Looking, id: str, max_age: float = 0.5) -> Found | None:
+def _running(look: Watching, id: str, max_age: float = 0.5) -> Found | None:
     for job in running_of(look.snapshot(max_age)):
         if job["id"] == id:
             return Found(
@@ -84,12 +90,14 @@ def _failed(inspector: Inspector, id: str) -> Row | None:
         return None
 
 
-def _waiting(inspector: Inspector, look: Looking, id: str, queue: str) -> Row | None:
+def _waiting(inspector: Inspector, look: Watching, id: str, queue: str) -> Row | None:
     """The row of a job that waits at the front or the end of a queue: of its own where that is known."""
     memory = look.seen.job(id)
     own = queue or (memory.queue if memory else None)
     sizes = {row["name"]: row["pending"] for row in look.snapshot().queues if not is_failed(row["name"])}
-    names = [own] if own in sizes else sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
+    names = sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
+    if own is not None and own in sizes:
+        names = [own]
     for name in names[:QUEUES]:
         for newest in (False, True) if sizes[name] > DEPTH else (False,):
             try:

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui import flash, formats, tokens
-from palermo.webui.looking import failed_count
 from palermo.webui.navigation import sections
 from palermo.webui.people import Role
 from palermo.webui.site import VISIT, Visit
+from palermo.webui.watching import failed_count
 
 _HERE = Path(__file__).parent
 TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
@@ -44,7 +44,7 @@ def page(
     nonce = visit.nonce or tokens.new_nonce()
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": flash.read(request)}
-    known |= {"routes": routes(request.app), "failed_count": failed_count(visit.site), "asked": ""}
+    known |= {"routes": routes(), "failed_count": failed_count(visit.site), "asked": ""}
     known |= {"navigation": sections(known["routes"]), "here": _here(request)}
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")
@@ -61,9 +61,12 @@ def path(request: Request, route: str, **names: str) -> str:
     return str(request.scope.get("root_path", "")) + str(request.app.url_path_for(route, **names))
 
 
-def routes(app: Any) -> frozenset[str]:
-    """The names of all routes."""
-    return frozenset(name for route in app.routes if (name := getattr(route, "name", None)))
+@cache
+def routes() -> frozenset[str]:
+    """The names of all pages' routes."""
+    from palermo.webui.pages import ROUTERS  # they are rendered by this module
+
+    return frozenset(str(getattr(route, "name", "")) for router in ROUTERS for route in router.routes)
 
 
 def _here(request: Request) -> str:
@@ -71,7 +74,7 @@ def _here(request: Request) -> str:
     if request.method != "GET":
         return path(request, "overview")
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "ask"])
-    return request.scope["path"] + (f"?{query}" if query else "")
+    return str(request.scope["path"]) + (f"?{query}" if query else "")
 
 
 def static(request: Request, file: str) -> str:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from palermo.errors import PalermoError
@@ -163,13 +163,15 @@ class Sampler:
 def difference(before: Snapshot, after: Snapshot) -> Sample:
     """What must have happened between two snapshots.
 
-    Workers count what they processed over all their queues. What one did is put down to the
-    queue of the jobs it was seen with, or to its only queue; so rates of the queues of a
-    worker that serves several are estimates. What came in is what went out and what is more.
+    Workers count what they processed over all their queues, so what left a queue is known
+    for jobs that were seen running and are gone, and estimated for those that came and went
+    between two looks: see `_shared`. What came in is what went out and what is more.
     """
     known = {row["id"]: row for row in before.workers}
     processed = failed = 0
     left: Counter[str] = Counter()
+    held = {row["name"]: row["pending"] + row["in_progress"] for row in before.queues}
+    more = {row["name"]: row["pending"] + row["in_progress"] - held.get(row["name"], 0) for row in after.queues}
     for worker in after.workers:
         earlier = known.get(worker["id"])
         if earlier is None or earlier["started_at"] != worker["started_at"]:
@@ -179,15 +181,12 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
         processed += done
         failed += max(0, worker["failed"] - earlier["failed"])
         if done:
-            left.update(_shared(done, earlier, worker))
-    held = {row["name"]: row["pending"] + row["in_progress"] for row in before.queues}
+            left.update(_shared(done, earlier, worker, more))
     came: Counter[str] = Counter()
-    for queue in after.queues:
-        name = queue["name"]
-        more = queue["pending"] + queue["in_progress"] - held.get(name, 0)
+    for name, increase in more.items():
         # Fewer than the workers account for: the rest was cleared or requeued by someone.
-        left[name] = max(left[name], -more)
-        came[name] = more + left[name]
+        left[name] = max(left[name], -increase)
+        came[name] = increase + left[name]
     return Sample(at=after.at, span=after.at - before.at, processed=processed, failed=failed, came=+came, left=+left)
 
 
@@ -196,15 +195,21 @@ def _is_young(worker: Row, before: Snapshot) -> bool:
     return started is not None and started > time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before.at))
 
 
-def _shared(done: int, before: Row, after: Row) -> Counter[str]:
-    """`done` jobs of one worker by queue."""
-    seen = Counter(job["queue"] for job in (*before["jobs"], *after["jobs"]))
-    if not seen:
-        plain = [name for name in after["queues"] if not any(sign in name for sign in "*?[!")]
-        seen = Counter(plain[:1] if len(after["queues"]) == 1 else [])
-    total = sum(seen.values())
+def _shared(done: int, before: Row, after: Row, more: Mapping[str, int]) -> Counter[str]:
+    """`done` jobs of one worker by queue: first those that ended for certain, then the rest as those that changed."""
+    was, now = ({job["id"]: job["queue"] for job in row["jobs"]} for row in (before, after))
+    ended = Counter(queue for id, queue in was.items() if id not in now)
+    rest = done - ended.total()
+    if rest <= 0:
+        return ended
+    changed = ended + Counter(queue for id, queue in now.items() if id not in was)
+    if not changed:
+        served = [name for name in after["queues"] if name in more]
+        # Nothing seen to move: the one queue it serves, or of several the one that shrank most.
+        changed = Counter(sorted(served, key=lambda name: more[name])[:1])
+    total = changed.total()
     if not total:
-        return Counter()
-    shares = Counter({name: done * count // total for name, count in seen.items()})
-    shares[seen.most_common(1)[0][0]] += done - sum(shares.values())
-    return shares
+        return ended
+    shares = Counter({name: rest * count // total for name, count in changed.items()})
+    shares[changed.most_common(1)[0][0]] += rest - shares.total()
+    return ended + shares

@@ -1,6 +1,7 @@
 """What is known of a job's life, in order: from enqueued to where it is now."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from palermo.webui.finding import Found
 from palermo.webui.formats import moment
@@ -61,7 +62,7 @@ def _waiting(job: Found, events: list[Event]) -> Event:
 
 def _with_durations(events: list[Event]) -> list[Event]:
     timed = events[:1]
-    for before, event in zip(events, events[1:], strict=False):
+    for before, event in pairwise(events):
         start, end = (moment(each.at) if each.at else None for each in (before, event))
         seconds = (end - start).total_seconds() if start and end and not event.counting else None
         # Whole seconds on one side and thousandths on the other can cross.

@@ -9,19 +9,28 @@ from starlette.responses import RedirectResponse, Response
 
 from palermo.webui import actions
 from palermo.webui.finding import DEPTH, find
-from palermo.webui.looking import looking
 from palermo.webui.pretty import pretty
 from palermo.webui.rendering import page, path, redirect
 from palermo.webui.site import Visiting
 from palermo.webui.timeline import timeline
 from palermo.webui.tracebacks import parts_of
+from palermo.webui.watching import watching
 
 router = APIRouter()
+
+#: What came of an order to cancel.
+_CANCELLED = {
+    "marked": "Cancelled: if it still waits, it will not run.",
+    "cancelled": "Cancelled: it ran, and was ended.",
+    "cancelling": "Cancelled: it is being ended, and is killed if it does not heed that.",
+    "done": "It was faster: it has finished.",
+    "failed": "It was faster: it has failed.",
+}
 
 
 @router.get("/jobs/{id:palermo}", name="job")
 def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
-    found = find(visit.inspector, looking(visit.site), id, queue)
+    found = find(visit.inspector, watching(visit.site), id, queue, visit.site.hidden)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
     return page(
@@ -36,7 +45,7 @@ def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(
         folds=any(part.kind == "folded" for part in parts),
         events=timeline(found),
         depth=DEPTH,
-        headers=[],
+        wire=[],
     )
 
 
@@ -46,14 +55,14 @@ def find_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_len
     wanted = q.strip()
     if not wanted:
         return RedirectResponse(path(request, "overview"), status_code=303)
-    names = {row["name"] for row in looking(visit.site).snapshot(5.0).queues}
+    names = {row["name"] for row in watching(visit.site).snapshot(5.0).queues}
     to = path(request, "queue", name=wanted) if wanted in names else path(request, "job", id=wanted)
     return RedirectResponse(to, status_code=303)
 
 
 @router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
 def requeue(request: Request, visit: Visiting, id: str) -> Response:
-    row = looking(visit.site).seen.job(id)
+    row = watching(visit.site).seen.job(id)
     actions.requeue(visit, [id])
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': row.queue})}" if row and row.queue else "")
     return redirect(request, to, "Requeued. This page shows its new run.")
@@ -67,6 +76,7 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
-    text = actions.cancel(visit, id)
+    row = actions.cancel(visit, id)
+    text = _CANCELLED.get(row["state"], f"Told {row['worker']} to end it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)

@@ -1,4 +1,4 @@
-"""The stream that tells pages when something has changed: server-sent events, which pages do without where they must."""
+"""The stream that tells pages when something has changed: server-sent events. Where those are blocked, pages ask."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -11,8 +11,8 @@ from starlette.responses import Response, StreamingResponse
 
 from palermo.errors import PalermoError
 from palermo.webui.errors import Refused
-from palermo.webui.looking import Looking, looking
 from palermo.webui.site import Site, Visiting
+from palermo.webui.watching import Watching, watching
 
 router = APIRouter()
 
@@ -29,14 +29,14 @@ _STEP = 0.25
 
 @router.get("/live", name="events")
 async def events(visit: Visiting, request: Request, every: Annotated[float, Query(ge=1, le=60)] = 2.0) -> Response:
-    look = await run_in_threadpool(looking, visit.site)
+    look = await run_in_threadpool(watching, visit.site)
     if look.streams >= STREAMS:
         raise Refused(503, f"there are {STREAMS} live pages already; this one will ask now and then instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_changes(visit.site, look, every), media_type="text/event-stream", headers=headers)
 
 
-async def _changes(site: Site, look: Looking, every: float) -> AsyncIterator[str]:
+async def _changes(site: Site, look: Watching, every: float) -> AsyncIterator[str]:
     look.streams += 1
     try:
         yield "retry: 2000\nevent: hello\ndata: 1\n\n"
@@ -55,7 +55,7 @@ async def _changes(site: Site, look: Looking, every: float) -> AsyncIterator[str
         look.streams -= 1
 
 
-async def _version(look: Looking, every: float) -> str:
+async def _version(look: Watching, every: float) -> str:
     try:
         return (await run_in_threadpool(look.snapshot, min(1.0, every / 2))).version
     except PalermoError:

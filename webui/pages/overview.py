@@ -5,9 +5,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.webui.chart import chart_of
-from palermo.webui.looking import looking, running_of, totals_of
 from palermo.webui.rendering import page
 from palermo.webui.site import Visiting
+from palermo.webui.watching import running_of, totals_of, watching
 
 router = APIRouter()
 
@@ -17,7 +17,7 @@ _RUNNING = 50
 
 @router.get("/", name="overview")
 def overview(request: Request, visit: Visiting) -> Response:
-    look = looking(visit.site)
+    look = watching(visit.site)
     snapshot = look.snapshot()
     return page(
         request,

@@ -13,9 +13,10 @@ from palermo.rows import Row
 from palermo.webui import actions
 from palermo.webui.errors import Refused
 from palermo.webui.formats import plural
-from palermo.webui.looking import Looking, looking, running_of
+from palermo.webui.redact import shown
 from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visiting
+from palermo.webui.site import Visit, Visiting
+from palermo.webui.watching import running_of, watching
 
 router = APIRouter()
 
@@ -26,12 +27,12 @@ LIMIT, SEARCHED = 25, 500
 _RUNNING = 20
 
 Text = Annotated[str, Query(max_length=200)]
-Number = Annotated[int, Query(ge=1, le=10_000_000, alias="page")]
+Number = Annotated[int, Query(ge=1, le=400, alias="page")]
 
 
 @router.get("/queues", name="queues")
 def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
-    look = looking(visit.site)
+    look = watching(visit.site)
     rows = [row for row in look.snapshot().queues if name.casefold() in row["name"].casefold()]
     return page(request, "queues.html", rows=look.lines(rows), name=name)
 
@@ -40,7 +41,7 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
 def queue(
     request: Request, visit: Visiting, name: str, text: Text = "", newest: bool = False, number: Number = 1
 ) -> Response:
-    look = looking(visit.site)
+    look = watching(visit.site)
     snapshot = look.snapshot()
     rows = [row for row in snapshot.queues if row["name"] == name]
     if not rows:
@@ -48,10 +49,10 @@ def queue(
     [line] = look.lines(rows)
     jobs, unseen = [], ""
     try:
-        jobs = _jobs(visit.site.inspector.jobs, name, text=text, newest=newest, number=number) if line.pending else []
+        jobs = _jobs(visit, name, text=text, newest=newest, number=number) if line.pending else []
     except NotBrowsable as error:
         unseen = str(error)
-    _remember(look, jobs)
+    look.seen.rows(jobs)
     kept = {"text": text, "newest": "1" if newest else ""}
     return page(
         request,
@@ -69,22 +70,19 @@ def queue(
     )
 
 
-def _jobs(browse: Any, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
+def _jobs(visit: Visit, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
     if not text:
-        rows: list[Row] = browse(name, offset=(number - 1) * LIMIT, limit=LIMIT, newest=newest).rows
-        return rows
+        rows = visit.inspector.jobs(name, offset=(number - 1) * LIMIT, limit=LIMIT, newest=newest).rows
+        return [shown(row, visit.site.hidden) for row in rows]
     wanted = text.casefold()
-    looked_at = enumerate(browse(name, limit=SEARCHED, newest=newest).rows, start=1)
-    return [{**row, "position": nth} for nth, row in looked_at if _says(row, wanted)][:LIMIT]
+    # Searched as they are shown: nobody finds out by searching what is hidden.
+    rows = [shown(row, visit.site.hidden) for row in visit.inspector.jobs(name, limit=SEARCHED, newest=newest).rows]
+    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if _says(row, wanted)][:LIMIT]
 
 
 def _says(row: Row, wanted: str) -> bool:
     texts = (row["id"], row["job"], row["preview"], json.dumps([row["args"], row["kwargs"]], ensure_ascii=False))
     return any(wanted in text.casefold() for text in texts if text)
-
-
-def _remember(look: Looking, jobs: list[Row]) -> None:
-    look.seen.rows(jobs)
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")

@@ -10,10 +10,11 @@ from starlette.responses import Response
 
 from palermo.rows import Row
 from palermo.webui import actions
+from palermo.webui.errors import Refused
 from palermo.webui.formats import plural
-from palermo.webui.looking import looking, totals_of
 from palermo.webui.rendering import page, path, redirect
 from palermo.webui.site import Visiting
+from palermo.webui.watching import totals_of, watching
 
 router = APIRouter()
 
@@ -43,7 +44,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 
 @router.get("/workers", name="workers")
 def workers(request: Request, visit: Visiting) -> Response:
-    snapshot = looking(visit.site).snapshot()
+    snapshot = watching(visit.site).snapshot()
     return page(
         request,
         "workers.html",
@@ -65,7 +66,10 @@ _DONE = {
 @router.post("/workers/{action}", name="control_workers")
 def control(request: Request, visit: Visiting, action: str, worker: Annotated[str, Form()] = "") -> Response:
     """Give an order to one worker, or to all."""
-    rows = actions.control(visit, action, [worker] if worker else None)
+    if action not in actions.CONTROL_ROLES:
+        raise Refused(404, f"workers do not know {action[:80]!r}.")
+    meant = [worker] if worker else [row["id"] for row in watching(visit.site).snapshot(0.0).workers]
+    rows = [actions.control(visit, id, action) for id in meant]
     if action == "stack":
         answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
         return page(request, "stacks.html", answers=answers)
