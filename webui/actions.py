@@ -5,9 +5,13 @@ Each checks the role, acts through the inspector, and writes the audit log.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from palermo.errors import PalermoError
+from palermo.core.topology import check_job_queue
+from palermo.errors import NotFound, PalermoError
 from palermo.filters import FailedFilter
+from palermo.jobs import Job
+from palermo.rows import Row
 from palermo.verdicts import Which
 from palermo.webui import audit
 from palermo.webui.errors import Refused
@@ -49,6 +53,77 @@ def delete_queue(visit: Visit, queue: str) -> int:
     with acting(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.delete_queue(queue)
     return removed
+
+
+def pause(visit: Visit, queue: str) -> Row:
+    """Have no worker take jobs from a queue that exists; returns its row. Raises NotFound."""
+    return _paused(visit, queue, paused=True)
+
+
+def resume(visit: Visit, queue: str) -> Row:
+    """End a pause; returns the queue's row. Raises NotFound."""
+    return _paused(visit, queue, paused=False)
+
+
+def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
+    with acting(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue):
+        check_job_queue(queue)
+        known = {row["name"]: row for row in visit.inspector.queues()}
+        if queue not in known:
+            raise NotFound(f"there is no queue {queue!r}.")
+        change = visit.inspector.pause if paused else visit.inspector.resume
+        change(queue, by=visit.user.name)
+    return {**known[queue], "paused": paused}
+
+
+def enqueue(
+    visit: Visit,
+    job: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    queue: str | None = None,
+    id: str | None = None,
+) -> Job:
+    """Store one job, checked against its signature where its code is imported here.
+
+    Raises Refused (409) where a hook kept it back.
+    """
+    with acting(visit, "enqueue", Role.OPERATOR, job=job) as facts:
+        done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id)
+        facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
+    if not done.enqueued:
+        raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
+    return done
+
+
+def cancel(visit: Visit, id: str) -> Row:
+    """Have a job not run, or end where it runs; what came of it, as Inspector.cancel says."""
+    with acting(visit, "cancel", Role.OPERATOR, id=id) as facts:
+        row = visit.inspector.cancel(id, by=visit.user.name)[0]
+        facts["state"] = row["state"]
+    return row
+
+
+#: What each order to a worker takes.
+CONTROL_ROLES = {
+    "quiet": Role.OPERATOR,
+    "resume": Role.OPERATOR,
+    "stack": Role.OPERATOR,
+    "stop": Role.ADMIN,
+    "kill": Role.ADMIN,
+}
+
+
+def control(visit: Visit, worker: str, action: str) -> Row:
+    """Tell one worker, by its id, something; what it answered, as Inspector.control says. Raises NotFound."""
+    with acting(visit, f"worker {action}", CONTROL_ROLES[action], worker=worker) as facts:
+        # The inspector takes beginnings of ids too: good for people who type, not for a button.
+        if worker not in {row["id"] for row in visit.inspector.workers()}:
+            raise NotFound(f"no worker {worker[:80]!r} is alive.")
+        row = visit.inspector.control(action, [worker], by=visit.user.name)[0]
+        facts["answered"] = row["answered"]
+    return row
 
 
 def requeue(

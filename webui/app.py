@@ -22,9 +22,9 @@ from palermo.errors import PalermoError, SettingInvalid
 from palermo.webui import api, failed, health, pages
 from palermo.webui.api import document
 from palermo.webui.auth import FileAuthentication
-from palermo.webui.looking import BoundedInspector
 from palermo.webui.errors import answer, on_palermo_error
 from palermo.webui.guard import Doors, Guard
+from palermo.webui.looking import BoundedInspector
 from palermo.webui.origin import is_loopback
 from palermo.webui.people import Authenticate
 from palermo.webui.rendering import STATIC

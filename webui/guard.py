@@ -6,8 +6,8 @@ is, its body, and the form's token. What is refused has been looked at no furthe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import isawaitable, iscoroutinefunction
 
-from starlette._utils import is_async_callable
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -108,7 +108,8 @@ class Guard:
         except paths.PathInvalid as error:
             raise Refused(400, f"{error}.") from None
         there = proxies.outside(scope, headers, prefix=doors.prefix, trusted=doors.trust_proxy)
-        scope |= {**paths.moved(scope, root + there.prefix, path), "scheme": there.scheme, auth.CLIENT: there.client}
+        scope.update(paths.moved(root + there.prefix, path))
+        scope.update({"scheme": there.scheme, auth.CLIENT: there.client})
         _check_sizes(scope)
         if path == HEALTH and scope["method"] in origin.SAFE:
             return None
@@ -140,10 +141,12 @@ class Guard:
             if not origin.is_near(there.client) or (server and not origin.is_near(server[0])):
                 raise Refused(403, "without authentication these pages are for this machine alone: see docs/web.md.")
             return LOCAL
-        if is_async_callable(authenticate):
-            found = await authenticate(request)
+        if iscoroutinefunction(authenticate) or iscoroutinefunction(type(authenticate).__call__):
+            found: object = authenticate(request)
         else:
             found = await run_in_threadpool(authenticate, request)
+        if isawaitable(found):
+            found = await found
         if found is None:
             raise Refused(401, "sign in with a name and a password, or a bearer token.", _CHALLENGE)
         if not isinstance(found, User | Response):

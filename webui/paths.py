@@ -44,7 +44,7 @@ def split(scope: Scope) -> tuple[str, str]:
     return root, "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts) or "/"
 
 
-def moved(scope: Scope, root: str, path: str) -> dict[str, Any]:
+def moved(root: str, path: str) -> dict[str, Any]:
     """What a scope says of paths when the application's root is this, and the path in it that."""
     return {"root_path": root, "path": root + path, "raw_path": (quote(root) + quote(path, safe="/%")).encode()}
 

@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "control": ("palermo.cli.control:control", "Quiet, resume, stop or kill workers, or see what they are doing."),
     "purge": ("palermo.cli.queues:purge", "Remove all jobs that wait in a queue."),
     "delete": ("palermo.cli.queues:delete", "Remove a queue and the jobs that wait in it."),
+    "web": ("palermo.cli.web:web", "Serve the web pages."),
+    "web-user": ("palermo.cli.web:web_user", "Make a user of the web pages."),
     "check": ("palermo.cli.check:check", "Say whether all is well, for monitors and health checks."),
     "doctor": ("palermo.cli.doctor:doctor", "Say what is wrong here and what to do about it."),
     "demo": ("palermo.cli.demo:demo", "Watch the whole thing work, in this terminal."),
