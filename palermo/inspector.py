@@ -164,7 +164,7 @@ class Inspector:
         return self._ask(failed_queues, again=True)
 
     def read_failed(
-        self, see: Callable[[Message], None], *, progress: Progress | None = None, stop: Stopping | None = None
+        self, see: Callable[[Message], object], *, progress: Progress | None = None, stop: Stopping | None = None
     ) -> Swept:
         """Show every failed job to `see`, oldest first, as its message; those in quorum queues are left out.
 

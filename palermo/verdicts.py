@@ -241,7 +241,7 @@ class Grouping:
 class Seeing:
     """Shows every message to someone and takes none."""
 
-    def __init__(self, see: Callable[[Message], None]) -> None:
+    def __init__(self, see: Callable[[Message], object]) -> None:
         self._see = see
 
     def __call__(self, message: Message) -> Verdict:

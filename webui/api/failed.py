@@ -13,22 +13,21 @@ from palermo.webui.api.failed_rows import (
     Change,
     Chosen,
     ChosenForRequeue,
-    FailedJobs,
     Group,
     Groups,
-    Job,
     OperationRow,
     Operations,
 )
-from palermo.webui.api.rows import problems
+from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
 from palermo.webui.errors import Refused
 from palermo.webui.failed import failures
 from palermo.webui.failed.asking import filter_of
 from palermo.webui.failed.operations import Operation
+from palermo.webui.looks import MAX_LIMIT
 from palermo.webui.site import Visiting
 
-router = APIRouter(prefix="/failed", tags=["failed"], responses=problems())
-operations_router = APIRouter(prefix="/operations", tags=["operations"], responses=problems())
+router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
+operations_router = APIRouter(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
 
 #: Parts of the time that a group's history is told in.
 PARTS = 24
@@ -37,7 +36,7 @@ _LONG = Query(max_length=1_000)
 
 Text = Annotated[str | None, _LONG]
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=1_000)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 Id = Annotated[str, Path(max_length=1_000)]
 
 #: Answered with 200 when it is over, and with 202 when it goes on.
@@ -63,14 +62,14 @@ def asked(
 Asked = Annotated[FailedFilter, Depends(asked)]
 
 
-@router.get("")
-def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100, newest: bool = False) -> FailedJobs:
+@router.get("", name="api_failed")
+def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100, newest: bool = False) -> Jobs:
     """Failed jobs, the one that failed first on top; `newest` turns them round."""
     found = failures(visit.site)
     found.ready()
     index = found.view.index
     rows = index.page(filter, offset=(page - 1) * limit, limit=limit, newest=newest)
-    return FailedJobs.model_validate(
+    return Jobs.model_validate(
         {
             "rows": [found.row(each.message) for each in rows],
             "total": index.count(filter),
@@ -80,7 +79,7 @@ def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100,
     )
 
 
-@router.get("/groups")
+@router.get("/groups", name="api_failed_groups")
 def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100) -> Groups:
     """Failed jobs of one kind together: same job, same exception, same place in the code; the largest group first."""
     found = failures(visit.site)
@@ -103,27 +102,27 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
     return Groups(rows=shown, total=total, page=page, limit=limit)
 
 
-@router.post("/requeue", responses=_BEGUN)
+@router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
     """Run failed jobs again: those named, or all that a filter matches ({} for all)."""
     return _row(actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
 
 
-@router.post("/discard", responses=_BEGUN)
+@router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
     """Throw failed jobs away: those named, or all that a filter matches ({} for all)."""
     return _row(actions.discard(visit, _which(chosen)), response)
 
 
-@router.get("/{id:palermo}")
-def failed_job(visit: Visiting, id: Id) -> Job:
+@router.get("/{id:palermo}", name="api_failed_job")
+def failed_job(visit: Visiting, id: Id) -> JobRow:
     """One failed job."""
     found = failures(visit.site)
     found.view.look(visit.site.client.settings.publish_timeout)
-    return Job.model_validate(found.row(found.message(id)))
+    return JobRow.model_validate(found.row(found.message(id)))
 
 
-@router.post("/{id:palermo}/requeue", responses=_BEGUN)
+@router.post("/{id:palermo}/requeue", responses=_BEGUN, name="api_failed_requeue")
 def requeue(
     visit: Visiting, id: Id, response: Response, change: Annotated[Change | None, Body()] = None
 ) -> OperationRow:
@@ -133,26 +132,26 @@ def requeue(
     return _row(operation, response)
 
 
-@router.delete("/{id:palermo}", responses=_BEGUN)
+@router.delete("/{id:palermo}", responses=_BEGUN, name="api_failed_discard")
 def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
     """Throw one failed job away."""
     return _row(actions.discard(visit, id), response)
 
 
-@operations_router.get("")
+@operations_router.get("", name="api_operations")
 def operations(visit: Visiting) -> Operations:
     """The long commands that are under way."""
     rows = [_shown(each) for each in failures(visit.site).operations.running()]
     return Operations(rows=rows, total=len(rows), page=1, limit=len(rows))
 
 
-@operations_router.get("/{id:palermo}")
+@operations_router.get("/{id:palermo}", name="api_operation")
 def operation(visit: Visiting, id: Id) -> OperationRow:
     """How a long command fares, or what it came to."""
     return _shown(failures(visit.site).operations.get(id))
 
 
-@operations_router.post("/{id:palermo}/stop")
+@operations_router.post("/{id:palermo}/stop", name="api_stop_operation")
 def stop(visit: Visiting, id: Id) -> OperationRow:
     """End it before its next job; those it has not come to stay as they are."""
     operation = actions.stop_operation(visit, id)

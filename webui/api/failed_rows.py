@@ -4,46 +4,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Id = str
-
-
-class Error(BaseModel):
-    """Why a job failed last."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    kind: str = Field(alias="class", description="Dotted name of the exception's class.")
-    message: str
-    traceback: str
-
-
-class Job(BaseModel):
-    """One job; what does not apply, or cannot be decoded safely, is null. Arguments that are secret are masked."""
-
-    id: str
-    job: str | None
-    queue: str
-    state: str
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
-    preview: str | None
-    content_type: str
-    created_at: str | None
-    retries: int | None
-    failed_at: str | None
-    error: Error | None
-    worker: str | None
-    tenant: str | None
-
-
-class FailedJobs(BaseModel):
-    """A page of failed jobs."""
-
-    rows: list[Job]
-    total: int
-    page: int
-    limit: int
-
 
 class Group(BaseModel):
     """Failures of one kind."""
@@ -87,7 +47,7 @@ class Chosen(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    ids: list[Id] | None = Field(None, max_length=10_000)
+    ids: list[str] | None = Field(default=None, max_length=10_000)
     filter: Filter | None = None
 
 
@@ -102,9 +62,9 @@ class Change(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    args: list[Any] | None = Field(None, description="Other positional arguments.")
-    kwargs: dict[str, Any] | None = Field(None, description="Other named arguments.")
-    queue: str | None = Field(None, description="Another queue than the one it came from.")
+    args: list[Any] | None = Field(default=None, description="Other positional arguments.")
+    kwargs: dict[str, Any] | None = Field(default=None, description="Other named arguments.")
+    queue: str | None = Field(default=None, description="Another queue than the one it came from.")
 
 
 class OperationRow(BaseModel):

@@ -30,7 +30,7 @@ class Failures:
         self.operations = Operations(self._inspector, self.view)
 
     def ready(self) -> State:
-        """The state of the view once it can be asked. Raises BrokerUnavailable when it cannot within publish_timeout."""
+        """The state of the view once it can be asked. Raises BrokerUnavailable if that takes above publish_timeout."""
         patience = self._site.client.settings.publish_timeout
         state = self.view.look(patience)
         if not state.ready:

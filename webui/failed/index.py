@@ -183,6 +183,12 @@ class Index:
                 _remember(self._answers, asked, (self.version, known), most=_ANSWERS)
             return known
 
+    def newest(self) -> int | None:
+        """When the last one failed, as it says."""
+        with self._lock:
+            (at,) = self._db.execute("select max(at) from job").fetchone()
+            return None if at is None else int(at)
+
     def names(self, what: str) -> list[str]:
         """All queues, jobs or errors there are, for a choice of filters; `what` is "queue", "job" or "error"."""
         column = {"queue": "queue", "job": "job", "error": "error"}[what]
