@@ -22,7 +22,7 @@ from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.dequeuing import Dequeuing
 from palermo.errors import PalermoError
-from palermo.failures import browse_failed, sweep_failed, trim_failed
+from palermo.failures import browse_failed, failed_queues, read_failed, sweep_failed, trim_failed
 from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
@@ -36,10 +36,14 @@ from palermo.verdicts import (
     FindingOne,
     Grouping,
     Requeueing,
+    Seeing,
     Selection,
     Taken,
     Which,
+    interrupted_by,
     no_failed_jobs,
+    report,
+    telling,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +56,12 @@ Progress = Callable[[Swept], None]
 
 #: Gets what would else be raised at the end of a command that did all it could.
 OnError = Callable[[PalermoError], None]
+
+#: Gets the jobs that are gone for certain, while a long command runs.
+OnTaken = Callable[[Sequence[Taken]], None]
+
+#: Asked before each job; once it is true a long command ends, and the jobs it has not come to stay.
+Stopping = Callable[[], bool]
 
 #: Every failed job.
 ALL = FailedFilter()
@@ -149,6 +159,20 @@ class Inspector:
         self._sweep(grouping, progress)
         return grouping.rows()
 
+    def failed_counts(self) -> dict[str, int]:
+        """How many messages the queues of failed jobs hold, by queue; two copies of one id are two."""
+        return self._ask(failed_queues, again=True)
+
+    def read_failed(
+        self, see: Callable[[Message], object], *, progress: Progress | None = None, stop: Stopping | None = None
+    ) -> Swept:
+        """Show every failed job to `see`, oldest first, as its message; those in quorum queues are left out.
+
+        `see` is called on the client's own thread and must be quick.
+        """
+        judge = interrupted_by(stop, Seeing(see))
+        return self._client.run(lambda broker: read_failed(broker, judge, progress))
+
     # -- failed jobs
 
     def requeue(
@@ -160,6 +184,8 @@ class Inspector:
         queue: str | None = None,
         progress: Progress | None = None,
         on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
     ) -> list[Taken]:
         """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
 
@@ -170,13 +196,14 @@ class Inspector:
         Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
         queue's name is no name, the new arguments do not fit), stop none of the others; in the
         end NotFound, or the first reason, is raised, or given to `on_error` where that is given.
+        `on_taken` hears on the way what has gone, and `stop` can end it early.
         """
         if queue is not None:
             check_job_queue(queue)
         selection = Selection(which)
         judge = Requeueing(selection, queue=queue, rewrite=self._rewriting(args, kwargs))
-        self._sweep(judge, progress)
-        _tell(on_error, judge.refusal, selection.missing_error)
+        self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+        report(on_error, judge.refusal, selection.missing_error)
         return judge.taken
 
     def discard(
@@ -185,14 +212,16 @@ class Inspector:
         *,
         progress: Progress | None = None,
         on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
     ) -> list[Taken]:
         """Throw failed jobs away: one id, several ids, or all that a filter matches.
 
         For ids that are not there NotFound is raised after the others, or given to `on_error`.
         """
         judge = Discarding(Selection(which))
-        self._sweep(judge, progress)
-        _tell(on_error, judge.selection.missing_error)
+        self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+        report(on_error, judge.selection.missing_error)
         return judge.taken
 
     def trim_failed(
@@ -357,15 +386,6 @@ class Inspector:
 
     def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
         return [job_row(message, state, self._client.serializers) for message in messages]
-
-
-def _tell(on_error: OnError | None, *errors: PalermoError | None) -> None:
-    for error in errors:
-        if error is None:
-            continue
-        if on_error is None:
-            raise error
-        on_error(error)
 
 
 class _CalledAsFunction(ModuleType):

@@ -9,10 +9,14 @@ from typing import Any
 
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
+from palermo.filters import FailedFilter
 from palermo.jobs import Job
 from palermo.rows import Row
+from palermo.verdicts import Which
 from palermo.webui import audit
 from palermo.webui.errors import Refused
+from palermo.webui.failed import failures
+from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.people import Role
 from palermo.webui.site import Visit
 
@@ -120,3 +124,79 @@ def control(visit: Visit, worker: str, action: str) -> Row:
         row = visit.inspector.control(action, [worker], by=visit.user.name)[0]
         facts["answered"] = row["answered"]
     return row
+
+
+def requeue(
+    visit: Visit,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    expected: int | None = None,
+    wait: float = 5.0,
+) -> Operation:
+    """Run failed jobs again; see Inspector.requeue. Returns when that is done, or after `wait` seconds."""
+    return _on_failed(visit, "requeue", which, args=args, kwargs=kwargs, queue=queue, expected=expected, wait=wait)
+
+
+def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
+    """Throw failed jobs away. Returns when that is done, or after `wait` seconds."""
+    return _on_failed(visit, "discard", which, expected=expected, wait=wait)
+
+
+def stop_operation(visit: Visit, id: str) -> Operation:
+    """Have a long command end before its next job."""
+    operation = failures(visit.site).operations.get(id)
+    with acting(visit, "stop operation", Role.OPERATOR, operation=id):
+        operation.stop()
+    return operation
+
+
+def _on_failed(
+    visit: Visit,
+    action: Action,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    expected: int | None = None,
+    wait: float,
+) -> Operation:
+    one = isinstance(which, str)
+    chosen: Which = which if isinstance(which, str | FailedFilter) else list(dict.fromkeys(which))
+    if expected is None and not isinstance(chosen, FailedFilter):
+        expected = 1 if isinstance(chosen, str) else len(list(chosen))
+    about = _about(chosen)
+    operation = Operation(
+        id=new_id(),
+        action=action,
+        by=visit.user.name,
+        about=about,
+        expected=expected,
+        which=chosen,
+        args=args,
+        kwargs=kwargs,
+        queue=queue,
+    )
+
+    def ended(operation: Operation) -> None:
+        audit.done(
+            visit, f"{action} ended", operation=operation.id, status=operation.status, jobs=operation.taken, of=about
+        )
+
+    with acting(visit, action, Role.OPERATOR, of=about, to=queue or "-", edited=bool(args or kwargs)) as facts:
+        failures(visit.site).operations.start(operation, done=ended)
+        facts["operation"] = operation.id
+    if operation.wait(wait) and (one or operation.status == "failed") and operation.problems and not operation.taken:
+        raise operation.problems[0]
+    return operation
+
+
+def _about(which: Which) -> str:
+    """Which jobs are meant, in few words."""
+    if isinstance(which, FailedFilter):
+        return "all failed jobs" if which.everything else f"failed jobs with {which}"
+    ids = [which] if isinstance(which, str) else list(which)
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
