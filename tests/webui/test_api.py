@@ -79,7 +79,7 @@ def test_a_job_of_any_id_is_enqueued_found_and_shown(web: Web, id: str) -> None:
 
 
 def test_a_job_whose_code_is_here_is_bound_to_its_signature(web: Web) -> None:
-    wrong = web.http.post("/api/jobs", json={"job": "web.api.greet", "kwargs": {"nme": "Ada"}})
+    wrong = web.http.post("/api/jobs", json={"job": "web.api.greet", "kwargs": {"name": "Ada", "nme": "Ada"}})
     right = web.http.post("/api/jobs", json={"job": "web.api.greet", "kwargs": {"name": "Ada"}})
 
     assert wrong.status_code == 422
