@@ -16,7 +16,7 @@ def delete_all(url: str, exchange: str) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
-        for stream in ("registry", "pauses", "cancels"):
+        for stream in ("registry", "pauses", "cancels", "starts"):
             channel.queue_delete(internal(exchange, stream))
         for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
             channel.exchange_delete(name)

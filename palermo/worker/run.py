@@ -31,7 +31,8 @@ class WorkerFailed(PalermoError):
 
 
 def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
-    """Work until told to stop; the exit code: 0 done, 1 running jobs had to be cut off, 3 a burst without its broker.
+    """Work until told to stop; the exit code: 0 done, 1 running jobs had to be cut off, 3 a burst without its broker,
+    5 ended by its own watchdog.
 
     Takes the process over: to be called in a fresh one, without event loop, threads or
     connections. Raises WorkerFailed for modules that cannot be imported, SettingInvalid

@@ -64,13 +64,18 @@ def coroutine_stack(task: asyncio.Task[Any]) -> str:
     return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
 
 
-def own_stacks() -> str:
-    """The stacks of this process: its threads, and where each asyncio task waits."""
+def thread_stacks() -> str:
+    """The stacks of this process's threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = [
+    return "".join(
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
-    ]
+    )
+
+
+def own_stacks() -> str:
+    """The stacks of this process: its threads, and where each asyncio task waits."""
+    parts = [thread_stacks()]
     for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
         frames = traceback.StackSummary.from_list(
             [
