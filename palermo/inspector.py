@@ -19,9 +19,16 @@ from palermo import hooks
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, check_id, check_job_queue, check_queue_name, is_failed
+from palermo.core.topology import (
+    FAILED_QUEUE,
+    QUEUE_TYPES,
+    check_id,
+    check_job_queue,
+    check_queue_name,
+    is_failed,
+)
 from palermo.dequeuing import Dequeuing
-from palermo.errors import PalermoError
+from palermo.errors import PalermoError, UsageError
 from palermo.failures import browse_failed, failed_queues, read_failed, sweep_failed, trim_failed
 from palermo.filters import FailedFilter
 from palermo.jobs import registry
@@ -258,6 +265,17 @@ class Inspector:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
         check_queue_name(queue)
         return self._ask(lambda broker: broker.purge(queue))
+
+    def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
+        """Make a queue one of another type, "classic" or "quorum", with all jobs in it; returns how many were moved.
+
+        Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
+        and BrokerRefused on a broker that has but one type.
+        """
+        check_queue_name(queue)
+        if kind not in QUEUE_TYPES:
+            raise UsageError(f"there is no queue type {kind!r}; the types are {' and '.join(QUEUE_TYPES)}.")
+        return self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
 
     def delete_queue(self, queue: str) -> int:
         """Remove a queue and the jobs that wait in it; returns how many. Raises NotFound."""
