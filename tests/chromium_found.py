@@ -74,9 +74,8 @@ def _from_packages() -> Path:
 
 def _downloaded() -> Path:
     with one_at_a_time("chromium"):
-        done = subprocess.run(
-            [sys.executable, "-m", "playwright", "install", "chromium"], capture_output=True, text=True, errors="replace"
-        )
+        command = [sys.executable, "-m", "playwright", "install", "chromium"]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if done.returncode:
         raise NotInstalled(f"python -m playwright install chromium:\n{done.stdout[-500:]}{done.stderr[-500:]}")
     return _own()

@@ -2,17 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
+from palermo.core.failure import printable
+from palermo.core.message import Message, to_headers
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.inspector import Inspector
 from palermo.rows import Row
-from palermo.webui.redact import shown
+from palermo.webui.failed import failures
+from palermo.webui.redact import MASK, shown
 from palermo.webui.seen import Memory, Run
-from palermo.webui.watching import Watching, running_of
+from palermo.webui.site import Site
+from palermo.webui.watching import Watching, running_of, watching
 
 #: How many jobs of a queue are looked at, from its front and its end; and how many queues, if none is named.
 DEPTH, QUEUES = 100, 5
+
+_SHOWN_ELSEWHERE = {"id", "preview", "arguments", "exception-class", "exception-message", "stack-trace"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,8 @@ class Found:
     #: Since when it runs; ISO 8601.
     started_at: str | None = None
     runs: tuple[Run, ...] = ()
+    #: Its headers on the wire, by name; none for a job that is not at hand.
+    headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def remembered(self) -> bool:
@@ -44,21 +53,18 @@ class Found:
         return error
 
 
-def find(inspector: Inspector, look: Watching, id: str, queue: str = "", hidden: Sequence[str] = ()) -> Found:
-    """The job with this id: at a worker, among the failed, or in its queue, which `queue` may name.
-
-    `hidden` is redact.shown's patterns.
-    """
-    found = _running(look, id)
+def find(site: Site, id: str, queue: str = "") -> Found:
+    """The job with this id: at a worker, among the failed, or in its queue, which `queue` may name."""
+    look = watching(site)
+    found = _running(look, id) or _failed(site, id)
     if found is None:
-        row = _failed(inspector, id) or _waiting(inspector, look, id, queue)
-        if row is not None:
-            row = shown(row, hidden)
-            look.seen.rows([row])
-            found = Found(id=id, state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"])
-        else:
-            # It may have gone from its queue to a worker between two looks.
-            found = _running(look, id, max_age=0.0) or Found(id=id, state="")
+        row = _waiting(site.inspector, look, id, queue)
+        # It may have gone from its queue to a worker between two looks.
+        found = _of_row(row) if row is not None else _running(look, id, max_age=0.0) or Found(id=id, state="")
+    if found.row is not None:
+        row = shown(found.row, site.hidden)
+        found = replace(found, row=row)
+        look.seen.rows([row])
     memory = look.seen.job(id) or Memory()
     return replace(
         found,
@@ -83,11 +89,27 @@ def _running(look: Watching, id: str, max_age: float = 0.5) -> Found | None:
     return None
 
 
-def _failed(inspector: Inspector, id: str) -> Row | None:
+def _failed(site: Site, id: str) -> Found | None:
+    known = failures(site)
+    known.view.look()
     try:
-        return inspector.failed_job(id)
-    except NotFound:
+        message = known.message(id)
+    except (NotFound, NotBrowsable):
         return None
+    return replace(_of_row(known.bare_row(message)), headers=_headers(message, site.hidden))
+
+
+def _of_row(row: Row) -> Found:
+    return Found(id=row["id"], state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"])
+
+
+def _headers(message: Message, hidden: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The headers on the wire, but those that the page shows by themselves, or in which arguments may stand."""
+    return tuple(
+        (printable(name), MASK if any(fnmatchcase(name.casefold(), each) for each in hidden) else printable(str(value)))
+        for name, value in sorted(to_headers(message).items())
+        if name not in _SHOWN_ELSEWHERE
+    )
 
 
 def _waiting(inspector: Inspector, look: Watching, id: str, queue: str) -> Row | None:

@@ -18,6 +18,9 @@ from palermo.webui.watching import watching
 
 router = APIRouter()
 
+#: Of an operation that takes its time, as one does at the end of many failed jobs.
+_GOING_ON = "That takes a while: it is still looking for the job."
+
 #: What came of an order to cancel.
 _CANCELLED = {
     "marked": "Cancelled: if it still waits, it will not run.",
@@ -30,7 +33,7 @@ _CANCELLED = {
 
 @router.get("/jobs/{id:palermo}", name="job")
 def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
-    found = find(visit.inspector, watching(visit.site), id, queue, visit.site.hidden)
+    found = find(visit.site, id, queue)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
     return page(
@@ -45,7 +48,7 @@ def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(
         folds=any(part.kind == "folded" for part in parts),
         events=timeline(found),
         depth=DEPTH,
-        wire=[],
+        wire=found.headers,
     )
 
 
@@ -62,16 +65,16 @@ def find_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_len
 
 @router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
 def requeue(request: Request, visit: Visiting, id: str) -> Response:
-    row = watching(visit.site).seen.job(id)
-    actions.requeue(visit, [id])
-    to = path(request, "job", id=id) + (f"?{urlencode({'queue': row.queue})}" if row and row.queue else "")
-    return redirect(request, to, "Requeued. This page shows its new run.")
+    known = watching(visit.site).seen.job(id)
+    done = actions.requeue(visit, id)
+    to = path(request, "job", id=id) + (f"?{urlencode({'queue': known.queue})}" if known and known.queue else "")
+    return redirect(request, to, "Requeued. This page shows its new run." if done.over else _GOING_ON, level="done")
 
 
 @router.post("/jobs/{id:palermo}/discard", name="discard_job")
 def discard(request: Request, visit: Visiting, id: str) -> Response:
-    actions.discard(visit, [id])
-    return redirect(request, path(request, "overview"), f"Discarded job {id}.")
+    done = actions.discard(visit, id)
+    return redirect(request, path(request, "failures"), f"Discarded job {id}." if done.over else _GOING_ON)
 
 
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")

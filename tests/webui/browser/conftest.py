@@ -1,20 +1,23 @@
 """A browser, and pages of a real broker in it."""
 
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from palermo.config import Settings
 from palermo.worker.handle import WorkerHandle, start_worker
 from tests import chromium_found
 from tests.debian import NotInstalled
+from tests.rabbitmq_tidy import delete_all
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
@@ -22,6 +25,9 @@ _HERE = Path(__file__).parent
 
 #: Opens a page of the web server under test, in a window of its own with these options of Playwright's new_context.
 Open = Callable[..., Page]
+
+#: Two cores may have a broker, a worker, a server and this browser to run, and other tests beside.
+expect.set_options(timeout=20_000)
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
@@ -37,6 +43,15 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def exchange(rabbitmq_url: str) -> Iterator[str]:
+    """As everywhere; but Playwright has an event loop in this thread, so that another has to tidy up."""
+    name = f"test-{secrets.token_hex(6)}"
+    yield name
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(delete_all, rabbitmq_url, name).result()
 
 
 @pytest.fixture
@@ -63,7 +78,7 @@ def open_page(chromium: Browser, web: Web) -> Iterator[Open]:
 
         def start(path: str, **options: Any) -> Page:
             window = windows.enter_context(chromium.new_context(**options))
-            window.set_default_timeout(10_000)
+            window.set_default_timeout(20_000)
             page = window.new_page()
             page.on("console", heard)
             page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -26,7 +26,7 @@ def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="slow"))
     expect(row.get_by_role("cell").nth(0)).to_have_text("1")
     start()
-    running = page.get_by_role("region", name="Running jobs")
+    running = page.get_by_role("region", name="Working now")
     expect(running).to_contain_text("browser.wait")
     (tmp_path / "go").touch()
 
@@ -40,10 +40,9 @@ def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
 def test_a_failed_job_is_read_and_requeued_and_its_page_shows_the_new_run(
     web: Web, open_page: Open, start: Start
 ) -> None:
-    job = web.client.enqueue("browser.parse", ["{no json"])
     web.client.enqueue("browser.parse", ["{no json"], queue="orders")
     start()
-    eventually(lambda: web.inspector.size("failed") == 1)
+    eventually(lambda: len(web.inspector.failed()) == 1, within=30)
     [failed] = web.inspector.failed().rows
 
     page = open_page("/")
@@ -64,7 +63,6 @@ def test_a_failed_job_is_read_and_requeued_and_its_page_shows_the_new_run(
     expect(page.locator(".flash")).to_contain_text("Requeued")
     assert path_of(page) == f"/jobs/{failed['id']}"
     expect(page.locator(".timeline .what").filter(has_text="Failed")).to_have_count(2)
-    assert job.id != failed["id"]
 
 
 def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(web: Web, open_page: Open, start: Start) -> None:
@@ -73,7 +71,7 @@ def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(web: Web, open_page: 
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("h1 .badge", has_text="paused")).to_be_visible()
     start()
-    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"])
+    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"], within=30)
 
     expect(page.get_by_text("first@example.com")).to_be_visible()
     page.get_by_role("button", name="Resume").click()
@@ -86,7 +84,7 @@ def test_workers_are_seen_by_host_and_told_to_be_quiet_and_to_take_jobs_again(
     web: Web, open_page: Open, start: Start
 ) -> None:
     worker = start(concurrency=2)
-    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"])
+    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"], within=30)
     page = open_page("/workers")
 
     page.get_by_role("button", name=f"Quiet worker {worker.pid}").click()
