@@ -17,7 +17,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint bench pins clean
+.PHONY: demo test lint bench bench-web pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -36,6 +36,9 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)
 	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
 	$(BIN)/python -m benchmarks.drain $(ARGS)
+
+bench-web: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.failed_jobs $(ARGS)
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"
