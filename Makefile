@@ -4,6 +4,7 @@
 #   make test     the whole test suite; finds or installs a RabbitMQ by itself
 #   make lint     ruff and mypy --strict
 #   make bench    the ratios to a bare client, on a broker of their own
+#   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make pins     new versions into requirements/constraints.txt
 #   make clean    removes .venv
 #
