@@ -6,7 +6,7 @@ BrokerUnavailable, and its owner (the client, the worker) opens another. Every b
 passes the same suite, tests/contract/broker_contract.py.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from palermo.core.address import Address
 from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import DEFAULT_EXCHANGE
+from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.errors import BrokerError, UrlInvalid
 
 
@@ -34,9 +34,10 @@ class Delivery:
     cancelled: bool = False
     #: Who did, as far as that was said.
     cancelled_by: str = ""
-    #: How many workers died while they ran it, as far as the broker's record of starts knows.
-    deaths: int = 0
-    #: The id of a worker that lives and still runs this very job, which the broker took away from it; "" if none does.
+    #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
+    deaths: tuple[str, ...] = ()
+    #: The id of a worker that lives and still runs a job of this id, which the broker took away from it, or that knows
+    #: how it ended; "" if none does.
     running_at: str = ""
 
 
@@ -83,12 +84,15 @@ class WorkerInfo:
     processed: int = 0
     failed: int = 0
     jobs: tuple[RunningJob, ...] = ()
+    #: The ids of jobs that ended here after the broker had taken them back: it can say how.
+    outcomes: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         return {
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues")},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues", "outcomes")},
             "queues": list(self.queues),
+            "outcomes": list(self.outcomes),
             "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
         }
 
@@ -97,7 +101,8 @@ class WorkerInfo:
         """The worker that to_plain described; fields this version does not know are left out."""
         known = {name: plain[name] for name in cls.__slots__ if name in plain}
         jobs = tuple(RunningJob(**{name: job[name] for name in RunningJob.__slots__}) for job in plain.get("jobs", ()))
-        return cls(**{**known, "queues": tuple(plain.get("queues", ())), "jobs": jobs})
+        lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
+        return cls(**{**known, **lists, "jobs": jobs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +244,13 @@ class Consumer(Protocol):
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
+    async def waiting(self) -> Collection[str]:
+        """Queues that this claim serves now and in which jobs wait: at least one, if there is any.
+
+        For a worker that gets nothing, and asks whether it is deaf. A queue that may rightly keep its
+        jobs from an idle slot is left out.
+        """
+
     async def rest(self, slot: int) -> None:
         """Take nothing for this slot until it asks again; what was on its way to it goes back."""
 
@@ -363,6 +375,8 @@ class Session:
 
     address: Address
     exchange: str = DEFAULT_EXCHANGE
+    #: What queues that are not there yet are made as, where the broker has several types: "classic" or "quorum".
+    queue_type: str = CLASSIC
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: What the session is for, as far as the broker can show it: "client", "worker", …

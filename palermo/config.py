@@ -39,6 +39,8 @@ class Settings:
     url: str = DEFAULT_URL
     #: Keeps several systems on one broker apart; a name without dots.
     exchange: str = DEFAULT_EXCHANGE
+    #: What RabbitMQ makes of queues that are not there yet: "classic", on one node, or "quorum", on a majority of them.
+    queue_type: str = "classic"
     #: Where a job waits that names no queue.
     default_queue: str = DEFAULT_QUEUE
     #: How arguments are serialized, by name: "json", "msgpack", "pickle" or one that is installed.
@@ -60,6 +62,8 @@ class Settings:
     failed_max_age: float | None = None
     #: How many failed jobs are kept, the newest; None for all.
     failed_max_count: int | None = None
+    #: How many workers may die while they run a job before it fails as WorkerDied; None for any number.
+    max_deaths: int | None = 3
     #: Where `palermo web` listens; on anything but loopback it wants a file of users.
     web_host: str = "127.0.0.1"
     web_port: int = 3000
@@ -112,7 +116,13 @@ class Settings:
         """How to open a broker with these settings; `name` is what the session is for."""
         from palermo.broker import Session
 
-        return Session(address=self.address, exchange=self.exchange, timeout=self.publish_timeout, name=name)
+        return Session(
+            address=self.address,
+            exchange=self.exchange,
+            queue_type=self.queue_type,
+            timeout=self.publish_timeout,
+            name=name,
+        )
 
     def serializers(self) -> "Serializers":
         """A new registry of all serializers that are installed, with the signing keys."""

@@ -19,10 +19,17 @@ from palermo import hooks
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, check_id, check_job_queue, check_queue_name, is_failed
+from palermo.core.topology import (
+    FAILED_QUEUE,
+    QUEUE_TYPES,
+    check_id,
+    check_job_queue,
+    check_queue_name,
+    is_failed,
+)
 from palermo.dequeuing import Dequeuing
-from palermo.errors import PalermoError
-from palermo.failures import browse_failed, failed_queues, read_failed, sweep_failed, trim_failed
+from palermo.errors import PalermoError, UsageError
+from palermo.failures import browse_failed, sweep_failed, trim_failed
 from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
@@ -36,7 +43,6 @@ from palermo.verdicts import (
     FindingOne,
     Grouping,
     Requeueing,
-    Seeing,
     Selection,
     Taken,
     Which,
@@ -159,20 +165,6 @@ class Inspector:
         self._sweep(grouping, progress)
         return grouping.rows()
 
-    def failed_counts(self) -> dict[str, int]:
-        """How many messages the queues of failed jobs hold, by queue; two copies of one id are two."""
-        return self._ask(failed_queues, again=True)
-
-    def read_failed(
-        self, see: Callable[[Message], object], *, progress: Progress | None = None, stop: Stopping | None = None
-    ) -> Swept:
-        """Show every failed job to `see`, oldest first, as its message; those in quorum queues are left out.
-
-        `see` is called on the client's own thread and must be quick.
-        """
-        judge = interrupted_by(stop, Seeing(see))
-        return self._client.run(lambda broker: read_failed(broker, judge, progress))
-
     # -- failed jobs
 
     def requeue(
@@ -258,6 +250,17 @@ class Inspector:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
         check_queue_name(queue)
         return self._ask(lambda broker: broker.purge(queue))
+
+    def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
+        """Make a queue one of another type, "classic" or "quorum", with all jobs in it; returns how many were moved.
+
+        Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
+        and BrokerRefused on a broker that has but one type.
+        """
+        check_queue_name(queue)
+        if kind not in QUEUE_TYPES:
+            raise UsageError(f"there is no queue type {kind!r}; the types are {' and '.join(QUEUE_TYPES)}.")
+        return self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
 
     def delete_queue(self, queue: str) -> int:
         """Remove a queue and the jobs that wait in it; returns how many. Raises NotFound."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from palermo.core.address import parse_url
-from palermo.core.topology import check_exchange_name, check_job_queue
+from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 _UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
@@ -51,6 +51,12 @@ def _truth(value: Any) -> bool:
     raise Wrong("true or false")
 
 
+def _queue_type(value: Any) -> str:
+    if value not in QUEUE_TYPES:
+        raise Wrong(" or ".join(QUEUE_TYPES))
+    return str(value)
+
+
 def _compression(value: Any) -> str:
     name = _text(value).strip()
     return "" if name == "none" else name
@@ -82,6 +88,12 @@ def _count(value: Any) -> int:
     number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise Wrong("a whole number, 0 or more")
+    return number
+
+
+def _some(value: Any) -> int:
+    if (number := _count(value)) < 1:
+        raise Wrong("a whole number, 1 or more, or none")
     return number
 
 
@@ -121,6 +133,7 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 READERS: Mapping[str, Callable[[Any], Any]] = {
     "url": _url,
     "exchange": check_exchange_name,
+    "queue_type": _queue_type,
     "default_queue": check_job_queue,
     "serializer": _named,
     "compression": _compression,
@@ -131,6 +144,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_per_queue": _truth,
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),
+    "max_deaths": _optional(_some),
     "web_host": _named,
     "web_port": _port,
     "web_hosts": _list,

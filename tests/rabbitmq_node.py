@@ -131,18 +131,28 @@ class LocalNode:
     """A node run from the installed rabbitmq-server, in a folder of its own.
 
     In `config`, the text of a rabbitmq.conf, `{listen}` stands for the address to listen on and `{folder}` for the
-    folder in which the node finds `files`.
+    folder in which the node finds `files`. A node that is given a `friend` shares the cookie and port mapper of
+    that one, and must end before it: so they can form a cluster.
     """
 
     host = "127.0.0.1"
 
-    def __init__(self, server: Path, *, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        server: Path,
+        *,
+        config: str = "",
+        files: Mapping[str, bytes] | None = None,
+        friend: "LocalNode | None" = None,
+    ) -> None:
         self._server = server
         self._config = config
         self._files = files or {}
+        self._friend = friend
         self.port = free_port()
         self.name = f"palermo-{secrets.token_hex(4)}@localhost"
-        self._epmd_port = free_port()
+        self.cookie: str = friend.cookie if friend else secrets.token_hex(16)
+        self.epmd_port: int = friend.epmd_port if friend else free_port()
         self._dist_port = free_port()
         self._node: subprocess.Popen[bytes] | None = None
 
@@ -153,7 +163,8 @@ class LocalNode:
             (self.folder / "groups").mkdir()
             undo.enter_context(self._guarded())
             self._write_files()
-            undo.enter_context(self._running_epmd())
+            if self._friend is None:
+                undo.enter_context(self._running_epmd())
             undo.callback(self.kill9)
             self.start()
             self._undo = undo.pop_all()
@@ -161,6 +172,15 @@ class LocalNode:
 
     def __exit__(self, *raised: object) -> None:
         self._undo.close()
+
+    def configure(self, config: str) -> None:
+        """Another text of its rabbitmq.conf, before it is started for the first time."""
+        self._config = config
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and neither stopped nor killed."""
+        return self._node is not None
 
     def start(self) -> None:
         """Start, and return once it serves AMQP; nothing if it runs."""
@@ -220,7 +240,7 @@ class LocalNode:
         return inherited | {
             "HOME": str(self.folder),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self.epmd_port),
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
@@ -238,7 +258,7 @@ class LocalNode:
 
     def _write_files(self) -> None:
         cookie = self.folder / ".erlang.cookie"
-        cookie.write_text(secrets.token_hex(16))
+        cookie.write_text(self.cookie)
         cookie.chmod(0o400)
         (self.folder / "enabled_plugins").write_text("[].\n")
         (self.folder / "advanced.config").write_text("[].\n")
@@ -257,7 +277,7 @@ class LocalNode:
     @contextlib.contextmanager
     def _running_epmd(self) -> Iterator[None]:
         # Ours, and in the foreground: the one that a node starts by itself outlives it.
-        epmd = self._spawn([_find_epmd(), "-port", str(self._epmd_port), "-address", "127.0.0.1"])
+        epmd = self._spawn([_find_epmd(), "-port", str(self.epmd_port), "-address", "127.0.0.1"])
         try:
             yield
         finally:

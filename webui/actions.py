@@ -36,7 +36,7 @@ def acting(visit: Visit, action: str, role: Role, **what: object) -> Iterator[di
     try:
         yield facts
     except PalermoError as error:
-        audit.refused(visit, action, **what, error=type(error).__name__, **facts)
+        audit.failed(visit, action, **what, error=type(error).__name__, **facts)
         raise
     audit.done(visit, action, **what, **facts)
 

@@ -13,8 +13,13 @@ def done(visit: Visit, action: str, **what: object) -> None:
 
 
 def refused(visit: Visit, action: str, **what: object) -> None:
-    """Write down an action that this user may not do, or that failed."""
+    """Write down an action that this user may not do."""
     _write(logging.WARNING, f"{action} refused", visit, what)
+
+
+def failed(visit: Visit, action: str, **what: object) -> None:
+    """Write down an action that was tried and went wrong."""
+    _write(logging.WARNING, f"{action} failed", visit, what)
 
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:

@@ -23,7 +23,7 @@ class Throttle:
     def wait(self, key: str, free: int) -> float:
         """Seconds until the next attempt with this key will be looked at."""
         count, last = self._known(key)
-        if count < free:
+        if count == 0 or count < free:
             return 0.0
         return max(0.0, last + min(_MAX_WAIT, 2.0 ** min(count - free, 10)) - self._clock())
 

@@ -1,4 +1,4 @@
-"""`palermo purge`, `palermo delete` and `palermo dequeue`: taking waiting jobs away."""
+"""`palermo purge`, `delete`, `dequeue` and `migrate`: taking waiting jobs away, or elsewhere."""
 
 import click
 
@@ -7,8 +7,8 @@ from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, progress
 from palermo.cli.text import count, safe
-from palermo.core.topology import check_job_queue, check_queue_name
-from palermo.errors import NotFound
+from palermo.core.topology import QUEUE_TYPES, check_job_queue, check_queue_name
+from palermo.errors import NotFound, UsageError
 from palermo.inspector import Inspector
 
 
@@ -74,3 +74,28 @@ def dequeue(
     click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
     if not removed:
         raise NotFound(f"no such job {job} waits in queue {queue!r}.")
+
+
+@click.command()
+@click.argument("queue")
+@click.option("--type", "kind", type=click.Choice(QUEUE_TYPES), required=True, help="What it is to be.")
+@yes_option
+@broker_options
+@click.pass_obj
+def migrate(run: Run, /, queue: str, kind: str, yes: bool) -> None:
+    """Make QUEUE one of another type, with all jobs in it, while workers and publishers go on.
+
+    Set queue_type first, so that no program makes it as it was. Interrupted or killed it loses
+    nothing: run it again, and it goes on.
+    """
+    check_queue_name(queue)
+    if not run.settings().address.hosts:
+        raise UsageError("queues in an SQLite file have no types: there is nothing to migrate.")
+    ask_to_confirm(yes=yes)
+    inspector = run.inspector()
+    if not yes:
+        waiting = count(inspector.size(queue), "waiting job")
+        confirm(f"Replace queue {queue!r} by a {kind} queue and move {waiting}?", yes=yes)
+    with progress("migrate") as show:
+        moved = inspector.migrate(queue, kind, progress=show)
+    click.echo(f"queue {safe(queue)} is a {kind} queue, {count(moved, 'job')} moved.")

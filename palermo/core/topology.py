@@ -12,6 +12,9 @@ FAILED_QUEUE = "failed"
 #: Before a queue's name: its own failed jobs, where the setting failed_per_queue keeps them apart.
 FAILED_PREFIX = "failed:"
 
+#: What a queue on RabbitMQ may be; the first is the default.
+CLASSIC, QUORUM = QUEUE_TYPES = ("classic", "quorum")
+
 #: AMQP 0-9-1 short strings hold 255 bytes; half is left for the exchange's prefix and our own suffixes.
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255

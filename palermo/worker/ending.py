@@ -14,8 +14,8 @@ log = logging.getLogger("palermo.worker")
 #: Seconds that settling may still take once nothing runs any more.
 LAST_WORDS = 5.0
 
-#: Exit codes.
-DONE, FORCED, UNREACHABLE = 0, 1, 3
+#: Exit codes. What the command line itself ends with is in palermo/cli/edge.py.
+DONE, FORCED, UNREACHABLE, DEAF = 0, 1, 3, 5
 
 
 class Anew(Enum):
@@ -45,7 +45,7 @@ class Ending:
         self._finishing: asyncio.Future[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._interrupts = 0
-        self._anew = self._forced = False
+        self._anew = self._forced = self._deaf = False
         #: Whether all jobs were killed, and nothing is left to wait for but their settling.
         self.killed = False
         self.begun = asyncio.Event()
@@ -79,6 +79,11 @@ class Ending:
                 self._anew = False
                 self.stop(None)
                 self.kill()
+
+    def give_up(self) -> None:
+        """The worker gets no jobs any more: leave as after TERM, with a code that says so."""
+        self._anew, self._deaf = False, True
+        self.stop(self._patience)
 
     def stop(self, timeout: float | None) -> None:
         """Take no more jobs, and leave when the running ones have finished, or had this long to."""
@@ -124,7 +129,8 @@ class Ending:
 
     def _leave(self) -> None:
         if not self.end.done():
-            self.end.set_result(Anew.TOLD if self._anew else FORCED if self._forced else DONE)
+            code = DEAF if self._deaf else FORCED if self._forced else DONE
+            self.end.set_result(Anew.TOLD if self._anew else code)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, act))

@@ -7,9 +7,12 @@ import time
 from typing import Protocol
 
 from palermo.broker import Delivery, RunningJob
+from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Ack, Cancelled, Fail, Interrupted, Raised, Release, Result, Succeeded, settle
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
+from palermo.worker.outcomes import Outcomes
+from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
 from palermo.worker.session import Link, Live, pause
 
@@ -30,6 +33,12 @@ class Floor(Protocol):
     failed_per_queue: bool
     #: Set once the worker stops.
     stopping: asyncio.Event
+
+    #: After how many deaths of workers a job fails without being run; None for never.
+    max_deaths: int | None
+    #: Where jobs wait that another worker still runs, and the results that another worker may ask for.
+    parking: Parking
+    outcomes: Outcomes
 
     def began(self) -> None:
         """A lane has taken a job."""
@@ -68,6 +77,11 @@ class Lane:
             id=message.id, job=message.job, queue=message.queue, slot=self.number, started_at=self._started_at
         )
 
+    @property
+    def message(self) -> Message | None:
+        """The same, as it came."""
+        return None if self._delivery is None else self._delivery.message
+
     async def serve(self) -> None:
         """Take jobs and have them run for as long as the worker takes any; to be cancelled only while waiting."""
         floor = self._floor
@@ -81,7 +95,7 @@ class Lane:
                     await link.available.wait()
                     continue
                 delivery = await live.consumer.receive(self.number)
-            except BrokerError as error:
+            except (BrokerError, NotFound) as error:
                 assert live is not None
                 link.lose(live, error)
                 continue
@@ -93,7 +107,8 @@ class Lane:
             finally:
                 self.waiting = False
             try:
-                await self._work(live, delivery)
+                if not delivery.running_at or delivery.cancelled or not await floor.parking.take(live, delivery):
+                    await self._work(live, delivery)
             except Exception as error:  # the edge again: the job goes back with the session
                 log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
                 link.lose(live, error)
@@ -107,6 +122,8 @@ class Lane:
         try:
             if delivery.cancelled:
                 result = Cancelled()
+            elif floor.max_deaths is not None and len(delivery.deaths) >= floor.max_deaths:
+                result = Raised(_worker_died(delivery))
             else:
                 if log.isEnabledFor(logging.INFO):
                     log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
@@ -126,8 +143,9 @@ class Lane:
             self._refusals = 0
             return True
         except (BrokerUnavailable, DeliveryLost) as error:
+            self._floor.outcomes.keep(message, result, slot=self.tag)
             log.warning(
-                "result dropped, the broker has given the job back and it will run again id=%s job=%s error=%r",
+                "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
                 message.id,
                 message.job,
                 str(error),
@@ -198,3 +216,12 @@ class Lane:
     def _named(self, message: Message) -> tuple[str, str, str, int, int]:
         """What every line about a job says of it, in the lines' order."""
         return message.id, message.job, message.queue, message.attempt, self.number
+
+
+def _worker_died(delivery: Delivery) -> Failure:
+    count = len(delivery.deaths)
+    error = WorkerDied(
+        f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."
+        " It was not run again. Look at how those ended (out of memory, kill -9, the machine) before you requeue it."
+    )
+    return from_exception(error, failed_at=int(time.time()))

@@ -20,10 +20,11 @@ from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import BrokerError
 from palermo.worker.emptiness import EmptyWatch
-from palermo.worker.ending import FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
+from palermo.worker.ending import DEAF, FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
 from palermo.worker.lane import Lane
 from palermo.worker.options import WorkerOptions
 from palermo.worker.orders import Orders
+from palermo.worker.parking import Parking
 from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
@@ -31,6 +32,7 @@ from palermo.worker.signals import Action, SignalRow
 from palermo.worker.stacks import own_stacks
 from palermo.worker.titles import parent_title
 from palermo.worker.trim import Trimmer
+from palermo.worker.watchdog import DeafWatch, LoopWatch, end_at_once
 
 log = logging.getLogger("palermo.worker")
 
@@ -66,9 +68,11 @@ class Worker:
         self._watch: EmptyWatch | None = None
         if options.burst or "queue_empty" in registered.hooks:
             self._watch = EmptyWatch(idle=self._idle, pending=self._pending, on_empty=self._emptied)
+        self._deaf_watch = DeafWatch(self)
         self.runner = runner
         self.taking = True
         self.failed_per_queue = options.settings.failed_per_queue
+        self.max_deaths = options.settings.max_deaths
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
@@ -83,6 +87,8 @@ class Worker:
         self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
         self._serving: dict[Lane, asyncio.Task[None]] = {}
         self._orders = Orders(self, self._lanes)
+        self.outcomes = self._orders.outcomes
+        self.parking = Parking(self, self._id, self._orders.outcome)
 
     async def run(self) -> int | Anew:
         """Work until the end; the exit code, or why all must begin anew.
@@ -98,6 +104,8 @@ class Worker:
         )
         self._show()
         self._take()
+        self._spawn(self._deaf_watch.run())
+        loop_watch = LoopWatch(end_at_once(DEAF))
         holding = self._spawn(self.link.hold())
         gone = self._spawn(self.runner.gone.wait())
         code: int | Anew
@@ -117,6 +125,7 @@ class Worker:
                 code = await end
         finally:
             await self._clean_up()
+            loop_watch.close()
         log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
         return code
 
@@ -161,6 +170,7 @@ class Worker:
             processed=self._processed,
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
+            outcomes=self.outcomes.ids,
         )
 
     @property
@@ -179,6 +189,7 @@ class Worker:
     def began(self) -> None:
         """A lane has taken a job."""
         self._busy += 1
+        self._deaf_watch.heard()
         if self._title is None:
             self._changed()
 
@@ -217,7 +228,8 @@ class Worker:
         for lane in self._lanes:
             task = self._serving.get(lane)
             if task is None or task.done():
-                self._serving[lane] = asyncio.ensure_future(lane.serve())
+                task = self._serving[lane] = asyncio.ensure_future(lane.serve())
+                task.add_done_callback(self._lane_ended)
         self._changed()
         if self._watch is not None:
             self._watch.look()
@@ -246,6 +258,7 @@ class Worker:
 
     async def _finish(self) -> None:
         await self._served()
+        await self.parking.clear()
         await self._hook("shutdown")
 
     # The session with the broker.
@@ -267,6 +280,32 @@ class Worker:
         live = self.link.live
         if live is not None:
             await self._trimmer.run(live.broker)
+
+    # What the watchdog asks for.
+
+    def idle(self) -> Live | None:
+        """The session on which a slot waits for a job at this moment."""
+        return self.link.live if self.taking and any(lane.waiting for lane in self._lanes) else None
+
+    async def served(self, live: Live) -> set[str]:
+        """The queues that the worker serves, without those that are paused."""
+        queues = await live.broker.queues()
+        paused = {queue.name for queue in queues if queue.paused}
+        return set(self._selection.select({queue.name for queue in queues})) - paused
+
+    def reopen(self, live: Live, error: Exception) -> None:
+        """Give up the session, and open another."""
+        self.link.lose(live, error)
+
+    def give_up(self) -> None:
+        """End, with the exit code that says why."""
+        self._ending.give_up()
+
+    def _lane_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A bug, and the slot would be idle for ever: a process that is started anew is worth more.
+            log.critical("slot lost, ending", exc_info=error)
+            self.give_up()
 
     # Empty queues.
 
@@ -346,6 +385,7 @@ class Worker:
         if self._watch is not None:
             self._watch.close()
         self._ending.close()
+        self.parking.close()
         tasks = [*self._tasks, *self._serving.values()]
         for task in tasks:
             task.cancel()

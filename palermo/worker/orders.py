@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from palermo.broker import Order, RunningJob
-from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Result
 from palermo.core.message import Message
+from palermo.worker.outcomes import Outcomes, describe, mark
 from palermo.worker.pool import Runner
 from palermo.worker.signals import Action
 
@@ -47,7 +47,8 @@ ORDERS: tuple[OrderRow, ...] = (
     OrderRow(
         "outcome",
         "tell what has become of the job with the order's id, if it runs or has just ended",
-        "`state`: running, done, failed, cancelled or interrupted; `job`, `queue`, `settled`; `failure` once failed",
+        "`state`: running, done, failed, cancelled or interrupted; `job`, `queue`, `settled`; `failure` once failed;"
+        " `mark` and `slot` where the broker may have given the job to another worker",
     ),
 )
 
@@ -65,10 +66,16 @@ class Lane(Protocol):
     """A slot that may run a job."""
 
     number: int
+    #: What it is called in failures.
+    tag: str
 
     @property
     def running(self) -> RunningJob | None:
         """The job that it runs now."""
+
+    @property
+    def message(self) -> Message | None:
+        """The same, as it came."""
 
 
 class Obedient(Protocol):
@@ -105,6 +112,7 @@ class Orders:
         self._worker = worker
         self._lanes = lanes
         self._ended: dict[str, _Ended] = {}
+        self.outcomes = Outcomes()
         self._change = asyncio.Event()
         self._obeys: Mapping[str, Callable[[Order], Awaitable[Mapping[str, Any] | None]]] = {
             "quiet": self._quiet,
@@ -134,6 +142,8 @@ class Orders:
 
     def ended(self, message: Message, result: Result, *, settled: bool) -> None:
         """A job has ended, and its result was settled or could not be."""
+        if settled:
+            self.outcomes.forget(message.id)
         self._ended.pop(message.id, None)
         self._ended[message.id] = _Ended(message.job, message.queue, result, settled)
         if len(self._ended) > _REMEMBERED:
@@ -191,11 +201,18 @@ class Orders:
         return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else _told(ended)
 
     async def _outcome(self, order: Order) -> Mapping[str, Any] | None:
+        return self.outcome(order.id)
+
+    def outcome(self, id: str) -> Mapping[str, Any] | None:
+        """What has become of a job; None if it is not known here."""
         for lane in self._lanes:
-            job = lane.running
-            if job is not None and job.id == order.id:
-                return {"state": "running", "job": job.job, "queue": job.queue, "settled": False}
-        ended = self._ended.get(order.id)
+            message = lane.message
+            if message is not None and message.id == id:
+                return {"state": "running", **_named(message, lane.tag)}
+        kept = self.outcomes.find(id)
+        if kept is not None:
+            return {**describe(kept.result), **_named(kept.message, kept.slot)}
+        ended = self._ended.get(id)
         return None if ended is None else _told(ended)
 
     def _busy(self) -> int:
@@ -203,14 +220,9 @@ class Orders:
 
 
 def _told(ended: _Ended) -> Mapping[str, Any]:
-    told: dict[str, Any] = {"job": ended.job, "queue": ended.queue, "settled": ended.settled}
-    match ended.result:
-        case Succeeded():
-            return {"state": "done", **told}
-        case Cancelled():
-            return {"state": "cancelled", **told}
-        case Interrupted():
-            return {"state": "interrupted", **told}
-        case Raised(failure):
-            values = {name: getattr(failure, name) for name in Failure.__slots__}
-            return {"state": "failed", **told, "failure": values}
+    return {**describe(ended.result), "job": ended.job, "queue": ended.queue, "settled": ended.settled}
+
+
+def _named(message: Message, slot: str) -> Mapping[str, Any]:
+    """What tells a job whose result is not settled from all others."""
+    return {"job": message.job, "queue": message.queue, "settled": False, "mark": mark(message), "slot": slot}

@@ -5,30 +5,16 @@ import time
 
 from palermo.core.lifecycle import Result
 from palermo.core.message import Message
+from palermo.worker.children import SlotLost
 from palermo.worker.pipe import SlotPipe
-
-
-class SlotLost(Exception):
-    """The pair with a slot has ended; the text says what the slot did, if that was the reason."""
 
 
 class Place:
     """What is known of a slot's process, and who waits for it."""
 
     __slots__ = (
-        *(
-            "born",
-            "cancelling",
-            "fate",
-            "jobs",
-            "message",
-            "number",
-            "pid",
-            "pipe",
-            "replacing",
-            "sentence",
-            "signalled",
-        ),
+        *("born", "cancelling", "fate", "jobs", "message", "number", "pid", "pipe"),
+        *("replacing", "sentence", "signalled"),
         "_waiter",
     )
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from palermo.broker import Broker, Consumer, Session, open_broker
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.worker")
 
@@ -73,7 +73,7 @@ class Link:
                 self._on_open(live)
                 watch = asyncio.ensure_future(self._watch(live))
                 await self._ended.wait()
-            except BrokerError as error:
+            except (BrokerError, NotFound) as error:
                 log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
             finally:
                 if watch is not None:
@@ -84,7 +84,11 @@ class Link:
 
     async def _watch(self, live: Live) -> None:
         """Notice the loss of a session even while every slot is busy and none asks it for anything."""
-        self.lose(live, await live.broker.lost())
+        try:
+            error = await live.broker.lost()
+        except BrokerError as raised:
+            error = raised
+        self.lose(live, error)
 
     def lose(self, live: Live, error: Exception) -> None:
         """This session is of no use any more; whoever notices first says so."""

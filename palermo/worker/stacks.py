@@ -8,9 +8,14 @@ import tempfile
 import threading
 import time
 import traceback
+from typing import Any
 
 #: Seconds that a slot gets to begin to answer; then between looks at whether it is still writing.
 _PATIENCE, _EVERY = 2.0, 0.05
+
+#: How coroutines, generators and asynchronous generators call their frame, and what they wait for.
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 class StackFile:
@@ -46,13 +51,31 @@ class StackFile:
         os.close(self.descriptor)
 
 
-def own_stacks() -> str:
-    """The stacks of this process: its threads, and where each asyncio task waits."""
+def coroutine_stack(task: asyncio.Task[Any]) -> str:
+    """Where a task waits: through all coroutines that await each other, which Task.get_stack does not follow."""
+    frames = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = next((found for name in _FRAMES if (found := getattr(waiting, name, None)) is not None), None)
+        if frame is not None:
+            code = frame.f_code
+            frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
+        waiting = next((found for name in _NEXT if (found := getattr(waiting, name, None)) is not None), None)
+    return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
+
+
+def thread_stacks() -> str:
+    """The stacks of this process's threads."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = [
+    return "".join(
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
         for ident, frame in sys._current_frames().items()
-    ]
+    )
+
+
+def own_stacks() -> str:
+    """The stacks of this process: its threads, and where each asyncio task waits."""
+    parts = [thread_stacks()]
     for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
         frames = traceback.StackSummary.from_list(
             [

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,7 +61,7 @@ class Worker:
 class Place:
     """One broker, one directory with all that the jobs write, and the workers that were started here."""
 
-    def __init__(self, path: Path, url: str, exchange: str) -> None:
+    def __init__(self, path: Path, url: str, exchange: str, *, queue_type: str = "classic") -> None:
         self.path = path
         self.url = url
         self.exchange = exchange
@@ -71,9 +71,10 @@ class Place:
             **clean,
             "PALERMO_URL": url,
             "PALERMO_EXCHANGE": exchange,
-            "PYTHONPATH": os.pathsep.join([str(PROGRAMS), str(path)]),
+            "PALERMO_QUEUE_TYPE": queue_type,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(PROGRAMS), str(path), os.environ.get("PYTHONPATH")])),
         }
-        self.client = Client(Settings(url=url, exchange=exchange))
+        self.client = Client(Settings(url=url, exchange=exchange, queue_type=queue_type))
         self.inspector = Inspector(self.client)
         self._workers: list[Worker] = []
 
@@ -124,11 +125,22 @@ class Place:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def worker(self, *arguments: str, modules: Sequence[str] = ("shop",), **environment: str) -> Worker:
+    def worker(
+        self,
+        *arguments: str,
+        modules: Sequence[str] = ("shop",),
+        times: Mapping[str, float] | None = None,
+        **environment: str,
+    ) -> Worker:
+        """A worker, which waits for other times than usual where `times` says so: see programs/impatient.py."""
+        command = [COMMAND]
+        if times is not None:
+            command = [sys.executable, str(PROGRAMS / "impatient.py")]
+            environment["TIMES"] = json.dumps(times)
         log = self.path / f"worker-{len(self._workers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [COMMAND, "worker", *modules, *arguments],
+                [*command, "worker", *modules, *arguments],
                 env={**self.environment, **environment},
                 cwd=self.path,
                 stdin=subprocess.DEVNULL,

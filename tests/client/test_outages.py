@@ -16,8 +16,8 @@ from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
-from tests.client.relay import Relay
 from tests.helpers import eventually
+from tests.tcp_proxy import TcpProxy
 
 #: Seconds that publishing may take in these tests, and what is allowed on top of it on a busy machine.
 TIMEOUT, SLACK = 3.0, 1.5
@@ -56,14 +56,14 @@ def mute() -> Iterator[int]:
 
 
 @pytest.fixture
-def relay(rabbitmq_url: str) -> Iterator[Relay]:
+def relay(rabbitmq_url: str) -> Iterator[TcpProxy]:
     ((host, port), *_) = parse_url(rabbitmq_url).hosts
-    with Relay(host, port) as relay:
+    with TcpProxy(host, port) as relay:
         yield relay
 
 
 @pytest.fixture
-def through(relay: Relay, rabbitmq_url: str, exchange: str) -> Client:
+def through(relay: TcpProxy, rabbitmq_url: str, exchange: str) -> Client:
     """The default client, which reaches RabbitMQ by way of the relay."""
     address = parse_url(rabbitmq_url)
     vhost = "%2F" if address.vhost == "/" else address.vhost
@@ -71,7 +71,7 @@ def through(relay: Relay, rabbitmq_url: str, exchange: str) -> Client:
     return clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=TIMEOUT)))
 
 
-def stored(client: Client, relay: Relay, rabbitmq_url: str) -> int:
+def stored(client: Client, relay: TcpProxy, rabbitmq_url: str) -> int:
     """How many jobs wait, counted past the relay."""
     with Client(replace(client.settings, url=rabbitmq_url, publish_timeout=10.0)) as direct:
         return direct.run(lambda broker: broker.browse("jobs", limit=1)).total
@@ -170,7 +170,7 @@ def test_a_wrong_password_is_refused_at_once(rabbitmq_url: str) -> None:
 
 
 def test_a_session_that_was_cut_is_reopened_and_the_job_published(
-    through: Client, relay: Relay, rabbitmq_url: str
+    through: Client, relay: TcpProxy, rabbitmq_url: str
 ) -> None:
     work.enqueue(1)
 
@@ -184,7 +184,7 @@ def test_a_session_that_was_cut_is_reopened_and_the_job_published(
     assert relay.accepted >= 7
 
 
-def test_a_broker_that_comes_back_in_time_gets_the_job(through: Client, relay: Relay, rabbitmq_url: str) -> None:
+def test_a_broker_that_comes_back_in_time_gets_the_job(through: Client, relay: TcpProxy, rabbitmq_url: str) -> None:
     work.enqueue(1)
     relay.refuse()
     relay.hang_up()
@@ -198,10 +198,10 @@ def test_a_broker_that_comes_back_in_time_gets_the_job(through: Client, relay: R
 
 
 def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
-    through: Client, relay: Relay, rabbitmq_url: str
+    through: Client, relay: TcpProxy, rabbitmq_url: str
 ) -> None:
     work.enqueue(1)
-    relay.go_silent()
+    relay.stall()
     begun = time.monotonic()
 
     work.enqueue(2)
@@ -211,20 +211,23 @@ def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
 
 
 def test_a_line_that_goes_on_swallowing_is_given_up_in_time_and_used_again_when_it_heals(
-    through: Client, relay: Relay, rabbitmq_url: str
+    through: Client, relay: TcpProxy, rabbitmq_url: str
 ) -> None:
     work.enqueue(1)
-    relay.go_silent(new_too=True)
+    relay.stall(new_too=True)
 
     unavailable(work.enqueue, f"127.0.0.1:{relay.port}", "did not answer within 3 s")
     unavailable(lambda: work.enqueue_many([(1,)] * 10), f"127.0.0.1:{relay.port}")
+    relay.hang_up()
     relay.listen()
     work.enqueue(3)
 
     assert stored(through, relay, rabbitmq_url) == 2
 
 
-def test_a_question_on_a_session_that_was_cut_is_asked_again_where_that_is_safe(through: Client, relay: Relay) -> None:
+def test_a_question_on_a_session_that_was_cut_is_asked_again_where_that_is_safe(
+    through: Client, relay: TcpProxy
+) -> None:
     through.run(lambda broker: broker.queues())
     relay.hang_up()
 
@@ -232,7 +235,7 @@ def test_a_question_on_a_session_that_was_cut_is_asked_again_where_that_is_safe(
 
 
 def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
-    through: Client, relay: Relay, rabbitmq_url: str
+    through: Client, relay: TcpProxy, rabbitmq_url: str
 ) -> None:
     confirmed: list[str] = []
     stop = threading.Event()

@@ -12,6 +12,7 @@ from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
+from tests.contract.parking import ParkingContract
 from tests.contract.publishing import PublishingContract
 from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
@@ -20,6 +21,7 @@ from tests.contract.sweeping import SweepingContract
 class BrokerContract(
     PublishingContract,
     ConsumingContract,
+    ParkingContract,
     LookingContract,
     SweepingContract,
     DiagnosingContract,

@@ -7,10 +7,12 @@ import pytest
 from palermo.broker import Broker, Consumer
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
 from tests.contract.kit import (
     FAILURE,
     Open,
+    Report,
     consume,
     counts,
     empty_looks_are_forgotten,
@@ -24,6 +26,13 @@ from tests.contract.kit import (
 )
 
 
+async def until_waiting(consumer: Consumer, wanted: set[str]) -> None:
+    async def found() -> set[str]:
+        return set(await consumer.waiting())
+
+    await until(found, wanted)
+
+
 class ConsumingContract:
     async def test_a_waiting_slot_gets_a_job_published_later(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
@@ -33,6 +42,17 @@ class ConsumingContract:
         await broker.publish(message("late"))
 
         assert (await waiting).message.id == "late"
+
+    async def test_a_consumer_knows_which_of_its_queues_hold_jobs(self, broker: Broker) -> None:
+        consumer = await broker.consume(QueueSelection.parse("jobs,mail"), slots=1, tag="t", report=Report("jobs,mail"))
+        assert set(await consumer.waiting()) == set()
+
+        await broker.publish_many([*messages(1, "mail"), *messages(1, "other")])
+        await until_waiting(consumer, {"mail"})
+
+        await consumer.settle(await take(consumer), Ack())
+        await until_waiting(consumer, set())
+        await consumer.close()
 
     async def test_a_job_acknowledged_is_gone(self, broker: Broker, another: Open) -> None:
         await broker.publish(message())

@@ -69,6 +69,9 @@ class Worker:
         await self._consumer.settle(delivery, settlement)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
+    async def park(self, delivery: Delivery) -> None:
+        await self._consumer.park(delivery)
+
     async def rest(self, slot: int) -> None:
         await self._consumer.rest(slot)
 

@@ -53,7 +53,7 @@ def channel(rabbitmq_url: str) -> Iterator[Any]:
         ({"durable": True, "arguments": {"x-message-ttl": 60_000}}, "problem", "x-message-ttl"),
         ({"durable": False}, "problem", "lost when the server restarts"),
         ({"durable": True, "arguments": {"x-max-priority": 5}}, "warning", "x-max-priority"),
-        ({"durable": True, "arguments": {"x-queue-type": "quorum"}}, "ok", "quorum"),
+        ({"durable": True, "arguments": {"x-queue-type": "quorum"}}, "warning", "quorum"),
     ],
 )
 def test_a_queue_that_another_program_made_differently(
@@ -159,7 +159,7 @@ def alarmed(node: Node) -> dict[str, Finding]:
         (versions.heartbeat, 60, "ok"),
         (versions.heartbeat, 580, "warning"),
         (versions.consumer_timeout, "3.11.28", "warning"),
-        (versions.consumer_timeout, "3.12.0", "warning"),
+        (versions.consumer_timeout, "3.12.0", "ok"),
         (versions.consumer_timeout, "4.3.0", "ok"),
     ],
 )
@@ -176,13 +176,50 @@ def test_the_timeout_is_per_queue_from_3_12_on() -> None:
     assert "set_policy" in versions.consumer_timeout("3.12.0").advice
 
 
-@pytest.mark.parametrize(
-    ("version", "level"), [("3.13.7", "ok"), ("4.0.5", "warning"), ("4.2.1", "warning"), ("4.3.0", "ok")]
-)
-def test_a_quorum_queue_drops_jobs_that_are_given_back_often_from_4_0_to_4_2(version: str, level: str) -> None:
-    said = "inequivalent arg 'x-queue-type' for queue 'mail' in vhost '/': received 'classic' but current is 'quorum'"
+@pytest.mark.parametrize(("ours", "theirs"), [("classic", "quorum"), ("quorum", "classic")])
+def test_a_queue_of_another_type_than_the_setting_says_is_to_be_migrated(ours: str, theirs: str) -> None:
+    said = f"inequivalent arg 'x-queue-type' for queue 'mail' in vhost '/': received '{ours}' but current is '{theirs}'"
 
-    assert differing("mail", said, version).level == level
+    found = differing("mail", said, "3.10.8", ours=ours)
+
+    assert found.level == "warning"
+    assert f"palermo migrate mail --type {ours}" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "level"),
+    [
+        ("3.10.8", "none", "ok"),
+        ("3.10.8", "the value '20' of type 'signedint'", "warning"),
+        ("4.0.5", "none", "warning"),
+        ("4.0.5", "'20'", "warning"),
+    ],
+)
+def test_a_quorum_queue_of_others_drops_jobs_that_are_given_back_often(version: str, there: str, level: str) -> None:
+    said = (
+        f"inequivalent arg 'x-delivery-limit' for queue 'mail' in vhost '/': received '1000000' but current is {there}"
+    )
+
+    assert differing("mail", said, version, ours="quorum").level == level
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "told"),
+    [
+        ("classic", "3.10.8", {"x-consumer-timeout"}),
+        ("classic", "3.12.0", {"x-consumer-timeout"}),
+        ("classic", "4.2.9", {"x-consumer-timeout"}),
+        ("classic", "4.3.0", set()),
+        ("classic", "?", set()),
+        ("quorum", "3.10.8", {"x-consumer-timeout", "x-delivery-limit"}),
+        ("quorum", "4.3.0", {"x-consumer-timeout", "x-delivery-limit"}),
+    ],
+)
+def test_a_queue_is_declared_with_what_the_server_can_be_told(kind: str, version: str, told: set[str]) -> None:
+    arguments = versions.arguments(kind, version)
+
+    assert arguments["x-queue-type"] == kind
+    assert set(arguments) == {"x-queue-type"} | told
 
 
 @pytest.mark.parametrize(("stamped", "level"), [(None, "ok"), (1_000, "ok"), (1_002, "ok"), (990, "warning")])

@@ -21,8 +21,8 @@ from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
-from tests.rabbitmq.recutting_proxy import RecuttingProxy
 from tests.rabbitmq_node import free_port
+from tests.tcp_proxy import TcpProxy
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def test_every_frame_boundary_may_be_cut(session: Session, cut: int) -> None:
     bodies = {str(number): os.urandom(random.choice(sizes)) for number in range(40 if cut > 8 else 12)}
 
     async def go() -> dict[str, str]:
-        async with RecuttingProxy(*session.address.hosts[0], cut=cut) as proxy:
+        with TcpProxy(*session.address.hosts[0], cut=cut) as proxy:
             address = replace(session.address, hosts=(("127.0.0.1", proxy.port),))
             broker = await open_broker(replace(session, address=address, timeout=30))
             await broker.publish_many(a_message(id, body=body) for id, body in bodies.items())
@@ -325,27 +325,29 @@ def test_every_frame_boundary_may_be_cut(session: Session, cut: int) -> None:
 
 def test_a_broker_that_goes_silent_is_noticed_by_its_heartbeat(session: Session) -> None:
     async def go() -> None:
-        async with RecuttingProxy(*session.address.hosts[0]) as proxy, asyncio.timeout(30):
-            address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "1"),))
-            broker = await open_broker(replace(session, address=address))
-            consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
-            proxy.stall()
-            with pytest.raises(BrokerUnavailable):
-                await consumer.receive(1)
-            await broker.close()
+        with TcpProxy(*session.address.hosts[0]) as proxy:
+            async with asyncio.timeout(30):
+                address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "1"),))
+                broker = await open_broker(replace(session, address=address))
+                consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
+                proxy.stall()
+                with pytest.raises(BrokerUnavailable):
+                    await consumer.receive(1)
+                await broker.close()
 
     asyncio.run(go())
 
 
 def test_a_lost_session_is_told_while_nobody_asks_it_for_anything(session: Session) -> None:
     async def go() -> str:
-        async with RecuttingProxy(*session.address.hosts[0]) as proxy, asyncio.timeout(30):
-            address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "1"),))
-            broker = await open_broker(replace(session, address=address))
-            await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
-            proxy.stall()
-            error = await broker.lost()
-            await broker.close()
-            return str(error)
+        with TcpProxy(*session.address.hosts[0]) as proxy:
+            async with asyncio.timeout(30):
+                address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "1"),))
+                broker = await open_broker(replace(session, address=address))
+                await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
+                proxy.stall()
+                error = await broker.lost()
+                await broker.close()
+                return str(error)
 
     assert "heartbeat" in asyncio.run(go())

@@ -29,7 +29,9 @@ class Web:
         self.inspector = Inspector(self.client)
         self.app = create_app(settings=settings, **options)
         served: ASGIApp = self.app if around is None else around(self.app)
-        config = uvicorn.Config(served, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            served, port=0, log_config=None, proxy_headers=False, lifespan="on", timeout_graceful_shutdown=5
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, name="web server")
 

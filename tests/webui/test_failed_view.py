@@ -12,6 +12,7 @@ from palermo.core.topology import FAILED_QUEUE
 from palermo.filters import FailedFilter
 from palermo.inspector import Inspector
 from palermo.webui.failed.operations import Operation, Operations, new_id
+from palermo.webui.failed.source import Source
 from palermo.webui.failed.view import GLANCE, PACE, FailedView
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
@@ -46,8 +47,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def view(inspector: Inspector, clock: Clock) -> Iterator[FailedView]:
-    view = FailedView(inspector, clock=clock)
+def view(client: Client, inspector: Inspector, clock: Clock) -> Iterator[FailedView]:
+    view = FailedView(inspector, Source(client), clock=clock)
     yield view
     view.close()
 
@@ -218,7 +219,7 @@ def test_kept_commands_are_bounded(inspector: Inspector, view: FailedView, monke
 
 def test_a_view_that_is_closed_while_it_reads_gives_everything_back(client: Client, inspector: Inspector) -> None:
     publish_many_failed(client, 1_500)
-    view = FailedView(inspector)
+    view = FailedView(inspector, Source(client))
     view.look(0)
 
     view.close()

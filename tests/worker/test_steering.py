@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -139,10 +140,13 @@ def test_a_cancel_that_races_with_the_start_drops_the_job_or_ends_it_and_never_b
     worker = site.start("-c", "2")
     site.ready(worker)
 
-    ids = []
-    for number in range(200):
-        ids.append(site.enqueue("note", str(site.notes_path), str(number)))
-        site.inspector.cancel(ids[-1])
+    def race(number: int) -> str:
+        id = site.enqueue("note", str(site.notes_path), str(number))
+        site.inspector.cancel(id)
+        return id
+
+    with ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(race, range(200)))
 
     eventually(lambda: (site.pending(), site.workers()[0]["state"]) == (0, "idle"), within=60)
     ended = dropped(worker.log)

@@ -1,6 +1,5 @@
 """The rows of the API, typed: fields and names are those of palermo.rows, a contract."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
@@ -26,6 +25,10 @@ PROBLEMS = {
     500: "Something unexpected went wrong; the server's log tells more.",
     503: "The broker cannot be reached, or refuses us.",
 }
+
+
+#: ISO 8601 in UTC, as text: reading and writing it again would change how fractions are written.
+Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class Problem(BaseModel):
@@ -74,9 +77,9 @@ class JobRow(BaseModel):
     kwargs: dict[str, Any] | None
     preview: str | None = Field(description="The arguments for people, in one line.")
     content_type: str | None
-    created_at: datetime | None
+    created_at: Instant | None
     retries: int | None
-    failed_at: datetime | None
+    failed_at: Instant | None
     error: JobError | None
     worker: str | None
     tenant: str | None
@@ -88,7 +91,7 @@ class RunningJob(BaseModel):
     id: str
     job: str
     queue: str
-    started_at: datetime | None
+    started_at: Instant | None
 
 
 class WorkerRow(BaseModel):
@@ -100,7 +103,7 @@ class WorkerRow(BaseModel):
     queues: list[str]
     slots: int
     state: str = Field(description="starting, idle, working, paused, quiet or stopping.")
-    started_at: datetime | None
+    started_at: Instant | None
     processed: int
     failed: int
     jobs: list[RunningJob]

@@ -1,7 +1,7 @@
 """What must exist before a job can be published or consumed: the exchange, the queue, the binding.
 
 Declaring costs half the publishing rate, so it is done once per session and queue. A queue
-that is there already with other arguments is used as it is.
+that is there already with other arguments, or of another type, is used as it is.
 """
 
 import asyncio
@@ -9,14 +9,13 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 
+from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
-from palermo.core.topology import amqp_queue
-from palermo.errors import BrokerRefused, PalermoError
+from palermo.core.topology import CLASSIC, QUORUM, amqp_queue
+from palermo.errors import BrokerRefused, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-CLASSIC = "classic"
 
 _INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$")
 
@@ -29,29 +28,41 @@ class Declarer:
         link: Link,
         exchange: str,
         *,
+        kind: str,
         register: Callable[[str], Awaitable[None]],
         adopt: Callable[[str], None],
     ) -> None:
-        """`register` is awaited with a queue's name before the queue is made, so that no queue of ours is unknown;
-        `adopt` is told of one that was there already, and may be another program's."""
+        """`kind` is the type of the queues that it makes.
+
+        `register` is awaited with a queue's name before the queue is made, so that no queue of ours is unknown;
+        `adopt` is told of one that was there already, and may be another program's.
+        """
         self._link = link
         self._exchange = exchange
+        self._kind = kind
         self._register = register
         self._adopt = adopt
         self._kinds: dict[str, str] = {}
+        self._foreign: set[str] = set()
         self._exchange_made = False
         self._lock = asyncio.Lock()
         self._channel: Channel | None = None
 
     def forget(self, queue: str) -> None:
-        """Declare it anew next time: it was deleted."""
+        """Declare it anew next time: it was deleted, or the exchange was."""
         self._kinds.pop(queue, None)
+        self._foreign.discard(queue)
+        self._exchange_made = False
+
+    def is_foreign(self, queue: str) -> bool:
+        """Whether it was made by other rules than ours, by which it may keep its jobs from an idle consumer."""
+        return queue in self._foreign
 
     def has(self, queue: str) -> bool:
         return queue in self._kinds
 
     async def ensure(self, queue: str) -> str:
-        """The queue's type, "classic" unless someone else made it otherwise; declares and binds what is missing.
+        """The queue's type, ours unless someone made it otherwise; declares and binds what is missing.
 
         Raises BrokerRefused without the permission, BrokerUnavailable when the link is lost.
         """
@@ -65,7 +76,14 @@ class Declarer:
                     await self._register(queue)
                 else:
                     self._adopt(queue)
-                self._kinds[queue] = await self._declare(queue)
+                try:
+                    kind = await self._declare(queue)
+                except NotFound:
+                    # The exchange was deleted since we made it, or the queue before it was bound.
+                    self._exchange_made = False
+                    await self._make_exchange()
+                    kind = await self._declare(queue)
+                self._kinds[queue] = kind
             return self._kinds[queue]
 
     async def count(self, queue: str) -> tuple[int, int] | None:
@@ -102,9 +120,10 @@ class Declarer:
     async def _declare(self, queue: str) -> str:
         name = amqp_queue(self._exchange, queue)
         channel = await self._open()
-        kind = CLASSIC
+        kind = self._kind
+        arguments = versions.arguments(kind, self._link.version)
         try:
-            await channel.call(channel.raw.queue_declare, name, durable=True, arguments={"x-queue-type": CLASSIC})
+            await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
         except PalermoError as error:
             if channel.code != PRECONDITION_FAILED:
                 raise
@@ -126,5 +145,6 @@ class Declarer:
             found["ours"] if found else "none",
         )
         if name != "x-queue-type":
-            return CLASSIC
-        return next((kind for kind in ("quorum", "stream") if kind in theirs), "unknown")
+            self._foreign.add(queue)
+            return self._kind
+        return next((kind for kind in (CLASSIC, QUORUM, "stream") if kind in theirs), "unknown")

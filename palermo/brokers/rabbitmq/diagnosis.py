@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.registry import Registry
 from palermo.brokers.rabbitmq.translate import NOT_FOUND, PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
-from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
+from palermo.core.topology import FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal
 from palermo.errors import PalermoError
 
 #: Seconds that one publish may take before something is wrong.
@@ -55,6 +55,7 @@ class Diagnosis:
     def __init__(self, session: Session, link: Link, registry: Registry) -> None:
         self._session = session
         self._exchange = session.exchange
+        self._kind = session.queue_type
         self._link = link
         self._registry = registry
         self._found: list[Finding] = []
@@ -129,15 +130,15 @@ class Diagnosis:
                 raise
             return  # it is made when it is needed
         try:
-            arguments = {"x-queue-type": "classic"}
+            arguments = versions.arguments(self._kind, self._link.version)
             await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
         except PalermoError as error:
             if channel.code != PRECONDITION_FAILED:
                 raise
-            self._found.append(differing(queue, str(error), self._link.version))
+            self._found.append(differing(queue, str(error), self._link.version, ours=self._kind))
             return
         await channel.close()
-        self._found.append(Finding.ok(f"queue {queue}", "classic and durable, as Palermo makes it"))
+        self._found.append(Finding.ok(f"queue {queue}", f"{self._kind} and durable, as Palermo makes it"))
 
     # -- what can be done ------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class Diagnosis:
         channel = await self._link.channel()
         if exchange == name:
             await channel.call(channel.raw.exchange_declare, name, "direct", auto_delete=True)
-        arguments = {"x-queue-type": "classic", "x-expires": _EXPIRES_MS}
+        arguments = {"x-queue-type": self._kind, "x-expires": _EXPIRES_MS}
         await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
         await channel.call(channel.raw.queue_bind, name, exchange, routing_key=name)
         await channel.close()
@@ -221,13 +222,17 @@ class Diagnosis:
                 await channel.close()
 
 
-def differing(queue: str, said: str, server: str) -> Finding:
+def differing(queue: str, said: str, server: str, *, ours: str) -> Finding:
     """What it means that a queue is there with other arguments than ours, from the server's own words."""
     found = _DIFFERS.search(said)
     name = found["name"] if found else "unknown"
     theirs = found["theirs"].split(" (code")[0].rstrip(".") if found else said
-    if name == "x-queue-type" and "quorum" in theirs:
-        return versions.quorum(queue, server)
+    if name == "x-queue-type":
+        kind = next((kind for kind in QUEUE_TYPES if kind in theirs), "")
+        if kind:
+            return versions.other_type(queue, ours=ours, theirs=kind)
+    if name == "x-delivery-limit":
+        return versions.delivery_limit(queue, theirs, server)
     text = f"is there with {name} = {theirs} and used as it is"
     if name in _LOSING:
         return Finding.problem(

@@ -36,6 +36,8 @@ class Got:
     redelivered: bool
     properties: spec.BasicProperties
     body: bytes
+    #: The exchange that it was published to; "" for the default one, or where nobody asked.
+    exchange: str = ""
 
 
 class Channel:

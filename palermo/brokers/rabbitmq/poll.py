@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.bell import Bell
-from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
+from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import amqp_queue
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.core.topology import CLASSIC, amqp_queue
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -53,7 +53,16 @@ class PollSource:
         self._channels: list[Channel | None] = [None] * slots
         self._waiting: deque[tuple[int, asyncio.Future[Delivery | None]]] = deque()
         self._pause = _FIRST_PAUSE
-        self._bell = Bell(link, exchange, tag=tag(1), on_message=self._on_rung, on_deleted=self._on_deleted)
+        #: Told of every channel that has ended.
+        self.ended: Callable[[Channel], None] = lambda _: None
+        self._bell = Bell(
+            link,
+            exchange,
+            tag=tag(1),
+            on_message=self._on_rung,
+            on_deleted=self._on_deleted,
+            on_end=lambda channel: self.ended(channel),
+        )
         self._attending: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -88,14 +97,25 @@ class PollSource:
     def pause(self, queues: set[str]) -> None:
         """Take nothing from these queues; from all others again."""
         if queues != self._paused:
+            for queue in self._paused & set(self._queues) - queues:
+                # It may have been migrated meanwhile.
+                self._unlearn(queue)
             self._paused = queues
             self._bell.ring()
 
     async def rest(self, slot: int) -> None:
         """Nothing to do: a slot that does not ask holds nothing."""
 
-    def settled(self, delivery: Delivery) -> None:
-        self._bell.settled(delivery.token[0])
+    async def park(self, delivery: Delivery) -> None:
+        """Let the slot go on without this delivery, which stays unsettled."""
+        if self._channels[delivery.slot - 1] is delivery.token[0]:
+            self._channels[delivery.slot - 1] = None
+
+    def settled(self, delivery: Delivery, *, parked: bool) -> None:
+        """A delivery has been settled; the channel of one that was parked has served."""
+        channel, _ = delivery.token
+        if not self._bell.settled(channel) and parked and channel.is_open:
+            channel.raw.close()
 
     async def close(self) -> None:
         self._closed = True
@@ -108,7 +128,7 @@ class PollSource:
         for queue in self.queues:
             channel = self._channels[slot - 1]
             if channel is None or not channel.is_open:
-                channel = self._channels[slot - 1] = await self._link.channel()
+                channel = self._channels[slot - 1] = await self._open()
             try:
                 got = await channel.get(amqp_queue(self._exchange, queue))
             except PalermoError:
@@ -121,6 +141,11 @@ class PollSource:
             elif got is not None:
                 return self._delivery(queue, slot, channel, got)
         return None
+
+    async def _open(self) -> Channel:
+        channel = await self._link.channel()
+        channel.on_close(lambda: self.ended(channel))
+        return channel
 
     async def _missing(self, queue: str) -> None:
         """A queue was deleted under us: one that we were told to serve is made again, one that we found is left out."""
@@ -154,8 +179,10 @@ class PollSource:
         error: PalermoError = BrokerUnavailable("this worker's claim on jobs has been given up.")
         try:
             while self._waiting:
-                if all(self._queues[queue] == CLASSIC for queue in self.queues):
-                    await self._bell.listen(self.queues)
+                for queue in [queue for queue in self.queues if not self._queues[queue]]:
+                    self._queues[queue] = await self._declarer.ensure(queue)
+                if all(self._queues.get(queue) == CLASSIC for queue in self.queues):
+                    await self._listen()
                 else:
                     await asyncio.sleep(self._pause)
                     self._pause = min(2 * self._pause, _LAST_PAUSE)
@@ -169,6 +196,14 @@ class PollSource:
                 if not future.done():
                     future.set_exception(error)
 
+    async def _listen(self) -> None:
+        try:
+            await self._bell.listen(self.queues)
+        except NotFound:
+            # A queue is deleted at this moment. Who looks finds out which, and sees to it.
+            self._wake_one()
+            await asyncio.sleep(_FIRST_PAUSE)
+
     def _on_rung(self, queue: str, channel: Channel, got: Got) -> bool:
         """Hand the delivery to an idle slot; False if there is none, or nothing is to be taken from that queue."""
         if queue in self._paused:
@@ -181,8 +216,14 @@ class PollSource:
         return False
 
     def _on_deleted(self, queue: str) -> None:
-        self._declarer.forget(queue)
+        self._unlearn(queue)
         self._wake_one()
+
+    def _unlearn(self, queue: str) -> None:
+        """Its type is not known any more."""
+        self._declarer.forget(queue)
+        if queue in self._queues:
+            self._queues[queue] = ""
 
     def _wake_one(self) -> None:
         """Let one idle slot look; if it finds a job it wakes the next."""

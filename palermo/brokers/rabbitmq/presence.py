@@ -1,13 +1,13 @@
 """Which workers are alive, and what each of them says of itself; no management plugin.
 
-Every worker has a consumer on the queue `~presence`, which never holds a message: its consumer
-count is the number of living workers, true within milliseconds of a kill -9. A question goes to
-all of them through the fanout exchange `~control`, and each answers by direct reply-to. So does
-an order: whoever has nothing to do about it says that too, so that nobody waits for more.
+A question goes to all workers through the fanout exchange `~control`, and each answers by direct
+reply-to. So does an order: whoever has nothing to do about it says that too, so that nobody waits
+for more. How many answers to wait for is what census.py says.
 """
 
 import asyncio
 import json
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -15,10 +15,13 @@ from typing import Any
 from pika import spec
 
 from palermo.broker import Answer, Obey, Order, WorkerInfo
+from palermo.brokers.rabbitmq.census import Counted, census
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
 
 _REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -27,6 +30,9 @@ _PATIENCE = 1.0
 
 #: Seconds that a worker which leaves gives its last answers.
 _LAST_WORDS = 1.0
+
+#: Seconds until a worker that was made deaf to questions listens again: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.2, 30.0
 
 
 class Presence:
@@ -39,41 +45,74 @@ class Presence:
         obey: Obey,
         publisher: Callable[[], Awaitable[Publisher]],
         look: Callable[[Mapping[str, Any]], Awaitable[None]],
+        *,
+        kind: str,
     ) -> None:
-        """`look` is called when someone has made marks, see marks.py, and ends when they are known here."""
+        """`look` is called when someone has made marks, see marks.py, and ends when they are known here.
+
+        `kind` is the type of the queue `~presence`, if it is not there yet.
+        """
         self._look = look
         self._exchange = exchange
+        self._kind = kind
+        self._counted: Counted | None = None
         self._report = report
         self._obey = obey
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
         self._channel: Channel
+        #: The queue in which it is asked. It belongs to the session and ends with it.
+        # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
+        self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
+        self._ended = False
+        self._returning: asyncio.Task[None] | None = None
 
     async def listen(self, link: Link) -> None:
         """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()
         control = internal(self._exchange, "control")
-        # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
-        inbox = internal(self._exchange, f"worker.{uuid.uuid4()}")
+        inbox = self.inbox
         await channel.call(channel.raw.exchange_declare, control, "fanout", durable=True)
         await channel.call(channel.raw.queue_declare, inbox, exclusive=True, auto_delete=True)
         await channel.call(channel.raw.queue_bind, inbox, control)
         await channel.call(channel.raw.basic_consume, inbox, self._on_question, auto_ack=True)
+        # The queue was deleted: answering nobody, the worker would look dead.
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        channel.on_close(lambda: self._on_end(link))
 
     async def begin(self) -> None:
         """Be there for others."""
-        channel = self._channel
-        presence = internal(self._exchange, "presence")
-        await channel.call(channel.raw.queue_declare, presence, durable=True, arguments={"x-queue-type": "classic"})
         # Last, so that whoever is counted also answers.
-        await channel.call(channel.raw.basic_consume, presence, lambda *_: None, auto_ack=True)
+        counted = self._counted = Counted(self._channel.link, self._exchange, kind=self._kind)
+        await counted.begin()
+
+    def _on_end(self, link: Link) -> None:
+        if not self._ended and link.error is None:
+            self._returning = asyncio.ensure_future(self._return(link))
+
+    async def _return(self, link: Link) -> None:
+        pause = _FIRST_PAUSE
+        while link.error is None:
+            await asyncio.sleep(pause)
+            try:
+                await self.listen(link)
+            except PalermoError as error:
+                pause = min(2 * pause, _LAST_PAUSE)
+                log.warning("worker cannot be asked by others error=%r retry_in=%.1f", str(error), pause)
+            else:
+                return
 
     async def end(self) -> None:
+        self._ended = True
+        if self._returning is not None:
+            self._returning.cancel()
         if self._answers:
             # An idle worker that is told to stop is here before its answer is out.
             await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
         for task in self._answers:
             task.cancel()
+        if self._counted is not None:
+            await self._counted.end()
         await self._channel.close()
 
     def _on_question(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
@@ -136,15 +175,9 @@ async def _ask(
     enough: Callable[[list[dict[str, Any]]], bool] = lambda answers: False,
 ) -> list[dict[str, Any]]:
     """What workers answer until all that live have, or it is enough, or the time is up."""
+    alive = await census(link, exchange)
     channel = await link.channel()
     try:
-        try:
-            presence = await channel.call(channel.raw.queue_declare, internal(exchange, "presence"), passive=True)
-        except PalermoError:
-            if channel.missing:
-                return []
-            raise
-        alive = int(presence.method.consumer_count)
         return await _collect(channel, exchange, question, alive=alive, timeout=timeout, enough=enough) if alive else []
     finally:
         await channel.close()

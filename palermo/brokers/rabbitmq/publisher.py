@@ -14,6 +14,10 @@ class Unroutable(PublishRefused):
     """No queue is bound for the message: it was deleted since we declared it."""
 
 
+class Nacked(PublishRefused):
+    """The queue would not store it: it is full, or a quorum queue whose leader, or majority, is away."""
+
+
 class _Pending:
     """A publish that the broker has not answered yet."""
 
@@ -26,12 +30,17 @@ class _Pending:
 
 
 class Publisher:
-    """A channel in confirm mode. It dies with its channel; whoever owns it makes another."""
+    """A channel in confirm mode. It dies with its channel; whoever owns it makes another.
+
+    It also counts as closed from its first nack on: a channel that published to a quorum queue while
+    its leader died goes on to refuse all for that queue, long after there is a new leader (3.10.8).
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self._pending: dict[int, _Pending] = {}
         self._published = 0
+        self._nacked = False
         self._loop = asyncio.get_running_loop()
         channel.on_close(self._on_close)
         channel.raw.add_on_return_callback(self._on_return)
@@ -45,7 +54,7 @@ class Publisher:
 
     @property
     def is_open(self) -> bool:
-        return self.channel.is_open
+        return self.channel.is_open and not self._nacked
 
     def send(
         self, exchange: str, routing_key: str, properties: spec.BasicProperties, body: bytes
@@ -72,7 +81,11 @@ class Publisher:
         return future
 
     def _on_confirm(self, frame: Any) -> None:
-        method = frame.method
+        self._settle_all(frame.method)
+        if self._nacked and not self._pending and self.channel.is_open:
+            self.channel.raw.close()
+
+    def _settle_all(self, method: Any) -> None:
         if not method.multiple:
             pending = self._pending.pop(method.delivery_tag, None)
             if pending is not None:
@@ -86,14 +99,16 @@ class Publisher:
 
     def _settle(self, pending: _Pending, method: Any) -> None:
         future = pending.future
+        self._nacked = self._nacked or isinstance(method, spec.Basic.Nack)
         if future.done():
             return
         if pending.returned:
             future.set_exception(Unroutable(f"RabbitMQ has no queue for {pending.key[0]!r}: {pending.returned}."))
         elif isinstance(method, spec.Basic.Nack):
             future.set_exception(
-                PublishRefused(
-                    f"RabbitMQ refused job {pending.key[1]} for queue {pending.key[0]!r} (is the queue full?)."
+                Nacked(
+                    f"RabbitMQ refused job {pending.key[1]} for queue {pending.key[0]!r}: the queue is full, or most of"
+                    " its nodes are away."
                 )
             )
         else:

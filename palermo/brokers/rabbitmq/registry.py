@@ -61,6 +61,11 @@ class Names:
         self._follower = await stream.follow(link, self._on_record)
         return self._follower is not None
 
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call this once when they are kept up to date no longer, for whatever reason."""
+        assert self._follower is not None
+        self._follower.on_close(callback)
+
     async def close(self) -> None:
         if self._follower is not None:
             await self._follower.close()

@@ -109,8 +109,14 @@ class Stream:
         end = await _last_offset(link, self.name)
         if end is None:
             return None
-        follower = Follower(await link.channel(), on_record)
-        await follower.start(self.name, end)
+        channel = await link.channel()
+        follower = Follower(channel, on_record)
+        try:
+            await follower.start(self.name, end)
+        except asyncio.CancelledError:
+            if channel.is_open:
+                channel.raw.close()
+            raise
         return follower
 
     async def _publish(self, publisher: Publisher, record: Record) -> None:
@@ -127,6 +133,8 @@ class Follower:
         self._caught_up = asyncio.Event()
         self._end = 0
         channel.on_close(self._caught_up.set)
+        # The stream was deleted: there is nothing left to read on this channel.
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
 
     @property
     def caught_up(self) -> bool:

@@ -58,7 +58,7 @@ class Reader:
         while count > 0:
             channel = await self._link.channel()
             self._held.append(channel)
-            page = await _take(channel, self._name, min(size, count))
+            page = await take(channel, self._name, min(size, count))
             if not page:
                 return
             count -= len(page)
@@ -92,13 +92,14 @@ class Reader:
         await channel.close()
 
 
-async def _take(channel: Channel, queue: str, count: int) -> list[Got]:
+async def take(channel: Channel, queue: str, count: int) -> list[Got]:
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty."""
     got: list[Got] = []
     news = asyncio.Event()
 
     def on_message(_: object, method: object, properties: object, body: bytes) -> None:
-        got.append(Got(method.delivery_tag, method.redelivered, properties, body))  # type: ignore[attr-defined]
+        exchange = method.exchange  # type: ignore[attr-defined]
+        got.append(Got(method.delivery_tag, method.redelivered, properties, body, exchange))  # type: ignore[attr-defined]
         if len(got) >= count:
             news.set()
 

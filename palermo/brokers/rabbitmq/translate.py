@@ -13,8 +13,9 @@ RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 NOT_ALLOWED = 530
 
-#: Part of a 404 that means "not now": the queue or stream is there, and has no process yet.
+#: Parts of a 404 and a 406 that mean "not now": the queue or stream is there, and has no process yet, or none here.
 _DOWN = "down or inaccessible"
+_NOT_HERE = "does not have a replica on the local node"
 
 
 def reply_code(error: BaseException) -> int:
@@ -55,6 +56,8 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             )
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND and _DOWN in str(error.reply_text):
             return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
+        case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
+            return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
             return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
         case exceptions.ChannelClosedByBroker():

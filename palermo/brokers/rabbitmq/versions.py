@@ -3,6 +3,7 @@
 import re
 
 from palermo.broker import Finding
+from palermo.core.topology import QUORUM
 
 Version = tuple[int, ...]
 
@@ -11,6 +12,15 @@ DESIGNED: tuple[Version, Version] = ((3, 10), (5,))
 
 #: pika likewise: the adapter builds on its protocol machine (transport.py).
 PIKA: tuple[Version, Version] = ((1, 3, 2), (1, 5))
+
+#: How often a quorum queue hands a job out before it drops it. Up to 4.2 every give-back counts, so it must be out of
+#: reach; from 4.0 on the default is 20. Not -1: that means no limit from 4.0 on, and on 3.10 drops a job at its first
+#: give-back (measured: as 0 does).
+DELIVERY_LIMIT = 1_000_000
+
+#: Milliseconds that a job may run where a queue's argument says so: from 3.12 on, and earlier servers keep it for the
+#: day they are upgraded. The most that fits 32 bits with a sign, 24 days; 0 means at once, or for ever, by version.
+CONSUMER_TIMEOUT_MS = 2**31 - 1
 
 #: Seconds below which a busy machine loses healthy connections, and above which dead ones stay unnoticed.
 _HEARTBEATS = (5, 300)
@@ -62,39 +72,58 @@ def heartbeat(seconds: int) -> Finding:
     return Finding.ok("heartbeat", f"{seconds} s, kept by the worker's parent however long a job runs")
 
 
+def arguments(kind: str, text: str) -> dict[str, str | int]:
+    """What a queue of this type is declared with on a server of this version."""
+    told: dict[str, str | int] = {"x-queue-type": kind}
+    if kind == QUORUM:
+        return told | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
+    version = parse(text)
+    # From 4.3 on jobs in classic queues may run for ever, and the argument is refused.
+    return told | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else told
+
+
 def consumer_timeout(text: str) -> Finding:
     """How long a job may run before the server takes it back; over AMQP the server does not tell what is set."""
-    version = parse(text)
+    check, version = "consumer_timeout", parse(text)
+    days = CONSUMER_TIMEOUT_MS // 86_400_000
     if version >= (4, 3):
         return Finding.ok(
-            "consumer_timeout",
-            "only for quorum queues from 4.3 on; jobs in classic queues may run as long as they need",
+            check,
+            f"jobs in classic queues may run as long as they need, in the quorum queues that Palermo makes {days} days",
         )
-    said = (
-        "the server takes a job back that runs longer than its consumer_timeout, looked at every minute, 30 minutes"
-        " unless it is set: such a job runs again"
-    )
     if version >= (3, 12):
         policy = """rabbitmqctl set_policy long-jobs '^QUEUE$' '{"consumer-timeout": 14400000}' --apply-to queues"""
-        return Finding.warning(
-            "consumer_timeout", said, f"For queues with jobs of more than 30 minutes: {policy} (milliseconds)."
+        return Finding.ok(
+            check,
+            f"the queues that Palermo makes let a job run {days} days, unless a policy says less;"
+            " from other queues, and from those made before, the server takes a job back after 30 minutes",
+            f"For queues from elsewhere: {policy} (milliseconds).",
         )
     return Finding.warning(
-        "consumer_timeout",
-        f"{said}; before 3.12 it cannot be set per queue",
+        check,
+        "the server takes a job back that runs longer than its consumer_timeout, looked at every minute, 30 minutes"
+        " unless it is set; before 3.12 it cannot be set per queue",
         "With jobs of more than 30 minutes: consumer_timeout = 14400000 (milliseconds) in rabbitmq.conf; restart it.",
     )
 
 
-def quorum(queue: str, text: str) -> Finding:
-    """What a quorum queue does with jobs that are handed out again and again."""
-    check, said = f"queue {queue}", f"is a quorum queue and used as it is; its jobs cannot be listed ({text})"
-    if (4,) <= parse(text) < (4, 3):
-        return Finding.warning(
-            check,
-            f"{said}; a job handed out more than x-delivery-limit times, 20 unless set, is dropped, and every give-back"
-            " counts",
-            f"Set it high: rabbitmqctl set_policy palermo-{queue} '^{queue}$'"
-            """ '{"delivery-limit": 1000000}' --apply-to quorum_queues.""",
-        )
-    return Finding.ok(check, said)
+def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
+    """What it means that a queue is of another type than queue_type says."""
+    return Finding.warning(
+        f"queue {queue}",
+        f"is a {theirs} queue and used as it is, although queue_type is {ours}",
+        f"palermo migrate {queue} --type {ours} moves it with all its jobs; or set queue_type to {theirs}.",
+    )
+
+
+def delivery_limit(queue: str, said: str, text: str) -> Finding:
+    """What a quorum queue that was not made by Palermo does with jobs that are handed out again and again."""
+    check, said = f"queue {queue}", f"is a quorum queue and used as it is; its x-delivery-limit is {said}"
+    if said.endswith("none") and parse(text) < (4,):
+        return Finding.ok(check, said)
+    return Finding.warning(
+        check,
+        f"{said}: a job handed out more often is dropped, and up to 4.2 every give-back counts;"
+        " without one, 4.0 and later have 20",
+        f"palermo migrate {queue} --type classic, and then --type quorum, makes it anew with all its jobs.",
+    )

@@ -30,7 +30,7 @@ from palermo.brokers.sqlite.store import Store
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import check_exchange_name
-from palermo.errors import BrokerError, BrokerUnavailable, NotFound
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -195,6 +195,9 @@ class SqliteBroker:
         await self._settle_down()
         number = await self._store.read(lambda db: self._number(db, queue))
         return await sweeping.purge(self._store, number)
+
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
+        raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
 
     async def delete(self, queue: str) -> int:
         removed = await self.purge(queue)

@@ -66,6 +66,7 @@ class SqliteConsumer:
         self._orders = orders
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
+        self._parked: set[Claim] = set()
         #: Done, but not yet taken out of the file: the next claim does both at once.
         self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -101,8 +102,8 @@ class SqliteConsumer:
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim:
-            raise DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+        if self._held.get(delivery.slot) != claim and claim not in self._parked:
+            raise self._not_ours(delivery)
         self._check()
         match settlement:
             case Ack():
@@ -127,10 +128,26 @@ class SqliteConsumer:
 
                 found = await self._write(give_back)
                 self._bell.ring()
-        del self._held[delivery.slot]
-        self._wake_all(self._blocked)
+        if claim in self._parked:
+            self._parked.discard(claim)
+        else:
+            del self._held[delivery.slot]
+            self._wake_all(self._blocked)
         if not found:
             raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+
+    async def park(self, delivery: Delivery) -> None:
+        if self._held.get(delivery.slot) != delivery.token:
+            raise self._not_ours(delivery)
+        self._parked.add(self._held.pop(delivery.slot))
+        self._wake_all(self._blocked)
+
+    async def waiting(self) -> set[str]:
+        def find(db: sqlite3.Connection) -> set[str]:
+            rows = db.execute("select queue from job where id = ?", (self._find(db),)).fetchall()
+            return {self._queues[queue] for (queue,) in rows}
+
+        return await self._store.read(find)
 
     async def rest(self, slot: int) -> None:
         # A job is claimed only by a receive that hands it out, so nothing is ever on its way.
@@ -149,7 +166,8 @@ class SqliteConsumer:
             await self._ticking
         self._wake_all(self._waiting)
         self._wake_all(self._blocked)
-        held, self._held = self._held, {}
+        held = [*self._held, *self._parked]
+        self._held, self._parked = {}, set()
         try:
             with contextlib.suppress(BrokerError):
                 await self._write(lambda db: holders.remove(db, self._holder))
@@ -184,12 +202,12 @@ class SqliteConsumer:
         self._resolve(db)
         rows = db.execute(
             f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
-            f" returning id, claims, queue, {COLUMNS}",
+            f" returning id, claims, deaths, queue, {COLUMNS}",
             (self._holder, slot, *self._queues),
         ).fetchall()
         if not rows:
             return None
-        number, claims, queue, *row = rows[0]
+        number, claims, deaths, queue, *row = rows[0]
         message = from_row(row, self._queues[queue])
         by = marks.find(db, self._exchange, message)
         return Delivery(
@@ -199,6 +217,7 @@ class SqliteConsumer:
             redelivered=claims > 1,
             cancelled=by is not None,
             cancelled_by=by or "",
+            deaths=tuple(deaths.split()),
         )
 
     def _resolve(self, db: sqlite3.Connection) -> None:
@@ -324,6 +343,9 @@ class SqliteConsumer:
         self._lost = self._lost or error
         self._wake_all(self._waiting)
         self._wake_all(self._blocked)
+
+    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
 
     def _check(self) -> None:
         if self._lost is not None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import palermo
+import palermo.errors
 
 
 def write(file, text):
@@ -107,3 +108,31 @@ def say_whom(text):
 @palermo.job
 def raise_at_length(size):
     raise RuntimeError("x" * size)
+
+
+@palermo.job
+def hold_the_gil(text, seconds):
+    """Sleep in C code that never lets go of the interpreter."""
+    write("notes", f"{text} begins")
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    write("notes", f"{text} ends")
+
+
+@palermo.job
+def ignore_the_end(text):
+    """Go on although the worker must end."""
+    write("notes", f"{text} begins")
+    while True:
+        try:
+            time.sleep(60)
+        except palermo.errors.JobTerminated:
+            write("notes", f"{text} was told")
+
+
+@palermo.job
+def hold_and_fail(text, gate):
+    """Say that it runs, wait until a file appears, and fail."""
+    write("notes", f"{text} begins")
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    raise ValueError(text)

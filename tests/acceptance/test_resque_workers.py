@@ -1,0 +1,190 @@
+"""What Resque promises of workers (R3 signals, R5 timers of shutting down, R6 starting and showing them), and K3."""
+
+import signal
+
+import pytest
+
+from tests.acceptance.place import Place, Worker, command_line
+from tests.helpers import eventually
+
+
+def holding(place: Place, *arguments: str) -> Worker:
+    """A worker that runs a job until the gate opens; another waits."""
+    place.enqueue("hold", "held")
+    place.enqueue("note", "next")
+    worker = place.worker(*arguments)
+    place.await_lines(1)
+    return worker
+
+
+def state(place: Place) -> str:
+    return str(place.workers()[0]["state"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_R3_quit_term_and_int_let_the_running_job_finish_take_no_other_and_end(
+    place: Place, number: signal.Signals
+) -> None:
+    worker = holding(place)
+
+    worker.send(number)
+    eventually(lambda: state(place) == "stopping")
+    place.open_gate()
+
+    assert worker.wait() == 0
+    assert place.lines() == ["held begins", "held ends"]
+    assert (place.pending(), place.failed()) == (1, {})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_R3_with_resques_meanings_term_and_int_kill_at_once_but_no_job_is_lost(
+    place: Place, number: signal.Signals
+) -> None:
+    worker = holding(place, "--resque-signals")
+
+    worker.send(number)
+
+    assert worker.wait(10) == 1
+    assert place.lines() == ["held begins"]
+    assert place.failed() == {}
+    eventually(lambda: place.pending() == 2)
+
+
+def test_R3_a_second_int_kills(place: Place) -> None:
+    worker = holding(place)
+
+    worker.send(signal.SIGINT)
+    eventually(lambda: state(place) == "stopping")
+    worker.send(signal.SIGINT)
+
+    assert worker.wait(10) == 1
+    eventually(lambda: place.pending() == 2)
+
+
+def test_R3_usr1_kills_the_running_job_which_fails_and_the_worker_lives_on(place: Place) -> None:
+    worker = holding(place)
+
+    worker.send(signal.SIGUSR1)
+
+    assert place.await_lines(2) == ["held begins", "next"]
+    assert list(place.errors().values()) == [
+        "palermo.errors.JobCrashed: the job's process was killed by the operator (USR1)"
+    ]
+    assert worker.alive
+
+
+def test_R3_usr2_pauses_while_the_running_job_goes_on_and_cont_resumes(place: Place) -> None:
+    worker = holding(place)
+
+    worker.send(signal.SIGUSR2)
+    eventually(lambda: state(place) == "paused")
+    place.open_gate()
+    place.await_lines(2)
+    eventually(lambda: command_line(worker.pid).strip() == "palermo worker: paused")
+    assert place.pending() == 1
+    worker.send(signal.SIGCONT)
+
+    assert place.await_lines(3) == ["held begins", "held ends", "next"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_R5_a_job_gets_its_time_then_a_word_then_is_killed_and_none_is_lost(
+    place: Place, number: signal.Signals
+) -> None:
+    id = place.enqueue("ignore_the_end", "stubborn")
+    worker = place.worker("--shutdown-timeout", "0.5")
+    place.await_lines(1)
+
+    worker.send(number)
+
+    assert worker.wait(15) == 1
+    assert place.lines() == ["stubborn begins", "stubborn was told"]
+    log = worker.log
+    assert log.index("terminating the running jobs grace=3.0") < log.index("killing the running jobs")
+    assert log.index("killing the running jobs") < log.index(f"job interrupted, giving it back id={id}")
+    assert place.failed() == {}
+    eventually(lambda: place.pending() == 1)
+
+
+def test_R5_quit_has_no_timer_of_its_own(place: Place) -> None:
+    worker = holding(place)
+
+    worker.send(signal.SIGQUIT)
+    eventually(lambda: state(place) == "stopping")
+    place.open_gate()
+
+    assert worker.wait() == 0
+    assert "terminating" not in worker.log
+
+
+def test_R6_count_workers_in_one_command_each_with_a_job_and_a_title(place: Place) -> None:
+    for number in range(3):
+        place.enqueue("hold", f"{number}")
+    worker = place.worker("-c", "3", "-q", "jobs", "--pidfile", "worker.pid")
+
+    lines = place.await_lines(3)
+    template, *slots = worker.tree()[1:]
+
+    assert sorted(lines) == [f"{number} begins" for number in range(3)]
+    assert (place.path / "worker.pid").read_text() == f"{worker.pid}\n"
+    eventually(lambda: command_line(worker.pid).strip() == "palermo worker: 3 of 3 slots busy")
+    assert command_line(template).strip() == "palermo template"
+    eventually(lambda: all(f"palermo slot {n}: shop.hold" in command_line(pid) for n, pid in enumerate(slots, start=1)))
+    place.open_gate()
+    eventually(lambda: command_line(worker.pid).strip() == "palermo worker: waiting for jobs")
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not (place.path / "worker.pid").exists()
+
+
+def test_R6_a_burst_works_until_nothing_is_left_and_ends(place: Place) -> None:
+    for number in range(3):
+        place.enqueue("note", f"{number}")
+
+    place.burst()
+
+    assert sorted(place.lines()) == ["0", "1", "2"]
+    assert place.pending() == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "said", "unsaid"),
+    [("info", "job finished", "nothing"), ("warning", "nothing", "job finished"), ("error", "job failed", "connected")],
+)
+def test_R6_the_log_says_as_much_as_it_is_asked_to(sqlite_place: Place, level: str, said: str, unsaid: str) -> None:
+    sqlite_place.enqueue("note", "x")
+    sqlite_place.enqueue("fail", "nothing works")
+
+    log = sqlite_place.burst("--log-level", level)
+
+    assert said in log
+    assert unsaid.replace("nothing", "no such line") not in log
+
+
+def test_K3_tstp_quiets_ttin_dumps_and_what_outlasts_the_timeout_is_pushed_back(place: Place) -> None:
+    worker = holding(place, "--shutdown-timeout", "0.3")
+
+    worker.send(signal.SIGTSTP)
+    eventually(lambda: state(place) == "quiet")
+    worker.send(signal.SIGTTIN)
+    eventually(lambda: "stacks of a job" in worker.log and "in hold" in worker.log)
+    worker.send(signal.SIGCONT)
+    eventually(lambda: "action=resume" in worker.log)
+    assert state(place) == "quiet"
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait(10) == 1
+    assert place.lines() == ["held begins"]
+    assert place.failed() == {}
+    eventually(lambda: place.pending() == 2)
+
+
+def test_K3_what_was_pushed_back_is_run_by_the_next_worker_in_its_old_place(place: Place) -> None:
+    worker = holding(place, "--shutdown-timeout", "0.3")
+    worker.send(signal.SIGTERM)
+    assert worker.wait(10) == 1
+
+    place.open_gate()
+    place.burst()
+
+    assert place.lines() == ["held begins", "held begins", "held ends", "next"]

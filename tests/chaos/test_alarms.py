@@ -1,0 +1,79 @@
+"""RabbitMQ's memory and disk alarms: it takes nothing from whoever publishes, and all wait them out."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from palermo.errors import BrokerUnavailable
+from tests.chaos.outpost import POLLED, PUBLISH, PUSHED, Outpost
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node
+
+Alarm = tuple[Outpost, Callable[[], None], Callable[[], None]]
+
+#: How each alarm is raised, and cleared again.
+ALARMS = {
+    "memory": (("set_vm_memory_high_watermark", "0.00001"), ("set_vm_memory_high_watermark", "0.4")),
+    "disk": (("set_disk_free_limit", "900000000000000"), ("set_disk_free_limit", "50000000")),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outpost]:
+    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node) as outpost:
+        yield outpost
+
+
+@pytest.fixture(params=ALARMS)
+def alarm(request: pytest.FixtureRequest, shared: Outpost) -> Iterator[Alarm]:
+    """The site, what raises the alarm, and what clears it."""
+    raised, cleared = ALARMS[request.param]
+    shared.seen()
+
+    def clear() -> None:
+        shared.node.ctl(*cleared)
+
+    def set_off() -> None:
+        shared.node.ctl(*raised)
+        # Its own tick is ten seconds for the disk; it counts from here.
+        eventually(lambda: "alarm" in shared.node.ctl("status").lower(), within=30)
+
+    try:
+        yield shared, set_off, clear
+    finally:
+        clear()
+
+
+def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(
+    alarm: Alarm,
+) -> None:
+    outpost, set_off, clear = alarm
+    held, gate = outpost.hold(), f"gate-{outpost.number()}"
+    failing = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])]
+    for text in failing:
+        outpost.enqueue("hold_and_fail", text, gate)
+    eventually(lambda: {f"{text} begins" for text in failing} <= set(outpost.place.lines()))
+
+    set_off()
+    outpost.release()
+    eventually(lambda: outpost.ended(held))
+    outpost.place.open_gate(gate)
+    with pytest.raises(BrokerUnavailable, match="alarm"):
+        outpost.enqueue("note", f"jobs {outpost.number()}")
+    outpost.both_say("failed job waits to be stored", within=20)
+    waiting = f"jobs waited {outpost.number()}"
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(outpost.enqueue_at_last, "note", waiting, within=PUBLISH + 20)
+        clear()
+        done.result()
+
+    outpost.all_is_well()
+    eventually(lambda: waiting in outpost.place.lines())
+    lines = outpost.place.lines()
+    for text in (*held, *failing):
+        assert lines.count(f"{text} begins") == 1
+    errors = outpost.place.errors().values()
+    assert [sum(text in error for error in errors) for text in failing] == [1, 1]
+    assert "connection lost" not in "".join(outpost.logs.values())

@@ -1,0 +1,164 @@
+"""Everything that may happen to RabbitMQ and the way to it, under workers that are pushed jobs and workers that ask.
+
+After each fault, within RECOVERY seconds: the program that enqueues does so again, every worker runs what is enqueued
+then, in the process that it was before, and is in the list of workers.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.core.topology import internal
+from palermo.errors import BrokerRefused
+from tests.chaos.outpost import PASSWORD, USER, VHOST, Outpost
+from tests.rabbitmq_node import Node
+
+
+@pytest.fixture(scope="module")
+def shared(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outpost]:
+    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node) as outpost:
+        yield outpost
+
+
+@pytest.fixture
+def outpost(shared: Outpost) -> Outpost:
+    shared.seen()
+    return shared
+
+
+def killed(outpost: Outpost) -> None:
+    outpost.node.kill9()
+    outpost.node.start()
+
+
+def hung_up(outpost: Outpost) -> None:
+    outpost.proxy.hang_up()
+
+
+def reset(outpost: Outpost) -> None:
+    outpost.proxy.hang_up(reset=True)
+
+
+def away_for_a_while(outpost: Outpost) -> None:
+    outpost.proxy.refuse()
+    outpost.proxy.hang_up()
+    outpost.both_say("connection refused")
+    outpost.proxy.listen()
+
+
+def closed_by_the_operator(outpost: Outpost) -> None:
+    outpost.close_connections()
+    outpost.both_say("connection lost")
+
+
+def deaf(outpost: Outpost) -> None:
+    outpost.proxy.stall("down")
+    outpost.both_say("connection lost")
+
+
+def mute(outpost: Outpost) -> None:
+    outpost.proxy.stall("up")
+    outpost.both_say("connection lost")
+
+
+def swallowed_for_a_while(outpost: Outpost) -> None:
+    outpost.proxy.stall(new_too=True)
+    outpost.both_say("connection lost")
+    outpost.proxy.resume()
+
+
+def queues_deleted(outpost: Outpost) -> None:
+    outpost.delete_queues()
+
+
+def queues_made_by_another_program(outpost: Outpost) -> None:
+    outpost.delete_queues(arguments={"x-max-length": 1_000})
+
+
+def queues_made_quorum(outpost: Outpost) -> None:
+    outpost.delete_queues(arguments={"x-queue-type": "quorum"})
+
+
+def exchange_deleted(outpost: Outpost) -> None:
+    with outpost.channel() as channel:
+        channel.exchange_delete("palermo")
+
+
+def exchange_and_queues_deleted(outpost: Outpost) -> None:
+    exchange_deleted(outpost)
+    outpost.delete_queues()
+
+
+def own_things_deleted(outpost: Outpost) -> None:
+    """By someone who tidies up, and does not know what they are for."""
+    with outpost.channel() as channel:
+        channel.exchange_delete(internal("palermo", "control"))
+        channel.queue_delete(internal("palermo", "presence"))
+        channel.queue_delete(internal("palermo", "registry"))
+
+
+def permissions_taken_away(outpost: Outpost) -> None:
+    outpost.permit("^$")
+    outpost.close_connections()
+    outpost.both_say("does not let user 'outpost' do this")
+    with pytest.raises(BrokerRefused, match="does not let user"):
+        outpost.enqueue("note", "jobs refused")
+    outpost.permit(".*")
+
+
+def access_taken_away(outpost: Outpost) -> None:
+    outpost.node.ctl("clear_permissions", "-p", VHOST, USER)
+    outpost.close_connections()
+    outpost.both_say("refused virtual host 'outpost' to user 'outpost'")
+    with pytest.raises(BrokerRefused, match="refused virtual host"):
+        outpost.enqueue("note", "jobs refused")
+    outpost.permit(".*")
+
+
+def password_changed(outpost: Outpost) -> None:
+    outpost.node.ctl("change_password", USER, "another")
+    outpost.close_connections()
+    outpost.both_say("refused user 'outpost': wrong user name or password")
+    with pytest.raises(BrokerRefused, match="wrong user name or password"):
+        outpost.enqueue("note", "jobs refused")
+    outpost.node.ctl("change_password", USER, PASSWORD)
+
+
+def vhost_deleted(outpost: Outpost) -> None:
+    outpost.node.ctl("delete_vhost", VHOST)
+    outpost.both_say("refused virtual host 'outpost'")
+    outpost.make_vhost()
+
+
+#: Quick ones after slow ones: sessions that are lost soon after they were opened are opened again with growing pauses.
+FAULTS: list[Callable[[Outpost], None]] = [
+    hung_up,
+    deaf,
+    reset,
+    queues_deleted,
+    mute,
+    away_for_a_while,
+    queues_made_by_another_program,
+    queues_deleted,
+    swallowed_for_a_while,
+    closed_by_the_operator,
+    queues_made_quorum,
+    permissions_taken_away,
+    queues_deleted,
+    exchange_deleted,
+    exchange_and_queues_deleted,
+    own_things_deleted,
+    access_taken_away,
+    password_changed,
+    vhost_deleted,
+    killed,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_all_goes_on_by_itself_after(outpost: Outpost, fault: Callable[[Outpost], None]) -> None:
+    fault(outpost)
+
+    outpost.all_is_well()
+    assert "Traceback" not in "".join(outpost.logs.values())

@@ -1,0 +1,51 @@
+"""Jobs that are as bad as jobs can be, many of them, and a worker that minds none."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+SEGFAULT = "palermo.errors.JobCrashed: the job's process was killed by SIGSEGV (segmentation fault)"
+
+#: What both ends of the connection are told to do without for, in seconds.
+HEARTBEAT = 2
+
+
+@pytest.mark.timeout(400)
+def test_a_thousand_segfaults_between_a_thousand_good_jobs_leave_the_worker_as_it_was(
+    rabbitmq_url: str, exchange: str, tmp_path: Path
+) -> None:
+    with Place(tmp_path, rabbitmq_url, exchange) as place:
+        jobs = [
+            call for number in range(1_000) for call in (("shop.note", (f"{number}",), {}), ("shop.segfault", (), {}))
+        ]
+        place.client.enqueue_many(jobs)
+        worker = place.worker("-c", "4", "--log-level", "critical")
+
+        good = place.await_lines(1_000, within=300)
+        eventually(lambda: len(place.failed()) == 1_000, within=30)
+
+        assert sorted(good, key=int) == [f"{number}" for number in range(1_000)]
+        assert set(place.errors().values()) == {SEGFAULT}
+        assert place.pending() == 0
+        ((row,), pid) = place.workers(), worker.pid
+        assert (row["pid"], row["processed"], row["failed"]) == (pid, 2_000, 1_000)
+
+
+@pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
+def test_a_job_that_holds_the_gil_for_three_times_the_heartbeat_timeout_runs_once(
+    rabbitmq_url: str, exchange: str, tmp_path: Path, queues: str
+) -> None:
+    with Place(tmp_path, f"{rabbitmq_url}?heartbeat={HEARTBEAT}", exchange) as place:
+        worker = place.worker("-q", queues)
+        place.enqueue("hold_the_gil", "long", 3 * HEARTBEAT + 0.5)
+
+        place.await_lines(2)
+        place.enqueue("note", "next")
+        place.await_lines(3)
+
+        assert place.lines() == ["long begins", "long ends", "next"]
+        assert worker.log.count("connected") == 1
+        assert (place.errors(), place.pending()) == ({}, 0)

@@ -1,0 +1,126 @@
+"""A thousand sessions, each lost and followed by another, leave nothing behind: no memory, no descriptor, no thread."""
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from palermo.broker import Broker, Consumer, Session, WorkerInfo
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.address import parse_url
+from palermo.core.patterns import QueueSelection
+from palermo.worker import session as sessions
+from palermo.worker.session import Link, Live
+from tests.tcp_proxy import TcpProxy
+
+TIMES = 1_000
+
+#: Sessions after which all that is made once has been made.
+WARM_UP = 200
+
+#: Bytes of resident memory that a thousand sessions may leave behind, by the fragments of the allocator: 4 kB each.
+SLACK = 4_000_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this process holds."""
+
+    memory: int
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> "Held":
+        gc.collect()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return cls(pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threading.active_count())
+
+    def check(self, before: "Held") -> None:
+        """Nothing more than before. Two connections may be on their way out, each with two ends at the proxy."""
+        assert self.memory - before.memory < SLACK
+        assert self.descriptors - before.descriptors <= 8
+        assert self.threads <= before.threads
+
+
+@pytest.fixture
+def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
+    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def url(rabbitmq_url: str, proxy: TcpProxy) -> str:
+    address = parse_url(rabbitmq_url)
+    vhost = "%2F" if address.vhost == "/" else address.vhost
+    return f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
+def test_a_worker_loses_its_session_many_times_and_holds_no_more_than_before(
+    url: str, exchange: str, proxy: TcpProxy, queues: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every session was a good one, so that none waits for the next.
+    monkeypatch.setattr(sessions, "_GOOD", 0.0)
+    selection = QueueSelection.parse(queues)
+    counted: list[Held] = []
+
+    def report() -> WorkerInfo:
+        return WorkerInfo(id="w", host="h", pid=1, queues=selection.patterns, slots=2, state="idle", started_at=0)
+
+    async def consume(broker: Broker) -> Consumer:
+        return await broker.consume(selection, slots=2, tag="w", report=report)
+
+    async def go() -> None:
+        opened: asyncio.Queue[Live] = asyncio.Queue()
+        link = Link(
+            Session(address=parse_url(url), exchange=exchange, name="worker"),
+            give_up=False,
+            consume=consume,
+            opened=opened.put_nowait,
+            lost=lambda: None,
+        )
+        holding = asyncio.ensure_future(link.hold())
+        tasks = 0
+        for number in range(TIMES // 2):
+            live = await opened.get()
+            receiving = [asyncio.ensure_future(live.consumer.receive(slot)) for slot in (1, 2)]
+            await asyncio.sleep(0)
+            proxy.hang_up(reset=number % 2 == 0)
+            await asyncio.wait(receiving)
+            assert all(task.exception() is not None for task in receiving)
+            if number in (WARM_UP, TIMES // 2 - 1):
+                counted.append(Held.now())
+                tasks = tasks or len(asyncio.all_tasks())
+                assert len(asyncio.all_tasks()) <= tasks + 4
+        holding.cancel()
+        await asyncio.wait([holding])
+
+    asyncio.run(go())
+
+    before, after = counted
+    after.check(before)
+
+
+@pytest.mark.timeout(400)
+def test_a_program_loses_its_session_a_thousand_times_and_holds_no_more_than_before(
+    url: str, exchange: str, proxy: TcpProxy
+) -> None:
+    with Client(Settings(url=url, exchange=exchange, publish_timeout=20.0)) as client:
+        for number in range(TIMES):
+            client.enqueue("shop.note", (f"{number}",), {})
+            proxy.hang_up(reset=number % 2 == 0)
+            if number == WARM_UP:
+                before = Held.now()
+        after = Held.now()
+
+    assert proxy.accepted >= TIMES
+    after.check(before)

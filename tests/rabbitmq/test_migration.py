@@ -1,0 +1,258 @@
+"""A queue is made one of another type while publishers and workers go on, and whatever kills who does it."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from palermo.broker import Broker, Keep, Session, open_broker
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack, Release
+from palermo.core.message import Message
+from palermo.errors import NotBrowsable, NotFound
+from tests.acceptance.place import Place
+from tests.contract.kit import consume, message, messages, put_into_failed, take
+from tests.helpers import eventually
+
+BOTH_WAYS = pytest.mark.parametrize(("before", "after"), [("classic", "quorum"), ("quorum", "classic")])
+
+#: Migrates, and dies by SIGKILL at its n-th question to the server.
+KILLED = """
+import asyncio, os, signal, sys
+from palermo.broker import Session, open_broker
+from palermo.brokers.rabbitmq.link import Channel
+from palermo.core.address import parse_url
+
+url, exchange, kind, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+call = Channel.call
+
+async def counted(self, *args, **kwargs):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await call(self, *args, **kwargs)
+
+async def main():
+    broker = await open_broker(Session(address=parse_url(url), exchange=exchange))
+    Channel.call = counted
+    await broker.migrate("jobs", kind)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> Session:
+    return Session(address=parse_url(rabbitmq_url), exchange=exchange)
+
+
+def with_brokers(session: Session, work: Callable[[Broker, Broker], Awaitable[None]]) -> None:
+    """On two sessions: one that publishes, one that does the rest."""
+
+    async def go() -> None:
+        brokers = [await open_broker(session) for _ in range(2)]
+        try:
+            async with asyncio.timeout(90):
+                await work(*brokers)
+        finally:
+            for broker in brokers:
+                await broker.close()
+
+    asyncio.run(go())
+
+
+async def held(broker: Broker, queue: str = "jobs") -> list[str]:
+    """The ids in a queue of any type."""
+    ids: list[str] = []
+
+    def look(found: Message) -> Keep:
+        ids.append(found.id)
+        return Keep()
+
+    await broker.sweep(queue, look)
+    return ids
+
+
+async def kind_of(session: Session, queue: str = "jobs") -> str:
+    broker = await open_broker(session)
+    try:
+        await broker.browse(queue)
+    except NotBrowsable:
+        return "quorum"
+    finally:
+        await broker.close()
+    return "classic"
+
+
+@BOTH_WAYS
+def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
+    session: Session, rabbitmq_url: str, exchange: str, before: str, after: str
+) -> None:
+    sent: list[str] = []
+    over = threading.Event()
+
+    def publish(prefix: str, settings: Settings, *, anew: bool) -> None:
+        client = Client(settings)
+        while not over.wait(0.02):
+            id = f"{prefix}-{len(sent)}"
+            client.enqueue("shop.mail.send", (), queue="jobs", id=id)
+            sent.append(id)
+            if anew:
+                client.close()
+                client = Client(settings)
+        client.close()
+
+    async def work(broker: Broker, _: Broker) -> None:
+        old = [f"jobs-{number}" for number in range(1_000)]
+        await broker.publish_many(messages(1_000))
+        settings = Settings(url=rabbitmq_url, exchange=exchange, queue_type=after)
+        with ThreadPoolExecutor(2) as threads:
+            publishing = [threads.submit(publish, name, settings, anew=name == "anew") for name in ("one", "anew")]
+            moved = await broker.migrate("jobs", after)
+            over.set()
+        for thread in publishing:
+            thread.result()
+
+        found = Counter(await held(broker))
+        assert set(found) == {*old, *sent}
+        assert [id for id in found if id.startswith("jobs-")] == old
+        # Who makes the new queue before the old one's stand-in is unbound has a job in both, for a moment.
+        assert found.total() - len(found) <= 3
+        assert moved >= 1_000
+        assert await kind_of(session) == after
+        assert await broker.migrate("jobs", after) == 0
+        assert [info.name for info in await broker.queues() if info.paused] == []
+
+    with_brokers(replace(session, queue_type=before), work)
+
+
+@pytest.mark.timeout(120)
+@BOTH_WAYS
+def test_killed_at_any_instant_and_run_again_it_loses_nothing(
+    session: Session, rabbitmq_url: str, exchange: str, before: str, after: str
+) -> None:
+    session = replace(session, queue_type=before)
+    kills = (2, 6, 9, 13, 19, 28, 37, 46)
+
+    async def work(broker: Broker, publisher: Broker) -> None:
+        await broker.publish_many(messages(250))
+        for number, kill in enumerate(kills):
+            command = [sys.executable, "-c", KILLED, rabbitmq_url, exchange, after, str(kill)]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=30, check=False)
+            assert done.returncode in (-9, 0), done.stderr
+            await publisher.publish(message(f"late-{number}"))
+
+        await broker.migrate("jobs", after)
+
+        found = Counter(await held(broker))
+        assert set(found) == {f"jobs-{n}" for n in range(250)} | {f"late-{n}" for n in range(len(kills))}
+        assert found.total() - len(found) <= 100 * len(kills)
+        assert await kind_of(session) == after
+        assert [info.name for info in await broker.queues() if info.paused] == []
+
+    with_brokers(session, work)
+
+
+def test_the_queue_of_failed_jobs_is_migrated_too(session: Session) -> None:
+    async def work(broker: Broker, _: Broker) -> None:
+        await put_into_failed(broker, messages(3))
+
+        assert await broker.migrate("failed", "quorum") == 3
+
+        assert await held(broker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+
+    with_brokers(session, work)
+
+
+def test_what_is_paused_stays_paused(session: Session) -> None:
+    async def work(broker: Broker, _: Broker) -> None:
+        await broker.publish(message())
+        await broker.pause("jobs", by="me")
+
+        await broker.migrate("jobs", "quorum")
+
+        assert [info.name for info in await broker.queues() if info.paused] == ["jobs"]
+
+    with_brokers(session, work)
+
+
+def test_a_queue_that_is_not_there_cannot_be_migrated(session: Session) -> None:
+    async def work(broker: Broker, _: Broker) -> None:
+        with pytest.raises(NotFound, match="'nowhere'"):
+            await broker.migrate("nowhere", "quorum")
+
+    with_brokers(session, work)
+
+
+@pytest.mark.parametrize("served", ["jobs", "jobs,other", "*"])
+def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
+    rabbitmq_url: str, exchange: str, tmp_path: Path, served: str
+) -> None:
+    with Place(tmp_path, rabbitmq_url, exchange) as place:
+        (tmp_path / "waiting.py").write_text(
+            "import os, time, palermo\n\n"
+            "@palermo.job\n"
+            "def wait(number):\n"
+            "    with open('ran', 'a') as ran:\n"
+            "        print(number, file=ran)\n"
+            "    while number == 0 and not os.path.exists('gate'):\n"
+            "        time.sleep(0.02)\n"
+        )
+        worker = place.worker("-q", served, modules=("waiting",))
+        place.client.enqueue("waiting.wait", (0,))
+        place.await_lines(1, "ran")
+        for number in range(1, 20):
+            place.client.enqueue("waiting.wait", (number,))
+        migrating = subprocess.Popen(
+            [sys.executable, "-m", "palermo", "migrate", "jobs", "--type", "quorum", "--yes"],
+            env=place.environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+        )
+        eventually(lambda: any(row["paused"] for row in place.inspector.queues()))
+
+        assert place.lines("ran") == ["0"]
+        assert migrating.poll() is None
+        place.open_gate()
+
+        output, _ = migrating.communicate(timeout=40)
+        assert output == b"queue jobs is a quorum queue, 19 jobs moved.\n"
+        assert place.await_lines(20, "ran") == [str(number) for number in range(20)]
+        assert worker.alive
+
+
+def test_the_embedded_broker_has_nothing_to_migrate(tmp_path: Path) -> None:
+    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
+        done = place.run("migrate", "jobs", "--type", "quorum", "--yes")
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no types" in done.stderr
+
+
+@pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
+def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: Session, queues: str) -> None:
+    async def work(broker: Broker, publisher: Broker) -> None:
+        await publisher.publish_many(messages(2))
+        consumer = await consume(broker, queues)
+
+        for _ in range(50):
+            delivery = await take(consumer)
+            assert delivery.message.id == "jobs-0"
+            await consumer.settle(delivery, Release())
+
+        for id in ("jobs-0", "jobs-1"):
+            delivery = await take(consumer)
+            assert delivery.message.id == id
+            await consumer.settle(delivery, Ack())
+
+    with_brokers(replace(session, queue_type="quorum"), work)

@@ -1,0 +1,198 @@
+"""A TCP proxy of the tests' own, between a program and its broker, that can fail in every way a network does."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+#: SO_LINGER, on, for no time: closing sends a reset instead of a farewell.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class TcpProxy:
+    """Listens on a free port of loopback, in a thread of its own, and hands on what comes until told otherwise.
+
+    `cut` is the size of the pieces in which it hands on what the broker says.
+    """
+
+    def __init__(self, host: str, port: int, *, cut: int = 65_536) -> None:
+        self._target = (host, port)
+        self._cut = cut
+        self.port = 0
+        #: How many connections were made.
+        self.accepted = 0
+        #: Seconds that every piece waits before it is handed on.
+        self.delay = 0.0
+        self._pairs: set[_Pair] = set()
+        self._stalled: frozenset[str] = frozenset()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ask(self._listen())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ask(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._pairs)
+
+    def stall(self, *directions: str, new_too: bool = False) -> None:
+        """Hand on nothing more "up" to the broker, or "down" from it, or both; the connections stay, half-open.
+
+        What comes meanwhile is kept, as unacknowledged segments are, and goes on its way with `resume`.
+        With `new_too` connections made from now on are as silent.
+        """
+        chosen = frozenset(directions or ("up", "down"))
+
+        def stall() -> None:
+            if new_too:
+                self._stalled = chosen
+            for pair in self._pairs:
+                pair.stall(chosen)
+
+        self._do(stall)
+
+    def resume(self) -> None:
+        """Hand on again whatever comes, and what has come since."""
+
+        def resume() -> None:
+            self._stalled = frozenset()
+            for pair in self._pairs:
+                pair.resume()
+
+        self._do(resume)
+
+    def hang_up(self, *, reset: bool = False) -> None:
+        """End all connections, with TCP's farewell or with a reset."""
+        self._do(lambda: [pair.end(reset=reset) for pair in self._pairs])
+
+    def refuse(self) -> None:
+        """Stop listening: who connects is refused."""
+        self._ask(self._stop())
+
+    def listen(self) -> None:
+        """Listen again, on the same port, and hand on whatever comes."""
+        self.resume()
+        if self._server is None:
+            self._ask(self._listen())
+
+    # In the thread.
+
+    def _do(self, act: Callable[[], object]) -> None:
+        async def acted() -> None:
+            act()
+
+        self._ask(acted())
+
+    def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _end(self) -> None:
+        await self._stop()
+        for pair in self._pairs:
+            pair.end(reset=True)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.sleep(0)  # for what the transports still have to call
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.accepted += 1
+        try:
+            theirs, to_broker = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = _Pair(writer, to_broker)
+        pair.stall(self._stalled)
+        self._pairs.add(pair)
+        pumps = [
+            asyncio.ensure_future(self._pump(pair, "up", reader, to_broker, 65_536)),
+            asyncio.ensure_future(self._pump(pair, "down", theirs, writer, self._cut)),
+        ]
+        over = asyncio.ensure_future(pair.over.wait())
+        try:
+            # A farewell from either side ends both: AMQP knows no half-closed connection.
+            await asyncio.wait({over, *pumps}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass  # the end of the proxy, and no news to asyncio's server
+        finally:
+            for waiting in (over, *pumps):
+                waiting.cancel()
+            await asyncio.wait({over, *pumps})
+            pair.end(reset=False)
+            self._pairs.discard(pair)
+
+    async def _pump(
+        self, pair: "_Pair", direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int
+    ) -> None:
+        flowing = pair.flowing[direction]
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                for start in range(0, len(data), cut):
+                    if self.delay:
+                        await asyncio.sleep(self.delay)
+                    await flowing.wait()
+                    writer.write(data[start : start + cut])
+                    # One write, one segment: Nagle is off, and the loop turns in between.
+                    await asyncio.sleep(0)
+                await writer.drain()
+            await flowing.wait()
+
+
+class _Pair:
+    """One connection through the proxy: its two ends, and which directions flow."""
+
+    def __init__(self, *ends: asyncio.StreamWriter) -> None:
+        self._ends = ends
+        self.flowing = {"up": asyncio.Event(), "down": asyncio.Event()}
+        self.over = asyncio.Event()
+        self.resume()
+
+    def stall(self, directions: frozenset[str]) -> None:
+        for direction in directions:
+            self.flowing[direction].clear()
+
+    def resume(self) -> None:
+        for flowing in self.flowing.values():
+            flowing.set()
+
+    def end(self, *, reset: bool) -> None:
+        self.over.set()
+        for end in self._ends:
+            if reset:
+                with suppress(OSError):
+                    raw: socket.socket = end.get_extra_info("socket")
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                end.transport.abort()
+            else:
+                end.close()
