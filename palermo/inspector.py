@@ -59,16 +59,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[Swept], None]
-
 #: Gets what would else be raised at the end of a command that did all it could.
 OnError = Callable[[PalermoError], None]
-
 #: Gets the jobs that are gone for certain, while a long command runs.
 OnTaken = Callable[[Sequence[Taken]], None]
-
 #: Asked before each job; once it is true a long command ends, and the jobs it has not come to stay.
 Stopping = Callable[[], bool]
-
 #: Every failed job.
 ALL = FailedFilter()
 

@@ -141,15 +141,25 @@
     refresh();
   });
   window.addEventListener("pagehide", disconnect);
+  window.addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    for (const button of all("form[method=post] [type=submit]")) button.disabled = false;
+    for (const input of all("[data-typed]")) matchTyped(input);
+    connect();
+  });
 
   const failed = (is) => { failing = is; tellState(); if (is) poll(); };
   document.addEventListener("htmx:sendError", () => failed(true));
   document.addEventListener("htmx:responseError", () => failed(true));
   document.addEventListener("htmx:afterSwap", () => {
     if (failing) connect();
+    reveal();
     readClock();
     showTimes();
   });
+
+  // What needs this script is hidden where it does not run.
+  const reveal = () => { for (const element of all("[data-script]")) element.hidden = false; };
 
   // What a reader has opened or scrolled stays so when the page renews itself.
   const keepReading = () => {
@@ -157,6 +167,7 @@
     if (!morph) return;
     morph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
       !(name === "open" && node.matches("details, dialog")) &&
+      !(name === "hidden" && node.matches("[data-script]")) &&
       !(name === "aria-current" && node.matches("tr"));
     morph.defaults.ignoreActiveValue = true;
   };
@@ -264,7 +275,7 @@
   // -- begin
 
   document.addEventListener("DOMContentLoaded", () => {
-    for (const element of all("[data-script]")) element.hidden = false;
+    reveal();
     for (const input of all("[data-typed]")) matchTyped(input);
     for (const dialog of all("dialog[open]")) openDialog(dialog);
     for (const select of all("[data-theme-select]")) {
