@@ -29,7 +29,7 @@ from palermo.core.topology import (
 )
 from palermo.dequeuing import Dequeuing
 from palermo.errors import PalermoError, UsageError
-from palermo.failures import browse_failed, failed_queues, read_failed, sweep_failed, trim_failed
+from palermo.failures import browse_failed, sweep_failed, trim_failed
 from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
@@ -43,7 +43,6 @@ from palermo.verdicts import (
     FindingOne,
     Grouping,
     Requeueing,
-    Seeing,
     Selection,
     Taken,
     Which,
@@ -60,16 +59,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[Swept], None]
-
 #: Gets what would else be raised at the end of a command that did all it could.
 OnError = Callable[[PalermoError], None]
-
 #: Gets the jobs that are gone for certain, while a long command runs.
 OnTaken = Callable[[Sequence[Taken]], None]
-
 #: Asked before each job; once it is true a long command ends, and the jobs it has not come to stay.
 Stopping = Callable[[], bool]
-
 #: Every failed job.
 ALL = FailedFilter()
 
@@ -165,20 +160,6 @@ class Inspector:
         grouping = Grouping(filter)
         self._sweep(grouping, progress)
         return grouping.rows()
-
-    def failed_counts(self) -> dict[str, int]:
-        """How many messages the queues of failed jobs hold, by queue; two copies of one id are two."""
-        return self._ask(failed_queues, again=True)
-
-    def read_failed(
-        self, see: Callable[[Message], object], *, progress: Progress | None = None, stop: Stopping | None = None
-    ) -> Swept:
-        """Show every failed job to `see`, oldest first, as its message; those in quorum queues are left out.
-
-        `see` is called on the client's own thread and must be quick.
-        """
-        judge = interrupted_by(stop, Seeing(see))
-        return self._client.run(lambda broker: read_failed(broker, judge, progress))
 
     # -- failed jobs
 

@@ -4,12 +4,13 @@ import threading
 
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, NotFound
 from palermo.inspector import Inspector
 from palermo.rows import Row, arguments_of, job_row
 from palermo.verdicts import FindingOne, no_failed_jobs
 from palermo.webui import redact
 from palermo.webui.failed.operations import Operations
+from palermo.webui.failed.source import Source
 from palermo.webui.failed.view import FailedView, State
 from palermo.webui.site import Site
 
@@ -26,7 +27,8 @@ class Failures:
         self._site = site
         # Not one that gives up early: reading takes as long as there are jobs.
         self._inspector = Inspector(site.client)
-        self.view = FailedView(self._inspector)
+        self._source = Source(site.client)
+        self.view = FailedView(self._inspector, self._source)
         self.operations = Operations(self._inspector, self.view)
 
     def ready(self) -> State:
@@ -48,10 +50,18 @@ class Failures:
             return known[0]
         if known is not None or not state.ready or self._held() <= NEAR:
             found = FindingOne(id)
-            self._inspector.read_failed(found, stop=lambda: found.message is not None)
+            self._source.read(found, stop=lambda: found.message is not None)
             if found.message is not None:
                 return found.message
         raise no_failed_jobs([id])
+
+    def known(self, id: str) -> Row | None:
+        """The row of a failed job with what is hidden, or None if it is not there; as `message`, and as near."""
+        self.view.look()
+        try:
+            return self.bare_row(self.message(id))
+        except NotFound:
+            return None
 
     def row(self, message: Message) -> Row:
         """A job as it may be shown."""
@@ -71,7 +81,7 @@ class Failures:
         self.view.close()
 
     def _held(self) -> int:
-        return sum(self._inspector.failed_counts().values())
+        return sum(self._source.counts().values())
 
 
 def failures(site: Site) -> Failures:

@@ -16,8 +16,8 @@ FILTERS = tuple(field.name for field in fields(FailedFilter))
 
 _TIMES = ("since", "until")
 
-#: Beyond it, in the year 2242, the clocks of some systems end.
-_LAST = 2.0**33
+#: What a foreign job may say of when it failed has no sense, but 64 bits.
+_LAST = 2.0**62
 
 
 def filter_of(asked: Mapping[str, str | None], *, now: float | None = None) -> FailedFilter:

@@ -6,7 +6,7 @@ costs nothing to ask, is another than the view can explain; and never for more t
 the time (PACE). What this process takes out itself is known at once, without reading. Nothing is
 read while nobody looks.
 
-The journal of failures, once there is one, replaces `_read`: it can be read from where one was.
+The journal of failures, once there is one, is another Source: it can be read from where one was.
 """
 
 import threading
@@ -22,6 +22,7 @@ from palermo.inspector import Inspector
 from palermo.verdicts import Taken
 from palermo.webui.failed.entry import Entry, Taking
 from palermo.webui.failed.index import Index
+from palermo.webui.failed.source import Source
 
 #: A reading that took t seconds is not repeated for PACE * t, if the queue has changed, and for STILL_PACE * t
 #: if not as far as its count tells.
@@ -58,8 +59,9 @@ class State:
 class FailedView:
     """What is known of one broker's failed jobs. Safe to share between threads."""
 
-    def __init__(self, inspector: Inspector, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, inspector: Inspector, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._inspector = inspector
+        self._source = source
         self._clock = clock
         self.index = Index()
         self._lock = threading.Lock()
@@ -139,7 +141,7 @@ class FailedView:
 
     def _glance(self) -> None:
         """Ask how many there are."""
-        counts = self._inspector.failed_counts()
+        counts = self._source.counts()
         unseen = [queue for queue in counts if self._is_harmed_by_looking(queue)]
         with self._lock:
             self._unseen = {queue: counts[queue] for queue in unseen}
@@ -195,7 +197,7 @@ class FailedView:
         error, swept, whole = "", Swept(total=0), False
         try:
             with self._turn:
-                swept = self._inspector.read_failed(see, progress=progress, stop=stop)
+                swept = self._source.read(see, progress=progress, stop=stop)
                 whole = not stop()
                 if batch:
                     self.index.put(batch, number)
