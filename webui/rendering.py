@@ -74,7 +74,7 @@ def _here(request: Request) -> str:
     if request.method != "GET":
         return path(request, "overview")
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "ask"])
-    return str(request.scope["path"]) + (f"?{query}" if query else "")
+    return str(request.scope["raw_path"].decode()) + (f"?{query}" if query else "")
 
 
 def static(request: Request, file: str) -> str:

@@ -32,5 +32,6 @@ def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
 
     page = web.form("/queues", f"/queues/{quote(name, safe='')}/purge")
 
-    assert "Removed 1 jobs" in page.text
+    assert "Removed 1 job from" in page.text
+    assert f'hx-get="/queues/{quote(name, safe="")}"' in page.text
     assert web.inspector.size(name) == 0
