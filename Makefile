@@ -3,7 +3,9 @@
 #   make demo     Palermo in one terminal, with nothing else installed
 #   make test     the whole test suite; finds or installs a RabbitMQ by itself
 #   make lint     ruff and mypy --strict
+#   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
+#   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make pins     new versions into requirements/constraints.txt
 #   make clean    removes .venv
 #
@@ -17,7 +19,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint bench pins clean
+.PHONY: demo test lint screenshots bench bench-web pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -32,10 +34,16 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 
+screenshots: $(VENV)/installed-dev
+	$(BIN)/python -m tests.screenshots
+
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)
 	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
 	$(BIN)/python -m benchmarks.drain $(ARGS)
+
+bench-web: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.failed_jobs $(ARGS)
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"

@@ -17,6 +17,7 @@ from tests.contract.kit import (
     counts,
     empty_looks_are_forgotten,
     ids,
+    look,
     message,
     messages,
     nothing_for,
@@ -86,7 +87,7 @@ class ConsumingContract:
         failed = fail(delivery.message, FAILURE, worker="pid:1@h/worker-1")
         await consumer.settle(delivery, Fail(failed))
 
-        assert list((await onlooker.browse("failed")).messages) == [failed]
+        assert await look(onlooker, "failed") == [failed]
         assert (failed.failure, failed.retries, failed.queue) == (FAILURE, 0, "jobs")
         await nothing_for(consumer)
         await consumer.close()
@@ -217,6 +218,7 @@ class ConsumingContract:
     async def test_no_two_slots_ever_hold_one_job(self, broker: Broker, another: Open) -> None:
         sent = messages(400)
         taken: list[str] = []
+        settled: list[str] = []
 
         async def work(consumer: Consumer, slot: int) -> None:
             while len(taken) < len(sent):
@@ -224,13 +226,14 @@ class ConsumingContract:
                 taken.append(delivery.message.id)
                 await asyncio.sleep(0)
                 await consumer.settle(delivery, Ack())
+                settled.append(delivery.message.id)
 
         workers = [await consume(await another(), slots=2) for _ in range(3)]
         slots = [asyncio.create_task(work(worker, slot)) for worker in workers for slot in (1, 2)]
         await broker.publish_many(sent)
 
         async def done() -> int:
-            return len(taken)
+            return len(settled)
 
         await until(done, len(sent), within=30)
         for slot in slots:

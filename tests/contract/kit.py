@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Delivery, Obey, QueueInfo, RunningJob, WorkerInfo, deaf
+from palermo.broker import Broker, Consumer, Delivery, Keep, Obey, QueueInfo, RunningJob, Verdict, WorkerInfo, deaf
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Ack, Fail, Settlement, fail
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.errors import NotBrowsable
 
 Open = Callable[[], Awaitable[Broker]]
 
@@ -127,7 +128,22 @@ async def counts(broker: Broker, name: str = "jobs") -> tuple[int, int] | None:
 
 
 async def ids(broker: Broker, name: str = "jobs") -> list[str]:
-    return [found.id for found in (await broker.browse(name, limit=10_000)).messages]
+    return [found.id for found in await look(broker, name)]
+
+
+async def look(broker: Broker, name: str = "jobs") -> list[Message]:
+    """All messages of a queue; of one that may not be browsed by way of a sweep that keeps all."""
+    try:
+        return list((await broker.browse(name, limit=10_000)).messages)
+    except NotBrowsable:
+        found: list[Message] = []
+
+        def keep(one: Message) -> Verdict:
+            found.append(one)
+            return Keep()
+
+        await broker.sweep(name, keep)
+        return found
 
 
 async def until(probe: Callable[[], Awaitable[object]], wanted: object, *, within: float = 10.0) -> None:

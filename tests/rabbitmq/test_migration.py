@@ -195,10 +195,11 @@ def test_a_queue_that_is_not_there_cannot_be_migrated(session: Session) -> None:
 
 
 @pytest.mark.parametrize("served", ["jobs", "jobs,other", "*"])
+@BOTH_WAYS
 def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
-    rabbitmq_url: str, exchange: str, tmp_path: Path, served: str
+    rabbitmq_url: str, exchange: str, tmp_path: Path, served: str, before: str, after: str
 ) -> None:
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
+    with Place(tmp_path, rabbitmq_url, exchange, queue_type=before) as place:
         (tmp_path / "waiting.py").write_text(
             "import os, time, palermo\n\n"
             "@palermo.job\n"
@@ -214,7 +215,7 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         for number in range(1, 20):
             place.client.enqueue("waiting.wait", (number,))
         migrating = subprocess.Popen(
-            [sys.executable, "-m", "palermo", "migrate", "jobs", "--type", "quorum", "--yes"],
+            [sys.executable, "-m", "palermo", "migrate", "jobs", "--type", after, "--yes"],
             env=place.environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
@@ -226,7 +227,7 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         place.open_gate()
 
         output, _ = migrating.communicate(timeout=40)
-        assert output == b"queue jobs is a quorum queue, 19 jobs moved.\n"
+        assert output.decode() == f"queue jobs is a {after} queue, 19 jobs moved.\n"
         assert place.await_lines(20, "ran") == [str(number) for number in range(20)]
         assert worker.alive
 

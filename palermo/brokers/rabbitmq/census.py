@@ -5,6 +5,7 @@ back to the queue with its node; a count is not to be had meanwhile.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from palermo.brokers.rabbitmq import versions
@@ -36,11 +37,12 @@ async def census(link: Link, exchange: str) -> int:
 class Counted:
     """One worker's place in the census."""
 
-    def __init__(self, link: Link, exchange: str, *, kind: str) -> None:
-        """`kind` is the type of the queue, if it is not there yet."""
+    def __init__(self, link: Link, exchange: str, *, kind: str, again: Callable[[], Awaitable[None]]) -> None:
+        """`kind` is the type of the queue, if it is not there yet; `again` is awaited before joining once more."""
         self._link = link
         self._name = internal(exchange, "presence")
         self._kind = kind
+        self._before_again = again
         self._channel: Channel | None = None
         self._again: asyncio.Task[None] | None = None
 
@@ -85,4 +87,5 @@ class Counted:
                 await asyncio.sleep(_AGAIN)
                 if self._channel is not None:
                     await self._channel.close()
+                await self._before_again()
                 joined = await self._join()
