@@ -7,6 +7,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY requirements requirements
 COPY serializers serializers
 COPY palermo palermo
+COPY webui webui
 ENV PIP_CONSTRAINT=requirements/constraints.txt PIP_BUILD_CONSTRAINT=requirements/constraints.txt
 RUN python -m venv /opt/palermo \
  && /opt/palermo/bin/pip install --no-cache-dir --disable-pip-version-check '.[fast,zstd]'

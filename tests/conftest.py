@@ -8,6 +8,7 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from tests import chromium_found, rabbitmq_found
@@ -20,6 +21,12 @@ from tests.rabbitmq_tidy import delete_all
 # that a test starts: none of them would hear of Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something about the machine, which is shared, and nothing about the code.
+hypothesis.settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("shared")
 
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {

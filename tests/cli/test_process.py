@@ -1,5 +1,6 @@
 """The installed command as a process: what only shows outside of this one."""
 
+import contextlib
 import json
 import os
 import pty
@@ -74,15 +75,23 @@ def exit_of(pid: int) -> int:
 
 
 def interrupt(terminal: int, pid: int) -> int:
-    """Press Ctrl-C until the process ends: pressed before the prompt has begun to read, it would wait for a key."""
+    """Press Ctrl-C until the process ends: pressed before the prompt has begun to read, it would wait for a key.
+
+    Not often: a second one that finds Python on its way out ends it by the signal, without its exit code.
+    """
     ended = [0, 0]
 
-    def press() -> bool:
-        os.write(terminal, b"\x03")
+    def has_ended() -> bool:
         ended[:] = os.waitpid(pid, os.WNOHANG)
         return ended[0] == pid
 
-    eventually(press, within=20, every=0.2)
+    def press() -> bool:
+        os.write(terminal, b"\x03")
+        with contextlib.suppress(AssertionError):
+            eventually(has_ended, within=5)
+        return ended[0] == pid
+
+    eventually(press, within=20)
     return os.waitstatus_to_exitcode(ended[1])
 
 
