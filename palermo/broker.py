@@ -365,6 +365,10 @@ class Broker(Protocol):
     async def close(self) -> None:
         """End the session. May be called again."""
 
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker has said that it stores nothing for now: it is not silent, only to be waited for."""
+
     def describe(self) -> str:
         """What this session is connected to, for people; never with a password."""
 

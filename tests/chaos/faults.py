@@ -12,13 +12,13 @@ from tests.chaos.ledger import Harm
 from tests.chaos.site import Site
 
 #: Seconds between two faults.
-PAUSE = (0.1, 1.5)
+PAUSE = (0.1, 1.2)
 
 #: Seconds for which a line is silent. With heartbeats of 2 it is given up after 4 to 9.
-SILENCE = (0.5, 11.0)
+SILENCE = (0.5, 9.0)
 
 #: Seconds for which an alarm lasts, and enqueuing waits.
-ALARM = (0.5, 4.0)
+ALARM = (0.5, 3.0)
 
 
 class Faults:
@@ -46,11 +46,11 @@ class Faults:
 
     def _cards(self) -> list[Callable[[], None]]:
         return [
-            *[self._parent] * 4,
-            *[self._child] * 4,
+            *[self._parent] * 3,
+            *[self._child] * 3,
             self._template,
-            *[self._cut] * 3,
-            *[self._stall] * 3,
+            *[self._cut] * 2,
+            *[self._stall] * 2,
             self._chance.choice((self._alarm, self._disk_alarm)),
             self._broker_killed if self._chance.random() < 0.7 else self._broker_restarted,
         ]

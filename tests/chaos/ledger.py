@@ -142,7 +142,7 @@ class Ledger:
                 reason = self._why_again(order, first, second)
                 self.duplicates[reason or "unexplained"] += 1
                 if not reason:
-                    yield f"ran again for no reason: {first} {second}"
+                    yield f"ran again for no reason: {order} {first} {second}"
         for row in self._failed:
             if wrong := self._wrongly_failed(row):
                 yield f"{wrong}: {row['id']} {row['args'][0]} {row['error']['class']}: {row['error']['message']}"

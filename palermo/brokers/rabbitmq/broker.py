@@ -278,8 +278,12 @@ class RabbitmqBroker:
             await self._consuming.close()
         await self._link.close()
 
+    @property
+    def blocked(self) -> bool:
+        return self._link.blocked
+
     def describe(self) -> str:
-        alarm = ", which blocks publishers: its memory or disk alarm is raised" if self._link.blocked else ""
+        alarm = ", which blocks publishers: its memory or disk alarm is raised" if self.blocked else ""
         return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}{alarm}"
 
     # -- names ----------------------------------------------------------------------------------
