@@ -272,7 +272,7 @@ class IoThread:
             elif age < self._timeout / 2 or errand.patient:
                 continue
             errand.patient = True
-            # Under an alarm it is not dead, and stores what it was sent once that ends: sent again, it would be doubled.
+            # Under an alarm it is not dead, and stores what it was sent once that ends: sent again it would be doubled.
             if silent and session is not None and not blocked:
                 errand.last = errand.last or BrokerUnavailable(f"{session.describe()} said nothing.")
                 self._keeper.lose(session)

@@ -22,35 +22,48 @@ ALARM = (0.5, 3.0)
 
 
 class Faults:
-    """Deals until its time is over, and each kind of fault at least once."""
+    """The deck, which begins with each kind of fault once."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._chance = random.Random(f"{site.seed} faults")
-        self._deck: list[Callable[[], None]] = []
-        self._dealt = 0
+        # Those that take long are rare.
+        self._more = [self._parent, self._parent, self._child, self._child, self._child, self._cut, self._stall]
+        self._deck = self._kinds()
+        self._chance.shuffle(self._deck)
+        self._first = True
         #: The silent lines: since when, until when, and whose.
         self._silent: list[tuple[float, float, frozenset[str]]] = []
 
     def deal(self, seconds: float) -> None:
+        """Harm the site for so long."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end or self._dealt < len(self._cards()):
-            if not self._deck:
-                self._deck = self._cards()
-                self._chance.shuffle(self._deck)
-            self._deck.pop()()
-            self._dealt += 1
-            self._site.pause(self._chance.uniform(*PAUSE))
-            self._resume(time.monotonic())
+        while time.monotonic() < end:
+            self._next()
+
+    def end(self) -> None:
+        """See that each kind of fault has come about, and let all lines speak again."""
+        while self._first:
+            self._next()
         self._resume(float("inf"))
 
-    def _cards(self) -> list[Callable[[], None]]:
+    def _next(self) -> None:
+        if not self._deck:
+            self._deck = self._kinds() + self._more
+            self._chance.shuffle(self._deck)
+        self._deck.pop()()
+        self._site.pause(self._chance.uniform(*PAUSE))
+        self._resume(time.monotonic())
+        self._first = self._first and bool(self._deck)
+
+    def _kinds(self) -> list[Callable[[], None]]:
+        """One of each."""
         return [
-            *[self._parent] * 3,
-            *[self._child] * 3,
+            self._parent,
+            self._child,
             self._template,
-            *[self._cut] * 2,
-            *[self._stall] * 2,
+            self._cut,
+            self._stall,
             self._chance.choice((self._alarm, self._disk_alarm)),
             self._broker_killed if self._chance.random() < 0.7 else self._broker_restarted,
         ]

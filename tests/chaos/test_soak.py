@@ -44,6 +44,7 @@ def test_every_job_runs_once_but_for_good_reasons_whatever_happens_to_workers_br
         faults.deal(WARM)
         before = site.sizes
         faults.deal(SECONDS - WARM)
+        faults.end()
         ended = time.monotonic()
         site.finish(within=DRAIN)
         drained = time.monotonic()
