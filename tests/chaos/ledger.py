@@ -10,6 +10,9 @@ from typing import Any
 #: Seconds that a worker and its broker may need to settle a job that has ended, on a busy machine.
 SETTLING = 1.0
 
+#: Seconds for which a process may go on that is being killed, or whose parent was: it may even begin a job.
+LINGERING = 0.5
+
 #: What is said of a worker whose result was not wanted, and of one that runs a job a second time itself.
 _DROPPED = re.compile(r"result dropped.* id=(\S+)")
 _AGAIN = re.compile(r"runs again alone id=(\S+)|job interrupted, giving it back id=(\S+)")
@@ -195,7 +198,7 @@ class Ledger:
 
 def _unsettled(run: Run, kill: Harm) -> bool:
     """Whether it was not settled yet when something was killed."""
-    return kill.until >= run.began and (run.ended is None or run.ended + SETTLING >= kill.at)
+    return kill.until + LINGERING >= run.began and (run.ended is None or run.ended + SETTLING >= kill.at)
 
 
 def _under(run: Run, kill: Harm) -> bool:
