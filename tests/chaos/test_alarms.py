@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from palermo.errors import BrokerUnavailable
 from tests.chaos.outpost import POLLED, PUBLISH, PUSHED, Outpost
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node
 
 Alarm = tuple[Outpost, Callable[[], None], Callable[[], None]]
 
@@ -18,12 +16,6 @@ ALARMS = {
     "memory": (("set_vm_memory_high_watermark", "0.00001"), ("set_vm_memory_high_watermark", "0.4")),
     "disk": (("set_disk_free_limit", "900000000000000"), ("set_disk_free_limit", "50000000")),
 }
-
-
-@pytest.fixture(scope="module")
-def shared(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outpost]:
-    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node) as outpost:
-        yield outpost
 
 
 @pytest.fixture(params=ALARMS)
