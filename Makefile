@@ -4,7 +4,9 @@
 #   make test     the whole test suite; finds or installs a RabbitMQ by itself
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again
 #   make lint     ruff and mypy --strict
+#   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
+#   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make pins     new versions into requirements/constraints.txt
 #   make clean    removes .venv
 #
@@ -18,7 +20,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test soak lint bench pins clean
+.PHONY: demo test soak lint screenshots bench bench-web pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -37,10 +39,16 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 
+screenshots: $(VENV)/installed-dev
+	$(BIN)/python -m tests.screenshots
+
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)
 	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
 	$(BIN)/python -m benchmarks.drain $(ARGS)
+
+bench-web: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.failed_jobs $(ARGS)
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"

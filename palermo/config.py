@@ -8,9 +8,7 @@ This is the only place that reads the environment.
 """
 
 import json
-import math
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -19,17 +17,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from palermo.core.address import DEFAULT_URL, Address, parse_url
-from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE, QUEUE_TYPES, check_exchange_name, check_job_queue
+from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
+from palermo.readers import READERS, Wrong
+from palermo.readers import parse_duration as parse_duration
 from palermo.registry import nearest
 
 if TYPE_CHECKING:
     from palermo.broker import Session
     from palermo.serialization import Serializers
-
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
-_UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
-_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,9 +64,26 @@ class Settings:
     failed_max_count: int | None = None
     #: How many workers may die while they run a job before it fails as WorkerDied; None for any number.
     max_deaths: int | None = 3
+    #: Where `palermo web` listens; on anything but loopback it wants a file of users.
+    web_host: str = "127.0.0.1"
+    web_port: int = 3000
+    #: Host names that the web pages answer to, besides those of loopback: names, or patterns such as `*.example.com`.
+    web_hosts: tuple[str, ...] = ()
+    #: The file of users and their passwords' hashes; relative to a settings file that names it.
+    web_users: str = ""
+    #: Whether nothing can be changed from the web.
+    web_read_only: bool = False
+    #: What a proxy takes from the beginning of every path: `/palermo`.
+    web_prefix: str = ""
+    #: Whether X-Forwarded-For, -Host, -Prefix and -Proto are believed, because a proxy of ours writes them.
+    web_trust_proxy: bool = False
+    #: Names of arguments and of keys in them whose values the web shows to nobody, in any case of letters.
+    web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
+    #: Signs forms; to be the same in all processes that serve one site. Without it each start makes its own.
+    web_secret: str = ""
 
     def __post_init__(self) -> None:
-        for name, read in _READERS.items():
+        for name, read in READERS.items():
             object.__setattr__(self, name, _read(name, read, getattr(self, name), source=""))
         if self.sign and not self.signing_keys:
             raise SettingInvalid("sign is on, and signing_keys holds no key to sign with. Set PALERMO_SIGNING_KEYS.")
@@ -84,14 +97,14 @@ class Settings:
         found: dict[str, Any] = {}
         given = (("", name, value) for name, value in overrides.items())
         for source, name, value in (*_from_file(), *_from_environment(), *given):
-            if name not in _READERS:
+            if name not in READERS:
                 where = f" in {source}" if source else ""
-                known = ", ".join(_READERS)
+                known = ", ".join(READERS)
                 raise SettingInvalid(
-                    f"there is no setting {name!r}{where}.{nearest(name, _READERS)} The settings are {known}."
+                    f"there is no setting {name!r}{where}.{nearest(name, READERS)} The settings are {known}."
                 )
             if value is not None:
-                found[name] = _read(name, _READERS[name], value, source=source)
+                found[name] = _read(name, READERS[name], value, source=source)
         return cls(**found)
 
     @property
@@ -121,13 +134,14 @@ class Settings:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
         shown["url"] = str(self.address)
         shown["signing_keys"] = ("***",) * len(self.signing_keys)
+        shown["web_secret"] = "***" if self.web_secret else ""
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def environment(settings: Settings) -> dict[str, str]:
     """This process's environment with the settings in it, for a child that loads them from there."""
     given: dict[str, str] = {}
-    for name in _READERS:
+    for name in READERS:
         match getattr(settings, name):
             case None | "":
                 text = "none"
@@ -157,6 +171,7 @@ def sources(**overrides: Any) -> list[Source]:
     origins = {name: origin for origin, name, _ in (*_from_file(), *_from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
+    shown |= {"web_secret": "not shown"}
     return [Source(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
 
 
@@ -186,110 +201,8 @@ def colours_refused() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
-def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or not any(found.groups()):
-        raise ValueError(f"{text!r} is no duration")
-    return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS, strict=True) if number)
-
-
-class _Wrong(Exception):
-    """What a value must be instead."""
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _Wrong("text")
-    return value
-
-
-def _named(value: Any) -> str:
-    if not _text(value).strip():
-        raise _Wrong("a name")
-    return str(value).strip()
-
-
-def _url(value: Any) -> str:
-    parse_url(_text(value))
-    return str(value)
-
-
-def _truth(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.strip().lower() in _TRUTH:
-        return _TRUTH[value.strip().lower()]
-    raise _Wrong("true or false")
-
-
-def _queue_type(value: Any) -> str:
-    if value not in QUEUE_TYPES:
-        raise _Wrong(" or ".join(QUEUE_TYPES))
-    return str(value)
-
-
-def _compression(value: Any) -> str:
-    name = _text(value).strip()
-    return "" if name == "none" else name
-
-
-def _list(value: Any) -> tuple[str, ...]:
-    parts = value
-    if isinstance(value, str):
-        try:
-            parts = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
-        except ValueError:
-            parts = None
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise _Wrong("a list of texts")
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _seconds(value: Any) -> float:
-    try:
-        seconds = parse_duration(value) if isinstance(value, str) else value
-    except ValueError:
-        seconds = None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise _Wrong("a duration above 0: seconds, or such as 5m, 1h30m, 30d")
-    return float(seconds)
-
-
-def _count(value: Any) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise _Wrong("a whole number, 0 or more")
-    return number
-
-
-def _some(value: Any) -> int:
-    if (number := _count(value)) < 1:
-        raise _Wrong("a whole number, 1 or more, or none")
-    return number
-
-
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None or value == "none" else read(value)
-
-
-#: Every setting, and what reads a value for it: from TOML, from a variable's text, or from Python.
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "url": _url,
-    "exchange": check_exchange_name,
-    "queue_type": _queue_type,
-    "default_queue": check_job_queue,
-    "serializer": _named,
-    "compression": _compression,
-    "sign": _truth,
-    "signing_keys": _list,
-    "publish_timeout": _seconds,
-    "imports": _list,
-    "failed_per_queue": _truth,
-    "failed_max_age": _optional(_seconds),
-    "failed_max_count": _optional(_count),
-    "max_deaths": _optional(_some),
-}
+#: What an error must not repeat.
+_NOT_SHOWN = ("url", "signing_keys", "web_secret")
 
 
 def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> Any:
@@ -297,8 +210,8 @@ def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> 
     where = f" (from {source})" if source else ""
     try:
         return read(value)
-    except _Wrong as wrong:
-        shown = "a value that is not shown" if name in ("url", "signing_keys") else repr(value)
+    except Wrong as wrong:
+        shown = "a value that is not shown" if name in _NOT_SHOWN else repr(value)
         raise SettingInvalid(f"setting {name} is {shown}{where} and must be {wrong}.") from None
     except UrlInvalid as error:
         raise UrlInvalid(f"{error}{f' It was read from {source}.' if source else ''}") from None
@@ -308,7 +221,7 @@ def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> 
 
 def _from_environment() -> Iterator[tuple[str, str, Any]]:
     """Where from, which setting, and its value. An empty variable counts as not set: so a container leaves one out."""
-    for name in _READERS:
+    for name in READERS:
         variable = f"PALERMO_{name.upper()}"
         if os.environ.get(variable):
             yield variable, name, os.environ[variable]
@@ -357,4 +270,6 @@ def _anchored(name: str, value: Any, directory: Path) -> Any:
         path = value.removeprefix("sqlite:///")
         if path and not path.startswith(("/", ":memory:")):
             return f"sqlite:///{quote(directory.as_posix())}/{path}"
+    if name == "web_users" and isinstance(value, str) and value not in ("", "none"):
+        return str(directory / value)
     return value

@@ -43,6 +43,9 @@ happened, with the value, and what to do about it.
 class PalermoError(Exception):
     """The root: ``except palermo.PalermoError`` catches all that Palermo itself raises."""
 
+    #: How many jobs it is about.
+    jobs = 1
+
 
 class UsageError(PalermoError):
     """Something the caller wrote cannot be used as it stands."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from palermo.broker import Broker, Keep, Page, Remove, Stop, Swept, Verdict
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
-from palermo.errors import NotFound
+from palermo.errors import NotBrowsable, NotFound
 
 
 async def failed_queues(broker: Broker) -> dict[str, int]:
@@ -33,7 +33,15 @@ async def sweep_failed(
     broker: Broker, judge: Callable[[Message], Verdict], progress: Callable[[Swept], None] | None = None
 ) -> Swept:
     """Ask the judge about every failed job; progress is of all queues together."""
-    queues = await failed_queues(broker)
+    return await _sweep(broker, await failed_queues(broker), judge, progress)
+
+
+async def _sweep(
+    broker: Broker,
+    queues: dict[str, int],
+    judge: Callable[[Message], Verdict],
+    progress: Callable[[Swept], None] | None,
+) -> Swept:
     done = Swept(total=sum(queues.values()))
     for queue in queues:
         before = done
@@ -47,6 +55,25 @@ async def sweep_failed(
         except NotFound:
             continue  # deleted since it was listed
     return done
+
+
+async def read_failed(
+    broker: Broker, judge: Callable[[Message], Verdict], progress: Callable[[Swept], None] | None = None
+) -> Swept:
+    """`sweep_failed` for a judge that only looks: queues that looking would harm are left out."""
+    queues = {name: held for name, held in (await failed_queues(broker)).items() if await is_browsable(broker, name)}
+    return await _sweep(broker, queues, judge, progress)
+
+
+async def is_browsable(broker: Broker, queue: str) -> bool:
+    """Whether looking into the queue leaves it as it was."""
+    try:
+        await broker.browse(queue, limit=0)
+    except NotBrowsable:
+        return False
+    except NotFound:
+        return True
+    return True
 
 
 async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int | None, now: float) -> int:

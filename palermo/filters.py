@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 
+from palermo.core.failure import fingerprint
 from palermo.core.message import Message
 
 
@@ -23,6 +24,10 @@ class FailedFilter:
     text: str | None = None
     #: Unix seconds: it failed at this instant or later.
     since: float | None = None
+    #: Unix seconds: it failed at this instant or before, or does not say when.
+    until: float | None = None
+    #: The fingerprint of its kind, as `Inspector.groups` gives it.
+    group: str | None = None
 
     @property
     def everything(self) -> bool:
@@ -34,11 +39,13 @@ class FailedFilter:
         failure = message.failure
         kind = failure.exception_class if failure else ""
         return (
-            (self.queue is None or _named(message.queue, self.queue))
-            and (self.job is None or _named(message.job, self.job))
-            and (self.error is None or _named(kind, self.error) or _named(kind.rpartition(".")[2], self.error))
+            (self.queue is None or named(message.queue, self.queue))
+            and (self.job is None or named(message.job, self.job))
+            and (self.error is None or named(kind, self.error) or named(kind.rpartition(".")[2], self.error))
             and (self.since is None or (failure is not None and failure.failed_at >= int(self.since)))
+            and (self.until is None or (failure.failed_at if failure else 0) <= self.until)
             and (self.text is None or self._says(message, self.text.casefold()))
+            and (self.group is None or (failure is not None and fingerprint(message.job, failure) == self.group))
         )
 
     @staticmethod
@@ -54,5 +61,6 @@ class FailedFilter:
         return " ".join(f"{name}={value!r}" for name, value in asked) or "everything"
 
 
-def _named(name: str, pattern: str) -> bool:
+def named(name: str, pattern: str) -> bool:
+    """Whether a name is the one asked for, or fits its pattern."""
     return name == pattern or fnmatchcase(name, pattern)

@@ -46,7 +46,10 @@ from palermo.verdicts import (
     Selection,
     Taken,
     Which,
+    interrupted_by,
     no_failed_jobs,
+    report,
+    telling,
 )
 
 if TYPE_CHECKING:
@@ -56,10 +59,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Progress = Callable[[Swept], None]
-
 #: Gets what would else be raised at the end of a command that did all it could.
 OnError = Callable[[PalermoError], None]
-
+#: Gets the jobs that are gone for certain, while a long command runs.
+OnTaken = Callable[[Sequence[Taken]], None]
+#: Asked before each job; once it is true a long command ends, and the jobs it has not come to stay.
+Stopping = Callable[[], bool]
 #: Every failed job.
 ALL = FailedFilter()
 
@@ -167,6 +172,8 @@ class Inspector:
         queue: str | None = None,
         progress: Progress | None = None,
         on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
     ) -> list[Taken]:
         """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
 
@@ -177,13 +184,14 @@ class Inspector:
         Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
         queue's name is no name, the new arguments do not fit), stop none of the others; in the
         end NotFound, or the first reason, is raised, or given to `on_error` where that is given.
+        `on_taken` hears on the way what has gone, and `stop` can end it early.
         """
         if queue is not None:
             check_job_queue(queue)
         selection = Selection(which)
         judge = Requeueing(selection, queue=queue, rewrite=self._rewriting(args, kwargs))
-        self._sweep(judge, progress)
-        _tell(on_error, judge.refusal, selection.missing_error)
+        self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+        report(on_error, judge.refusal, selection.missing_error)
         return judge.taken
 
     def discard(
@@ -192,14 +200,16 @@ class Inspector:
         *,
         progress: Progress | None = None,
         on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
     ) -> list[Taken]:
         """Throw failed jobs away: one id, several ids, or all that a filter matches.
 
         For ids that are not there NotFound is raised after the others, or given to `on_error`.
         """
         judge = Discarding(Selection(which))
-        self._sweep(judge, progress)
-        _tell(on_error, judge.selection.missing_error)
+        self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+        report(on_error, judge.selection.missing_error)
         return judge.taken
 
     def trim_failed(
@@ -375,15 +385,6 @@ class Inspector:
 
     def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
         return [job_row(message, state, self._client.serializers) for message in messages]
-
-
-def _tell(on_error: OnError | None, *errors: PalermoError | None) -> None:
-    for error in errors:
-        if error is None:
-            continue
-        if on_error is None:
-            raise error
-        on_error(error)
 
 
 class _CalledAsFunction(ModuleType):

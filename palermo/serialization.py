@@ -298,7 +298,11 @@ class Serializers:
         return cls
 
     def check(self, accept: Accept) -> None:
-        """Raise MediaTypeUnknown if `accept` names something that is not registered."""
+        """Raise MediaTypeUnknown if `accept` names something that is not registered.
+
+        All that is installed has been loaded then: a worker's slots, forked later, need not look for it each anew.
+        """
+        self._discover()
         for name in sorted(accept.names):
             self.get(name)
 

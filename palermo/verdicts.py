@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from palermo.broker import Keep, Move, Remove, Stop, Verdict
+from palermo.broker import Keep, Move, Remove, Stop, Swept, Verdict
 from palermo.core.failure import fingerprint
 from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
@@ -120,7 +120,9 @@ class Requeueing:
         if self._refusal is None:
             return None
         stay = "The job stays" if self._refused == 1 else f"{self._refused:,} such jobs stay"
-        return type(self._refusal)(f"{self._refusal} {stay} in `failed`.")
+        refusal = type(self._refusal)(f"{self._refusal} {stay} in `failed`.")
+        refusal.jobs = self._refused
+        return refusal
 
 
 class Counting:
@@ -236,7 +238,63 @@ class Grouping:
         ]
 
 
+class Seeing:
+    """Shows every message to someone and takes none."""
+
+    def __init__(self, see: Callable[[Message], object]) -> None:
+        self._see = see
+
+    def __call__(self, message: Message) -> Verdict:
+        self._see(message)
+        return Keep()
+
+
+def interrupted_by(
+    stop: Callable[[], bool] | None, judge: Callable[[Message], Verdict]
+) -> Callable[[Message], Verdict]:
+    """The same judge, but the sweep ends before the first message at which `stop` says so."""
+    if stop is None:
+        return judge
+    return lambda message: Stop() if stop() else judge(message)
+
+
+def telling(
+    taken: Sequence[Taken],
+    progress: Callable[[Swept], None] | None,
+    on_taken: Callable[[Sequence[Taken]], None] | None,
+) -> Callable[[Swept], None] | None:
+    """A progress that also tells, step by step, which jobs are gone for certain.
+
+    A judge has taken a job once it said so; it is gone once the sweep's next step is reported.
+    """
+    if on_taken is None:
+        return progress
+    told = 0
+
+    def tell(swept: Swept) -> None:
+        nonlocal told
+        if len(taken) > told:
+            on_taken(taken[told:])
+            told = len(taken)
+        if progress is not None:
+            progress(swept)
+
+    return tell
+
+
+def report(on_error: Callable[[PalermoError], None] | None, *errors: PalermoError | None) -> None:
+    """Give these to `on_error`, or raise the first where there is none."""
+    for error in errors:
+        if error is None:
+            continue
+        if on_error is None:
+            raise error
+        on_error(error)
+
+
 def no_failed_jobs(ids: Sequence[str]) -> NotFound:
     """The error for ids that are not in `failed`."""
     shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
-    return NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
+    error = NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
+    error.jobs = len(ids)
+    return error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests import rabbitmq_found
+from tests import chromium_found, rabbitmq_found
 from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of
@@ -26,6 +26,7 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "rabbitmq_url": lambda: rabbitmq_found.given_url() or rabbitmq_found.find(),
     "start_node": rabbitmq_found.find,
     "module_node": rabbitmq_found.find,
+    "chromium": chromium_found.find,
     "amqplib": clients.find_amqplib,
     "bunny": clients.find_bunny,
 }

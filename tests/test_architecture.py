@@ -39,7 +39,8 @@ _IMPURE = {"now", "utcnow", "today", "uuid1", "uuid4", "getenv", "environ", "ope
 #: The one home of each thing that is dangerous, or that somebody may want to exchange.
 _HOMES: dict[str, tuple[str, ...]] = {
     "pika": ("palermo.brokers.rabbitmq",),
-    "sqlite3": ("palermo.brokers.sqlite",),
+    # Besides the broker: the web's index of failed jobs, a temporary database that no other process sees.
+    "sqlite3": ("palermo.brokers.sqlite", "palermo.webui.failed"),
     "msgpack": ("palermo.serializers.msgpack",),
     # Besides the serializer: what the worker's own parent writes to its children, and nobody else can.
     "pickle": ("palermo.serializers.pickle", "palermo.worker.pipe", "palermo.worker.template"),
@@ -48,6 +49,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "rich": ("palermo.cli", "palermo.demo"),
     "fastapi": ("palermo.webui",),
     "starlette": ("palermo.webui",),
+    "pydantic": ("palermo.webui",),
+    "argon2": ("palermo.webui",),
     "uvicorn": ("palermo.webui", "palermo.cli.web"),
     "jinja2": ("palermo.webui",),
     "setproctitle": ("palermo.worker.process", "palermo.cli.edge"),

@@ -75,6 +75,12 @@ def test_every_setting_is_documented_with_its_variable_and_default() -> None:
     documented = {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows("settings.md", 4)[1:]}
 
     assert documented == {
-        field.name: (f"PALERMO_{field.name.upper()}", "none" if field.default in ("", (), None) else str(field.default))
-        for field in fields(Settings)
+        field.name: (f"PALERMO_{field.name.upper()}", written(field.default)) for field in fields(Settings)
     }
+
+
+def written(default: object) -> str:
+    """A default as one would write it in a variable."""
+    if default in ("", (), None):
+        return "none"
+    return ",".join(default) if isinstance(default, tuple) else str(default)

@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "purge": ("palermo.cli.queues:purge", "Remove all jobs that wait in a queue."),
     "delete": ("palermo.cli.queues:delete", "Remove a queue and the jobs that wait in it."),
     "migrate": ("palermo.cli.queues:migrate", "Make a queue one of another type, with all jobs in it."),
+    "web": ("palermo.cli.web:web", "Serve the web pages."),
+    "web-user": ("palermo.cli.web:web_user", "Make a user of the web pages."),
     "check": ("palermo.cli.check:check", "Say whether all is well, for monitors and health checks."),
     "doctor": ("palermo.cli.doctor:doctor", "Say what is wrong here and what to do about it."),
     "demo": ("palermo.cli.demo:demo", "Watch the whole thing work, in this terminal."),

@@ -14,9 +14,11 @@ from palermo.cli.options import broker_options
 @click.option("-c", "--concurrency", type=click.IntRange(min=1), default=2, show_default=True, help="Jobs at a time.")
 @click.option("--files", type=click.IntRange(min=0), metavar="N", help="At most this many files, for a shorter demo.")
 @click.option("--keep", is_flag=True, help="Leave the queues there to be looked at, and say how.")
+@click.option("--web", is_flag=True, help="Go on serving the web pages afterwards, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=3000, show_default=True, help="Where; 0 for any.")
 @broker_options
 @click.pass_obj
-def demo(run: Run, concurrency: int, files: int | None, keep: bool) -> None:
+def demo(run: Run, concurrency: int, files: int | None, keep: bool, web: bool, port: int) -> None:
     """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
 
     It parses the running Python's standard library, one job a file, and some files that are
@@ -31,7 +33,15 @@ def demo(run: Run, concurrency: int, files: int | None, keep: bool) -> None:
             f"the demo removes all that is in its exchange; name one that begins with {EXCHANGE}, or none",
             click.get_current_context(),
         )
-    options = Options(url=run.url, exchange=exchange, slots=concurrency, files=files, keep=keep, program=_program())
+    options = Options(
+        url=run.url,
+        exchange=exchange,
+        slots=concurrency,
+        files=files,
+        keep=keep,
+        web=port if web else None,
+        program=_program(),
+    )
     if run.url:
         run.settings()  # refuses what no command line can use
     run_demo(options, Screen())

@@ -84,7 +84,7 @@ def printable(text: str) -> str:
 def fingerprint(job: str, failure: Failure) -> str:
     """Twelve hexadecimal digits that failures of one kind share: same job, same class, same place."""
     text = "\0".join((job, failure.exception_class, place_of(failure.stack_trace)))
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=6).hexdigest()
 
 
 def place_of(stack_trace: str) -> str:

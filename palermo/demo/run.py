@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ class Options:
     files: int | None = None
     #: Whether the broker's queues, or its file, are left to be looked at.
     keep: bool = False
+    #: The port on which the pages are served once all has been shown; None to end there.
+    web: int | None = None
     #: How the user calls the command line.
     program: str = "palermo"
 
@@ -58,6 +61,8 @@ def run_demo(options: Options, screen: Screen) -> None:
         if options.url is not None or not options.keep:
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
         settings = options.settings(directory)
+        # Taken before the show: a port that somebody has is better known now.
+        at = None if options.web is None else stack.enter_context(listening_on(options.web))
         client = stack.enter_context(Client(settings))
         inspector = Inspector(client)
         refuse_company(inspector)
@@ -75,9 +80,29 @@ def run_demo(options: Options, screen: Screen) -> None:
             story.look()
             story.mend(worker)
             story.try_again(worker)
+            if at is not None:
+                serve_pages(settings, screen, at)
     screen.step(f"All as it should be, in {time.monotonic() - started:.0f} s. Try next")
     for command, meaning in next_commands(options, settings, directory):
         screen.command(command, meaning)
+
+
+def listening_on(port: int) -> socket.socket:
+    """A socket on this machine's own address. Raises SettingInvalid."""
+    from palermo.webui.server import listening
+
+    return listening("127.0.0.1", port)
+
+
+def serve_pages(settings: Settings, screen: Screen, at: socket.socket) -> None:
+    """Serve the web pages until Ctrl-C; the worker goes on, so that what is requeued there runs."""
+    from palermo.webui import create_app
+    from palermo.webui.server import serve
+
+    host, port = at.getsockname()[:2]
+    screen.step(f"See it in a browser: http://{host}:{port}/")
+    screen.line("Ctrl-C ends it", style="dim")
+    serve(create_app(settings=settings), host=host, port=port, at=at)
 
 
 def refuse_company(inspector: Inspector) -> None:

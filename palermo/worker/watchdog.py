@@ -59,6 +59,8 @@ class DeafWatch:
         self._received = 0
         #: Whether the session was reopened, and nothing good has been seen since.
         self._reopened = False
+        #: Whether the latest look got no answer.
+        self._unanswered = False
 
     def heard(self) -> None:
         """A slot has got a job."""
@@ -83,6 +85,9 @@ class DeafWatch:
             if self._reopened:
                 log.critical("worker gets no jobs, and another session did not help: ending reason=%r", why)
                 self._worker.give_up()
+                if self._unanswered:
+                    # What still runs cannot be settled on it, and lanes that wait for it would not end.
+                    self._worker.reopen(live, BrokerUnavailable(why))
                 return
             self._reopened = True
             log.error("worker gets no jobs, opening another session reason=%r", why)
@@ -97,10 +102,12 @@ class DeafWatch:
                 await asyncio.sleep(EVERY)
             if live is not self._worker.idle() or received != self._received:
                 return ""
+            self._unanswered = False
             try:
                 async with asyncio.timeout(ANSWER):
                     waiting = set(await live.consumer.waiting())
             except TimeoutError:
+                self._unanswered = True
                 return f"the broker did not say within {ANSWER:g} s whether jobs wait"
             except BrokerError:
                 return ""  # lost or refused: whoever waits for a job hears of it too

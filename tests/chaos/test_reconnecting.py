@@ -21,6 +21,9 @@ from tests.tcp_proxy import TcpProxy
 
 TIMES = 1_000
 
+#: Those of either kind of worker, which together make a thousand too.
+SESSIONS = TIMES // 2
+
 #: Sessions after which all that is made once has been made.
 WARM_UP = 200
 
@@ -90,14 +93,14 @@ def test_a_worker_loses_its_session_many_times_and_holds_no_more_than_before(
         )
         holding = asyncio.ensure_future(link.hold())
         tasks = 0
-        for number in range(TIMES // 2):
+        for number in range(SESSIONS):
             live = await opened.get()
             receiving = [asyncio.ensure_future(live.consumer.receive(slot)) for slot in (1, 2)]
             await asyncio.sleep(0)
             proxy.hang_up(reset=number % 2 == 0)
             await asyncio.wait(receiving)
             assert all(task.exception() is not None for task in receiving)
-            if number in (WARM_UP, TIMES // 2 - 1):
+            if number in (WARM_UP, SESSIONS - 1):
                 counted.append(Held.now())
                 tasks = tasks or len(asyncio.all_tasks())
                 assert len(asyncio.all_tasks()) <= tasks + 4

@@ -218,6 +218,7 @@ class ConsumingContract:
     async def test_no_two_slots_ever_hold_one_job(self, broker: Broker, another: Open) -> None:
         sent = messages(400)
         taken: list[str] = []
+        settled: list[str] = []
 
         async def work(consumer: Consumer, slot: int) -> None:
             while len(taken) < len(sent):
@@ -225,13 +226,14 @@ class ConsumingContract:
                 taken.append(delivery.message.id)
                 await asyncio.sleep(0)
                 await consumer.settle(delivery, Ack())
+                settled.append(delivery.message.id)
 
         workers = [await consume(await another(), slots=2) for _ in range(3)]
         slots = [asyncio.create_task(work(worker, slot)) for worker in workers for slot in (1, 2)]
         await broker.publish_many(sent)
 
         async def done() -> int:
-            return len(taken)
+            return len(settled)
 
         await until(done, len(sent), within=30)
         for slot in slots:

@@ -7,6 +7,7 @@ import secrets
 import shlex
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -124,6 +125,22 @@ def test_interrupted_it_stops_its_worker_and_leaves_nothing_behind(running: Runn
     assert errors.strip() == "palermo: interrupted"
     assert list(scratch.iterdir()) == []
     assert not is_alive(pid)
+
+
+def test_it_goes_on_serving_the_pages_until_ctrl_c(running: Running, scratch: Path) -> None:
+    process = running("--files", "0", "--web", "--port", "0")
+    assert process.stdout is not None
+    address = next(line for line in process.stdout if "See it in a browser: " in line).split()[-1]
+
+    with urllib.request.urlopen(f"{address}failures") as answer:
+        page = answer.read().decode()
+    os.killpg(process.pid, signal.SIGINT)
+    rest, errors = process.communicate(timeout=30)
+
+    assert "TabError" in page or "Reading the failed jobs" in page
+    assert (process.returncode, errors) == (0, "")
+    assert "All as it should be" in rest
+    assert list(scratch.iterdir()) == []
 
 
 def test_two_demos_on_one_broker_do_not_take_each_others_queues_away(

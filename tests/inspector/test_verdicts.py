@@ -1,11 +1,21 @@
 import pytest
 
-from palermo.broker import Keep, Move, Remove, Stop, Verdict
+from palermo.broker import Keep, Move, Remove, Stop, Swept, Verdict
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import IdInvalid
 from palermo.filters import FailedFilter
-from palermo.verdicts import Counting, Discarding, Finding, FindingOne, Grouping, Requeueing, Selection
+from palermo.verdicts import (
+    Counting,
+    Discarding,
+    Finding,
+    FindingOne,
+    Grouping,
+    Requeueing,
+    Selection,
+    interrupted_by,
+    telling,
+)
 
 
 def failed(
@@ -138,3 +148,37 @@ def test_failures_of_one_kind_are_one_group() -> None:
     assert (first["count"], first["error"], first["id"]) == (3, "ValueError", "4")
     assert (first["first_seen"], first["last_seen"]) == ("1970-01-01T00:01:40Z", "1970-01-01T00:05:00Z")
     assert (second["count"], second["error"], second["message"]) == (1, "KeyError", "message of 3")
+
+
+def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
+    judge, told = Discarding(Selection(FailedFilter())), list[list[str]]()
+    progress = telling(judge.taken, None, lambda jobs: told.append([job.id for job in jobs]))
+    assert progress is not None
+
+    kinds(judge, failed("1"), failed("2"))
+    assert told == []
+    progress(Swept(total=3, seen=2))
+    progress(Swept(total=3, seen=2))
+    kinds(judge, failed("3"))
+    progress(Swept(total=3, seen=3))
+
+    assert told == [["1", "2"], ["3"]]
+
+
+def test_a_judge_that_is_stopped_takes_nothing_more() -> None:
+    stopping: list[bool] = []
+    judge = interrupted_by(lambda: bool(stopping), Discarding(Selection(FailedFilter())))
+
+    assert kinds(judge, failed("1")) == [Remove]
+    stopping.append(True)
+    assert kinds(judge, failed("2")) == [Stop]
+
+
+def test_an_error_says_how_many_jobs_it_is_about() -> None:
+    judge = Requeueing(Selection(["1", "2", "3", "4"]), queue=None)
+
+    kinds(judge, failed("1", queue="failed"), failed("2", queue="failed"), failed("3"))
+
+    assert judge.refusal is not None
+    assert judge.selection.missing_error is not None
+    assert (judge.refusal.jobs, judge.selection.missing_error.jobs) == (2, 1)

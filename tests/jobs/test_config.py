@@ -190,9 +190,12 @@ def test_signing_without_a_key_is_refused() -> None:
 
 
 def test_its_text_shows_no_password_and_no_key() -> None:
-    settings = Settings(url="amqp://me:secret@host/", signing_keys=("0123456789abcdef-key",))
+    settings = Settings(
+        url="amqp://me:hunter22@host/", signing_keys=("0123456789abcdef-key",), web_secret="sixteen letters or more"
+    )
 
-    assert "secret" not in repr(settings)
+    assert "hunter22" not in repr(settings)
+    assert "sixteen" not in repr(settings)
     assert "0123456789abcdef" not in repr(settings)
     assert "amqp://me:***@host:5672/" in repr(settings)
 

@@ -1,0 +1,134 @@
+"""`palermo web` and `palermo web-user`: the pages in a browser, and who may see them."""
+
+import ipaddress
+import sys
+from importlib import import_module
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.options import broker_options
+from palermo.errors import SettingInvalid
+
+_ROLES = ("viewer", "operator", "admin")
+
+
+@click.command()
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
+@click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Where to listen; 0 for any.  [default: 3000]")
+@click.option("--users", metavar="FILE", help="Who may sign in: made with `palermo web-user`.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name these pages have; may hold *.")
+@click.option("--prefix", metavar="PATH", help="What a proxy takes from the beginning of every path.")
+@click.option("--trust-proxy", is_flag=True, default=None, help="Believe X-Forwarded-For, -Host, -Prefix and -Proto.")
+@click.option("--read-only", is_flag=True, default=None, help="Let nobody change anything.")
+@click.option(
+    "--log-format", type=click.Choice(("text", "json"), case_sensitive=False), default="text", show_default=True
+)
+@broker_options
+@click.pass_obj
+def web(
+    run: Run,
+    /,
+    modules: tuple[str, ...],
+    host: str | None,
+    port: int | None,
+    users: str | None,
+    hosts: tuple[str, ...],
+    prefix: str | None,
+    trust_proxy: bool | None,
+    read_only: bool | None,
+    log_format: str,
+) -> None:
+    """Serve the web pages until TERM or INT.
+
+    Each MODULE (shop.tasks) is imported, the current directory being importable: jobs that are
+    enqueued by hand are then checked against their signatures. On anything but this machine itself it wants
+    a file of users. docs/web.md tells of proxies, roles and the API.
+    """
+    settings = run.settings(
+        web_host=host,
+        web_port=port,
+        web_users=users,
+        web_hosts=hosts or None,
+        web_prefix=prefix,
+        web_trust_proxy=trust_proxy,
+        web_read_only=read_only,
+        imports=modules or None,
+    )
+    import_modules(tuple(settings.imports))
+    host, port = settings.web_host, settings.web_port
+    if not settings.web_users and not _is_loopback(host):
+        raise SettingInvalid(
+            f"on {host} others can reach the web pages, so they want authentication: make a file with"
+            " `palermo web-user NAME >> users` and add --users users; or listen on 127.0.0.1."
+        )
+    from palermo.webui import create_app
+    from palermo.webui.server import listening, serve
+    from palermo.worker import logs
+
+    named = () if _is_anywhere(host) or _is_loopback(host) else (host,)
+    app = create_app(settings=settings, hosts=(*settings.web_hosts, *named))
+    with listening(host, port) as at:
+        logs.configure(level="info", format=log_format)
+        where = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{where}:{at.getsockname()[1]}{settings.web_prefix}/", err=True)
+        serve(app, host=host, port=port, at=at)
+
+
+@click.command("web-user")
+@click.argument("name")
+@click.option("--role", type=click.Choice(_ROLES), default="operator", show_default=True, help="What they may do.")
+@click.option("--token", "by_token", is_flag=True, help="A bearer token for programs, instead of a password.")
+def web_user(name: str, role: str, by_token: bool) -> None:
+    """Print the line for NAME in a file of users: `palermo web-user alice --role admin >> users`.
+
+    The password is asked for on a terminal, and else read from stdin. A token is made here, and shown on
+    stderr this once: the line holds only its hash.
+    """
+    from palermo.webui.people import Role
+    from palermo.webui.userfile import password_line, token_line
+
+    if not name.strip() or set(name) & set(":\n\r#"):
+        raise click.UsageError("a name has no colon, no # and no line break", click.get_current_context())
+    if by_token:
+        token, line = token_line(name, Role.named(role))
+        click.echo(f"the token of {name}, shown only now: {token}", err=True)
+    else:
+        line = password_line(name, Role.named(role), _password())
+    click.echo(line)
+
+
+def import_modules(modules: tuple[str, ...]) -> None:
+    """Import the user's modules, with the current directory importable. Raises SettingInvalid."""
+    if modules:
+        sys.path.insert(0, "")
+    for module in modules:
+        try:
+            import_module(module)
+        except Exception as error:  # what a user's module does when imported may raise anything
+            raise SettingInvalid(f"module {module!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _password() -> str:
+    if sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if len(password) < 8:
+        raise click.UsageError("a password has at least 8 characters", click.get_current_context())
+    return str(password)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _is_anywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -1,0 +1,157 @@
+"""What each setting may be, and what reads a value for it: from TOML, from a variable's text, or from Python."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from palermo.core.address import parse_url
+from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
+_UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
+_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is no duration")
+    return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS, strict=True) if number)
+
+
+class Wrong(Exception):
+    """What a value must be instead."""
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Wrong("text")
+    return value
+
+
+def _named(value: Any) -> str:
+    if not _text(value).strip():
+        raise Wrong("a name")
+    return str(value).strip()
+
+
+def _url(value: Any) -> str:
+    parse_url(_text(value))
+    return str(value)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _TRUTH:
+        return _TRUTH[value.strip().lower()]
+    raise Wrong("true or false")
+
+
+def _queue_type(value: Any) -> str:
+    if value not in QUEUE_TYPES:
+        raise Wrong(" or ".join(QUEUE_TYPES))
+    return str(value)
+
+
+def _compression(value: Any) -> str:
+    name = _text(value).strip()
+    return "" if name == "none" else name
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    parts = value
+    if isinstance(value, str):
+        try:
+            parts = json.loads(value) if value.lstrip().startswith("[") else value.split(",")
+        except ValueError:
+            parts = None
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise Wrong("a list of texts")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else value
+    except ValueError:
+        seconds = None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise Wrong("a duration above 0: seconds, or such as 5m, 1h30m, 30d")
+    return float(seconds)
+
+
+def _count(value: Any) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise Wrong("a whole number, 0 or more")
+    return number
+
+
+def _some(value: Any) -> int:
+    if (number := _count(value)) < 1:
+        raise Wrong("a whole number, 1 or more, or none")
+    return number
+
+
+def _port(value: Any) -> int:
+    try:
+        number = _count(value)
+    except Wrong:
+        number = 65_536
+    if number > 65_535:
+        raise Wrong("a port, 0 to 65535")
+    return number
+
+
+def _path(value: Any) -> str:
+    return "" if _text(value) == "none" else str(value)
+
+
+def _prefix(value: Any) -> str:
+    prefix = _path(value).rstrip("/")
+    if prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix):
+        raise Wrong("the beginning of a path, such as /palermo")
+    return prefix
+
+
+def _secret(value: Any) -> str:
+    secret = _path(value)
+    if secret and len(secret) < 16:
+        raise Wrong("text of at least 16 characters")
+    return secret
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None or value == "none" else read(value)
+
+
+#: Every setting, and what reads a value for it: from TOML, from a variable's text, or from Python.
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "url": _url,
+    "exchange": check_exchange_name,
+    "queue_type": _queue_type,
+    "default_queue": check_job_queue,
+    "serializer": _named,
+    "compression": _compression,
+    "sign": _truth,
+    "signing_keys": _list,
+    "publish_timeout": _seconds,
+    "imports": _list,
+    "failed_per_queue": _truth,
+    "failed_max_age": _optional(_seconds),
+    "failed_max_count": _optional(_count),
+    "max_deaths": _optional(_some),
+    "web_host": _named,
+    "web_port": _port,
+    "web_hosts": _list,
+    "web_users": _path,
+    "web_read_only": _truth,
+    "web_prefix": _prefix,
+    "web_trust_proxy": _truth,
+    "web_redact": _list,
+    "web_secret": _secret,
+}

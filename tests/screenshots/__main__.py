@@ -1,0 +1,108 @@
+"""`make screenshots`: every page, light and dark, on a desktop and on a phone, into docs/images.
+
+Of real data: a shop's jobs on the embedded broker, which two workers run while the pictures are taken.
+"""
+
+import contextlib
+import random
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+from palermo.config import Settings
+from palermo.worker.handle import start_worker
+from tests import chromium_found
+from tests.webui.server import Web
+
+_IMAGES = Path(__file__).parents[2] / "docs" / "images"
+
+#: Seconds that the shop is open before the first picture: the chart shows them.
+_OPEN_FOR = 100
+
+_LOOKS: dict[str, dict[str, Any]] = {
+    f"{size}-{theme}": {"color_scheme": theme, **window}
+    for size, window in {
+        "desktop": {"viewport": {"width": 1200, "height": 800}},
+        "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+    }.items()
+    for theme in ("light", "dark")
+}
+
+
+def main() -> None:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palermo-shop-")))
+        shutil.copy(Path(__file__).with_name("shop.py"), folder)
+        settings = Settings(url=f"sqlite:///{folder}/jobs.db")
+        web = stack.enter_context(Web(settings))
+        closed = threading.Event()
+        shop = threading.Thread(target=run_shop, args=(web, closed))
+        shop.start()
+        stack.callback(shop.join)
+        stack.callback(closed.set)
+        log = stack.enter_context((folder / "worker.log").open("ab"))
+        for queues, slots in (("payments,mail,images", 4), ("images,reports", 3)):
+            options: dict[str, Any] = {
+                "queues": queues.split(","),
+                "concurrency": slots,
+                "settings": settings,
+                "log": log,
+            }
+            with contextlib.chdir(folder):
+                worker = start_worker(["shop"], **options)
+            stack.callback(worker.stop, 1.0)
+        until = time.monotonic() + _OPEN_FOR
+        while time.monotonic() < until:
+            web.http.get("/")
+            time.sleep(5)
+        playwright = stack.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=chromium_found.find(), args=["--no-sandbox"])
+        stack.callback(browser.close)
+        for name, look in _LOOKS.items():
+            take(browser, web, name, look)
+
+
+def run_shop(web: Web, closed: threading.Event) -> None:
+    """Customers come until the shop is closed."""
+    chance = random.Random(4)
+    web.client.enqueue("shop.reports.Nightly", ["2026-11-20"], queue="reports")
+    web.client.enqueue_many(
+        ("legacy.crm.Sync", ({"customer": 1_000 + nth, "fields": ["name", "address"]},), {"force": False})
+        for nth in range(240)
+    )
+    order = 1_000
+    while not closed.wait(chance.uniform(0.02, 0.25)):
+        order += 1
+        charged = [{"id": order, "lines": [{"sku": "A-17", "count": 2}, {"sku": "C-3", "count": 1}], "total": "41.90"}]
+        web.client.enqueue("shop.payments.Charge", charged, {"card_token": "tok_9f8e7d"}, queue="payments")
+        web.client.enqueue("shop.mail.SendReceipt", [f"customer{order}@example.com"], {"order": order}, queue="mail")
+        if order % 4 == 0:
+            web.client.enqueue("shop.images.Resize", [f"/uploads/{order}.png"], {"width": 1280}, queue="images")
+
+
+def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
+    window = browser.new_context(**look)
+    page = window.new_page()
+    declined = next(row for row in web.inspector.failed().rows if "JSONDecodeError" in row["error"]["class"])
+    pages = {
+        "overview": "/",
+        "queue": "/queues/jobs",
+        "failures": "/failures",
+        "job": f"/jobs/{declined['id']}",
+        "workers": "/workers",
+    }
+    for title, path in pages.items():
+        page.goto(web.url + path)
+        page.locator("#live .card").first.wait_for()
+        page.wait_for_timeout(2_500)
+        page.screenshot(path=_IMAGES / f"{title}-{name}.png")
+    window.close()
+
+
+if __name__ == "__main__":
+    main()

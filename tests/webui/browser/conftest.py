@@ -1,0 +1,105 @@
+"""A browser, and pages of a real broker in it."""
+
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from palermo.config import Settings
+from palermo.worker.handle import WorkerHandle, start_worker
+from tests import chromium_found
+from tests.debian import NotInstalled
+from tests.rabbitmq_tidy import delete_all
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+
+_HERE = Path(__file__).parent
+
+#: Opens a page of the web server under test, in a window of its own with these options of Playwright's new_context.
+Open = Callable[..., Page]
+
+#: Two cores may have a broker, a worker, a server and this browser to run, and other tests beside.
+expect.set_options(timeout=20_000)
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    try:
+        program = chromium_found.find()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    with sync_playwright() as playwright:
+        # Without its sandbox it also starts as root, in a container; it sees our own pages only.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def exchange(rabbitmq_url: str) -> Iterator[str]:
+    """As everywhere; but Playwright has an event loop in this thread, so that another has to tidy up."""
+    name = f"test-{secrets.token_hex(6)}"
+    yield name
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(delete_all, rabbitmq_url, name).result()
+
+
+@pytest.fixture
+def settings(rabbitmq_url: str, exchange: str) -> Settings:
+    return Settings(url=rabbitmq_url, exchange=exchange)
+
+
+@pytest.fixture
+def web(settings: Settings, serve: Serve) -> Web:
+    return serve(settings)
+
+
+@pytest.fixture
+def open_page(chromium: Browser, web: Web) -> Iterator[Open]:
+    """Fails the test for whatever the browser complains about."""
+    complaints: list[str] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        # A page that is not there, a form that is refused and a broker that is away are answers that tests ask for.
+        if message.type in ("error", "warning") and not re.search(r"status of (404|422|503)", message.text):
+            complaints.append(message.text)
+
+    with ExitStack() as windows:
+
+        def start(path: str, **options: Any) -> Page:
+            window = windows.enter_context(chromium.new_context(**options))
+            window.set_default_timeout(20_000)
+            page = window.new_page()
+            page.on("console", heard)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.goto(web.url + path)
+            return page
+
+        yield start
+    assert complaints == []
+
+
+@pytest.fixture
+def start(tmp_path: Path, settings: Settings) -> Iterator[Callable[..., WorkerHandle]]:
+    """Starts workers that have the jobs of shop.py."""
+    shutil.copy(_HERE / "shop.py", tmp_path)
+    with ExitStack() as workers, (tmp_path / "worker.log").open("ab") as log:
+
+        def begin(**options: Any) -> WorkerHandle:
+            return workers.enter_context(start_worker(["shop"], settings=settings, log=log, **options))
+
+        yield begin
+
+
+def path_of(page: Page) -> str:
+    return urlsplit(page.url).path

@@ -1,0 +1,183 @@
+"""Failed jobs in a browser: found, read, mended, requeued one by one and by the thousand."""
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from palermo.core.topology import FAILED_QUEUE
+from palermo.worker.handle import WorkerHandle
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
+from tests.webui.browser.conftest import Open, path_of
+from tests.webui.browser.test_using import violations
+from tests.webui.server import Web
+
+Start = Callable[..., WorkerHandle]
+
+XSS = '"><script>document.title="owned"</script><img src=x onerror=document.title="owned">'
+
+
+def boxes(page: Page) -> list[str]:
+    """The ids of the rows that are selected."""
+    found: list[str] = page.locator("input[name=id]:checked").evaluate_all("boxes => boxes.map(box => box.value)")
+    return found
+
+
+def failed_count(web: Web) -> int:
+    pending: int = next(row["pending"] for row in web.inspector.queues() if row["name"] == FAILED_QUEUE)
+    return pending
+
+
+def test_a_failed_job_is_found_read_mended_requeued_and_seen_to_succeed(
+    web: Web, open_page: Open, start: Start
+) -> None:
+    start(queues=["orders"])
+    job = web.client.enqueue("browser.parse", ["{not json"], queue="orders")
+    eventually(lambda: failed_count(web) == 1, within=30)
+
+    page = open_page("/failures")
+    page.get_by_label("Text", exact=True).fill("expecting property name")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url(re.compile(r"text=expecting\+property\+name"))
+    page.locator("summary", has_text="JSONDecodeError").click()
+    expect(page.get_by_label("Traceback", exact=True)).to_contain_text("in read")
+    page.get_by_role("link", name=f"Edit and requeue {job.id}").click()
+    assert path_of(page) == f"/failures/{job.id}/edit"
+    expect(page.get_by_label("Positional arguments")).to_have_value(json.dumps(["{not json"], indent=2))
+    page.get_by_label("Positional arguments").fill("[")
+    page.get_by_role("button", name="Requeue").click()
+    expect(page.get_by_role("alert")).to_contain_text("not JSON")
+    page.get_by_label("Positional arguments").fill('["[1, 2]"]')
+    page.get_by_role("button", name="Requeue").click()
+
+    expect(page.get_by_role("status").filter(has_text="Requeued")).to_be_visible()
+    assert path_of(page) == f"/jobs/{job.id}"
+    eventually(lambda: sum(row["processed"] for row in web.inspector.workers()) == 2)
+    assert failed_count(web) == 0
+    page.goto(f"{web.url}/failures")
+    expect(page.get_by_text("Nothing has failed.")).to_be_visible()
+
+
+@pytest.mark.timeout(240)
+def test_a_group_of_five_thousand_is_requeued_once_its_number_is_typed(web: Web, open_page: Open) -> None:
+    publish_many_failed(web.client, 5_000)
+    publish_failed(web.client, (message("other", queue="other"), failure("KeyError")))
+    page = open_page("/failures?by=groups")
+
+    page.get_by_role("link", name="Requeue the group of 5,000 jobs").click(timeout=60_000)
+    dialog = page.get_by_role("dialog", name="Requeue 5,000 jobs?")
+    button = dialog.get_by_role("button", name="Requeue 5,000 jobs")
+    expect(button).to_be_disabled()
+    dialog.get_by_label("Type their number").fill("500")
+    expect(button).to_be_disabled()
+    dialog.get_by_label("Type their number").fill("5000")
+    button.click()
+
+    expect(page.get_by_text("Requeued 5,000 jobs.")).to_be_visible(timeout=90_000)
+    assert web.inspector.size("mail") == 5_000
+    assert [row["id"] for row in web.inspector.failed()] == ["other"]
+    page.goto(f"{web.url}/failures")
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_several_are_selected_with_shift_and_discarded_in_a_dialog(web: Web, open_page: Open) -> None:
+    publish_many_failed(web.client, 10)
+    page = open_page("/failures")
+    select = page.locator("input[name=id]")
+    expect(page.get_by_role("button", name="Discard selected")).to_be_disabled()
+
+    select.nth(2).click()
+    select.nth(5).click(modifiers=["Shift"])
+    assert boxes(page) == ["7", "6", "5", "4"]
+    expect(page.get_by_text("4 selected")).to_be_visible()
+    select.nth(3).click()
+    page.get_by_role("button", name="Discard selected").click()
+    expect(page.get_by_role("dialog", name="Discard 3 jobs?")).to_be_visible()
+    page.get_by_role("dialog").get_by_role("button", name="Discard 3 jobs").click()
+
+    expect(page.get_by_text("Discarded 3 jobs.")).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(7)
+    assert [row["id"] for row in web.inspector.failed()] == ["0", "1", "2", "3", "6", "8", "9"]
+
+
+def test_the_page_is_selected_at_once_and_so_is_all_that_matches(web: Web, open_page: Open) -> None:
+    publish_many_failed(web.client, 30)
+    page = open_page("/failures?limit=20")
+
+    page.get_by_label("Select this page").click()
+    assert len(boxes(page)) == 20
+    page.get_by_label("All 30 that match").click()
+    page.get_by_role("button", name="Requeue selected").click()
+    page.get_by_role("dialog", name="Requeue 30 jobs?").get_by_label("To the queue").fill("elsewhere")
+    page.get_by_role("dialog").get_by_role("button", name="Requeue 30 jobs").click()
+
+    expect(page.get_by_text("Requeued 30 jobs.")).to_be_visible()
+    assert web.inspector.size("elsewhere") == 30
+
+
+def test_new_failures_appear_by_themselves_but_not_while_something_is_selected(web: Web, open_page: Open) -> None:
+    publish_many_failed(web.client, 2)
+    page = open_page("/failures")
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+    publish_failed(web.client, (message("new"), failure(at=1_800_000_000)))
+    expect(page.locator("tbody tr")).to_have_count(3, timeout=20_000)
+    page.get_by_label("Select new", exact=True).click()
+    web.inspector.discard("0")
+    expect(page.locator(".live-state")).to_have_text("Held")
+    page.wait_for_timeout(3_000)
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.get_by_label("Select new", exact=True).click()
+    expect(page.locator("tbody tr")).to_have_count(2, timeout=20_000)
+
+
+def test_everything_is_done_without_script(web: Web, open_page: Open) -> None:
+    publish_many_failed(web.client, 4)
+    page = open_page("/failures", java_script_enabled=False)
+
+    page.get_by_role("button", name="Requeue 3", exact=True).click()
+    expect(page.get_by_text("Requeued 1 job.")).to_be_visible()
+    page.get_by_label("Select 2", exact=True).check()
+    page.get_by_label("Select 0", exact=True).check()
+    page.get_by_role("button", name="Discard selected").click()
+    assert path_of(page) == "/failures/confirm"
+    page.get_by_role("button", name="Discard 2 jobs").click()
+    expect(page.get_by_text("Discarded 2 jobs.")).to_be_visible()
+
+    assert [row["id"] for row in web.inspector.failed()] == ["1"]
+    assert [row["id"] for row in web.inspector.jobs("mail")] == ["3"]
+
+
+def test_what_a_job_holds_is_shown_as_text(web: Web, open_page: Open) -> None:
+    job = message(XSS, XSS, queue="mail", job=XSS, preview=XSS)
+    publish_failed(web.client, (job, failure(XSS, XSS)))
+
+    for path in ("/failures", "/failures?by=groups"):
+        page = open_page(path)
+        expect(page.locator("tbody")).to_contain_text(XSS)
+        assert page.locator("main script, main img").count() == 0
+        assert "owned" not in page.title()
+
+
+@pytest.mark.parametrize("look", [{"color_scheme": "light"}, {"color_scheme": "dark"}], ids=["light", "dark"])
+def test_the_pages_are_clean_for_axe(web: Web, open_page: Open, look: dict[str, str]) -> None:
+    publish_many_failed(web.client, 60)
+    page = open_page("/failures", **look)
+    wrong = {}
+
+    for path in (
+        "/failures",
+        "/failures?by=groups",
+        "/failures?text=nothing",
+        "/failures/confirm?act=discard&all=1",
+        "/failures/3/edit",
+    ):
+        page.goto(web.url + path)
+        wrong[path] = violations(page)
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            wrong[path].append("wider than the window")
+
+    assert {path: found for path, found in wrong.items() if found} == {}

@@ -1,0 +1,115 @@
+"""What an operator sees and does, in a real browser, while a real worker works."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from palermo.worker.handle import WorkerHandle
+from tests.helpers import eventually
+from tests.webui.browser.conftest import Open, path_of
+from tests.webui.server import Web
+
+Start = Callable[..., WorkerHandle]
+
+
+def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
+    web: Web, open_page: Open, start: Start, tmp_path: Path
+) -> None:
+    page = open_page("/")
+    page.evaluate("window.same = true")
+    expect(page.get_by_text("Nothing is running.")).to_be_visible()
+    expect(page.locator(".live-state")).to_have_text("Live")
+
+    job = web.client.enqueue("browser.wait", [str(tmp_path / "go")], queue="slow")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="slow"))
+    expect(row.get_by_role("cell").nth(0)).to_have_text("1")
+    start()
+    running = page.get_by_role("region", name="Working now")
+    expect(running).to_contain_text("browser.wait")
+    (tmp_path / "go").touch()
+
+    expect(page.get_by_text("Nothing is running.")).to_be_visible()
+    assert page.evaluate("window.same") is True
+    page.goto(f"{web.url}/jobs/{job.id}")
+    expect(page.get_by_text("Not found here any more")).to_be_visible()
+    expect(page.locator(".timeline")).to_contain_text("Started")
+
+
+def test_a_failed_job_is_read_and_requeued_and_its_page_shows_the_new_run(
+    web: Web, open_page: Open, start: Start
+) -> None:
+    web.client.enqueue("browser.parse", ["{no json"], queue="orders")
+    start()
+    eventually(lambda: len(web.inspector.failed()) == 1, within=30)
+    [failed] = web.inspector.failed().rows
+
+    page = open_page("/")
+    page.get_by_label("Find a job by its id").fill(failed["id"])
+    page.keyboard.press("Enter")
+
+    expect(page.locator(".error-line")).to_contain_text("json.decoder.JSONDecodeError: Expecting property name")
+    own = page.locator(".frame-own")
+    expect(own).to_have_count(2)
+    expect(own.last).to_contain_text("return json.loads(text)")
+    library = page.locator(".frame-library").first
+    expect(library).to_be_hidden()
+    page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
+    page.wait_for_timeout(1_000)
+    page.get_by_role("button", name="Unfold all").click()
+    expect(library).to_be_visible()
+    expect(page.locator("#args")).to_have_text('["{no json"]')
+
+    page.get_by_role("button", name="Requeue").click()
+    expect(page.locator(".flash")).to_contain_text("Requeued")
+    assert path_of(page) == f"/jobs/{failed['id']}"
+    expect(page.locator(".timeline .what").filter(has_text="Failed")).to_have_count(2)
+
+
+def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(web: Web, open_page: Open, start: Start) -> None:
+    web.client.enqueue("browser.send", ["first@example.com"], queue="mail")
+    page = open_page("/queues/mail")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("h1 .badge", has_text="paused")).to_be_visible()
+    start()
+    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"], within=30)
+
+    expect(page.get_by_text("first@example.com")).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+
+    expect(page.get_by_text("Nothing waits here.")).to_be_visible()
+    expect(page.locator("h1 .badge", has_text="paused")).to_have_count(0)
+
+
+def test_workers_are_seen_by_host_and_told_to_be_quiet_and_to_take_jobs_again(
+    web: Web, open_page: Open, start: Start
+) -> None:
+    worker = start(concurrency=2)
+    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"], within=30)
+    page = open_page("/workers")
+
+    page.get_by_role("button", name=f"Quiet worker {worker.pid}").click()
+    expect(page.get_by_role("row").filter(has_text=str(worker.pid)).locator(".badge")).to_have_text("quiet")
+    page.get_by_role("button", name="Show the stacks").click()
+    expect(page.locator("pre.code")).to_contain_text(re.compile("File .*palermo"))
+    page.get_by_role("link", name="Workers").first.click()
+    page.get_by_role("button", name=f"Resume worker {worker.pid}").click()
+
+    expect(page.get_by_role("row").filter(has_text=str(worker.pid)).locator(".badge")).to_have_text("idle")
+
+
+def test_a_job_is_enqueued_by_hand(web: Web, open_page: Open) -> None:
+    page = open_page("/queues")
+    page.get_by_role("button", name="Enqueue a job").click()
+    page.get_by_label("Job", exact=True).fill("browser.send")
+    page.get_by_label("Queue", exact=True).fill("by hand")
+    page.get_by_label("Positional arguments").fill('["a@example.com"]')
+    page.get_by_label("Named arguments").fill('{"subject": "<b>bold</b>", "password": "secret"}')
+    page.get_by_role("dialog").get_by_role("button", name="Enqueue").click()
+
+    expect(page.locator("h1")).to_contain_text("browser.send")
+    expect(page.locator("#kwargs")).to_contain_text('"subject": "<b>bold</b>"')
+    expect(page.locator("#kwargs")).not_to_contain_text("secret")
+    [row] = web.inspector.jobs("by hand").rows
+    assert row["kwargs"] == {"subject": "<b>bold</b>", "password": "secret"}

@@ -1,0 +1,56 @@
+"""A web server in this process, and what tests ask it with."""
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import httpx
+import uvicorn
+from starlette.types import ASGIApp
+
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.inspector import Inspector
+from palermo.webui import create_app
+from tests.helpers import eventually
+
+_TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
+
+
+class Web:
+    """The application on a port of its own, a client of the same broker, and an HTTP client."""
+
+    def __init__(
+        self, settings: Settings, *, around: Callable[[ASGIApp], ASGIApp] | None = None, **options: Any
+    ) -> None:
+        """`around` puts the application into another; the other options are those of create_app."""
+        self.client = Client(settings)
+        self.inspector = Inspector(self.client)
+        self.app = create_app(settings=settings, **options)
+        served: ASGIApp = self.app if around is None else around(self.app)
+        config = uvicorn.Config(
+            served, port=0, log_config=None, proxy_headers=False, lifespan="on", timeout_graceful_shutdown=5
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="web server")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        eventually(lambda: self._server.started)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+        self._server.should_exit = True
+        self._thread.join()
+        self.client.close()
+
+    def form(self, page: str, to: str, **fields: str) -> httpx.Response:
+        """Send the form that a page has, as its reader would: with the token, and following where it leads."""
+        found = _TOKEN.search(self.http.get(page).text)
+        assert found, f"{page} has no form"
+        return self.http.post(to, data={"token": found[1], **fields}, follow_redirects=True)

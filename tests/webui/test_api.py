@@ -1,0 +1,182 @@
+"""The API: the rows of the command line, over HTTP; everything that the pages do, programs can do too."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from click.testing import CliRunner
+
+import palermo
+from palermo.cli import main
+from palermo.config import Settings
+from palermo.webui.redact import MASK, shown, unmasked
+from tests.helpers import eventually
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+
+@pytest.fixture
+def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+    """Workers on the broker whose pages are served."""
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield site
+    site.close()
+
+
+_IDS = ["a", "a/b", "..a", "100 %", "%2F", "ä€😀", "x" * 255, "€" * 85, "?a=b&c#d", "<script>"]
+
+
+@palermo.job(name="web.api.greet", queue="greetings")
+def greet(name: str, password: str = "", *, greeting: str = "hi") -> None: ...
+
+
+def cli(settings: Settings, *arguments: str) -> Any:
+    flags = ("--url", settings.url, "--exchange", settings.exchange, "--json")
+    result = CliRunner().invoke(main, [*arguments, *flags])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_rows_are_those_of_the_command_line(any_settings: Settings, any_web: Web) -> None:
+    for n in range(3):
+        any_web.client.enqueue("shop.mail", [n], {"subject": "hi"}, queue="mail")
+
+    queues = any_web.http.get("/api/queues").json()
+    jobs = any_web.http.get("/api/queues/mail/jobs?limit=2").json()
+
+    assert queues["rows"] == cli(any_settings, "queues")
+    assert jobs["rows"] == cli(any_settings, "jobs", "mail", "--limit", "2")
+    assert (jobs["total"], jobs["page"], jobs["limit"]) == (3, 1, 2)
+    assert [row["args"] for row in any_web.http.get("/api/queues/mail/jobs?newest=true").json()["rows"]] == [
+        [2],
+        [1],
+        [0],
+    ]
+
+
+def test_looking_at_a_queue_leaves_it_as_it_was(any_web: Web) -> None:
+    ids = [any_web.client.enqueue("shop.mail", [n], queue="mail").id for n in range(30)]
+
+    for page in range(1, 5):
+        any_web.http.get(f"/api/queues/mail/jobs?limit=10&page={page}")
+        any_web.http.get(f"/api/jobs/{ids[page]}")
+        any_web.http.get("/api/queues")
+
+    assert [row["id"] for row in any_web.inspector.jobs("mail").rows] == ids
+
+
+@pytest.mark.parametrize("id", _IDS)
+def test_a_job_of_any_id_is_enqueued_found_and_shown(web: Web, id: str) -> None:
+    made = web.http.post("/api/jobs", json={"job": "shop.mail", "args": ["a"], "queue": "a/ä", "id": id})
+
+    assert (made.status_code, made.json()) == (201, {"id": id, "job": "shop.mail", "queue": "a/ä"})
+    found = web.http.get(f"/api/jobs/{quote(id, safe='')}").json()
+    assert (found["id"], found["state"], found["args"]) == (id, "pending", ["a"])
+
+
+def test_a_job_whose_code_is_here_is_bound_to_its_signature(web: Web) -> None:
+    wrong = web.http.post("/api/jobs", json={"job": "web.api.greet", "kwargs": {"name": "Ada", "nme": "Ada"}})
+    right = web.http.post("/api/jobs", json={"job": "web.api.greet", "kwargs": {"name": "Ada"}})
+
+    assert wrong.status_code == 422
+    assert "nme" in wrong.json()["error"]
+    assert right.json()["queue"] == "greetings"
+
+
+def test_a_queue_is_paused_resumed_and_deleted(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", queue="mail")
+
+    assert any_web.http.post("/api/queues/mail/pause").json()["paused"] is True
+    eventually(lambda: any_web.http.get("/api/queues").json()["rows"][1]["paused"])
+    assert any_web.http.post("/api/queues/mail/resume").json()["paused"] is False
+    assert any_web.http.delete("/api/queues/mail").json() == {"removed": 1}
+    assert any_web.http.delete("/api/queues/mail").status_code == 404
+
+
+def test_what_waits_is_cancelled(any_web: Web) -> None:
+    id = any_web.client.enqueue("shop.mail", queue="mail").id
+
+    assert any_web.http.post(f"/api/jobs/{id}/cancel").json()["state"] == "marked"
+    assert any_web.http.get(f"/api/jobs/{id}").json()["state"] == "cancelled"
+
+
+def test_workers_are_listed_and_told_what_to_do(any_settings: Settings, serve: Serve, site: Site) -> None:
+    web = serve(any_settings)
+    site.start()
+    [row] = eventually(lambda: web.http.get("/api/workers").json()["rows"])
+    worker = quote(row["id"], safe="")
+
+    assert row == web.inspector.workers()[0]
+    assert web.http.post(f"/api/workers/{worker}/quiet").json()["answered"] is True
+    eventually(lambda: web.inspector.workers()[0]["state"] == "quiet")
+    assert "Thread" in web.http.post(f"/api/workers/{worker}/stack").json()["text"]
+    assert web.http.post(f"/api/workers/{worker}/stop").status_code == 200
+    eventually(lambda: not web.inspector.workers())
+    assert web.http.post(f"/api/workers/{worker}/stop").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/api/queues/none/jobs", "/api/jobs/none", "/api/none", "/api"])
+def test_what_is_not_there_is_404_in_words(web: Web, path: str) -> None:
+    assert web.http.get(path).status_code == 404
+
+
+def test_a_method_that_an_address_does_not_take_is_405(web: Web) -> None:
+    for method, path in (("PUT", "/api/queues"), ("GET", "/api/queues/mail/purge"), ("GET", "/queues/mail/purge")):
+        answer = web.http.request(method, path)
+
+        assert answer.status_code == 405, path
+
+
+def test_the_broker_being_away_is_said_and_passes_by_itself(
+    serve: Serve, private_node: Any, exchange: str, tmp_path: Path
+) -> None:
+    from tests.rabbitmq_node import url_of
+
+    web = serve(Settings(url=url_of(private_node), exchange=exchange, publish_timeout=2))
+    assert web.http.get("/healthz").json() == {"status": "ok"}
+    private_node.stop()
+
+    def away() -> bool:
+        return web.http.get("/healthz").status_code == web.http.get("/api/queues").status_code == 503
+
+    eventually(away, within=20)
+    page = web.http.get("/queues")
+    assert (page.status_code, "The broker is away" in page.text) == (503, True)
+    private_node.start()
+    eventually(lambda: web.http.get("/queues").status_code == 200, within=60)
+
+
+def test_secrets_among_arguments_are_shown_to_nobody(web: Web) -> None:
+    web.client.enqueue("shop.mail", [{"api_key": "s1"}], {"password": "s2", "deep": [{"Token": "s3"}]}, queue="mail")
+    web.client.enqueue("web.api.greet", ["Ada", "s4"], queue="mail")
+
+    said = web.http.get("/api/queues/mail/jobs").text
+
+    assert not [secret for secret in ("s1", "s2", "s3", "s4") if f"{secret}" in said]
+    assert "Ada" in said
+
+
+def test_what_is_redacted_is_a_setting(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, redact=["*pin"])
+    web.client.enqueue("shop.mail", [], {"pin": "1234", "password": "open"}, queue="mail")
+
+    [row] = web.http.get("/api/queues/mail/jobs").json()["rows"]
+
+    assert row["kwargs"] == {"pin": MASK, "password": "open"}
+    assert "1234" not in row["preview"]
+
+
+def test_a_preview_of_arguments_that_cannot_be_decoded_goes_as_a_whole() -> None:
+    row = {"job": "a", "args": None, "kwargs": None, "preview": "'x', my_password='s'"}
+
+    assert shown(row, ("*password*",))["preview"] == MASK
+
+
+def test_an_edited_job_keeps_what_was_hidden_from_its_editor() -> None:
+    original = [{"password": "s", "to": "a"}, "b"]
+
+    assert unmasked([{"password": MASK, "to": "c"}, "d", "e"], original) == [{"password": "s", "to": "c"}, "d", "e"]

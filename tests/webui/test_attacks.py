@@ -1,0 +1,181 @@
+"""What somebody tries who means harm: markup in jobs, paths, sizes, forged identities, guessing."""
+
+import base64
+import socket
+from pathlib import Path
+
+import pytest
+
+from palermo.config import Settings
+from palermo.core.message import Message
+from palermo.webui import Role
+from palermo.webui.body import MAX_BODY
+from palermo.webui.throttle import Throttle
+from palermo.webui.userfile import password_line
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+
+_XSS = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*7}}"
+
+
+def test_markup_in_any_field_of_a_job_is_text(web: Web) -> None:
+    web.client.run(
+        lambda broker: broker.publish(
+            Message(id=_XSS, queue=_XSS, job=_XSS, body=b"[]", content_type=_XSS, preview=_XSS, created_at=1)
+        )
+    )
+    web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue=_XSS, id=f"2{_XSS}")
+
+    for path in ("/queues", "/api/docs", f"/queues/{_XSS}", f"/jobs/{_XSS}", f"/{_XSS}", f"/failures?text={_XSS}"):
+        page = web.http.get(path)
+
+        assert page.status_code < 500
+        assert page.headers["content-type"].startswith("text/html")
+        assert "<script>alert" not in page.text
+        assert "<img" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/api/queues/%3Cscript%3E/jobs", "/api/jobs/%3Cscript%3E", "/api/%3Cscript%3E"])
+def test_the_api_never_answers_with_markup(web: Web, path: str) -> None:
+    answer = web.http.get(path)
+
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/..%2Fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static/%2e%2e%2fapp.py",
+        "/static/..%5capp.py",
+        "/static//etc/passwd",
+        "/static/%2Fetc%2Fpasswd",
+        "/static/..%252f..%252fpyproject.toml",
+        "/static/%00",
+        "/static/",
+        "/static",
+    ],
+)
+def test_no_path_leads_out_of_the_packaged_files(web: Web, path: str) -> None:
+    assert status(web, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") in (400, 404)
+
+
+@pytest.mark.parametrize("query", ["limit=501", "limit=0", "limit=-1", "limit=x", "page=0", f"page={10**20}"])
+def test_pages_are_of_a_bounded_size(web: Web, query: str) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
+
+    assert web.http.get(f"/api/queues/mail/jobs?{query}").status_code == 422
+
+
+def test_pages_lead_a_bounded_way_into_a_queue(web: Web) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
+
+    assert web.http.get("/api/queues/mail/jobs?limit=500&page=20").json()["rows"] == []
+    assert web.http.get("/api/queues/mail/jobs?limit=500&page=21").status_code == 422
+
+
+def test_bodies_are_of_a_bounded_size_whether_they_say_so_or_not(web: Web) -> None:
+    json = {"Content-Type": "application/json"}
+    chunks = (b"x" * 65_536 for _ in range(MAX_BODY // 65_536 + 2))
+
+    assert web.http.post("/api/jobs", content=b"x" * (MAX_BODY + 1), headers=json).status_code == 413
+    assert web.http.post("/api/jobs", content=chunks, headers=json).status_code == 413
+
+
+def test_addresses_and_headers_are_of_a_bounded_size(web: Web) -> None:
+    assert web.http.get(f"/queues?{'x' * 9_000}").status_code == 414
+    assert web.http.get("/queues", headers={f"X-{n}": "x" * 1_000 for n in range(70)}).status_code in (400, 431)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'{"job": "a", "args": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", b"\xff", b"", b"null", b"NaN"],
+)
+def test_bodies_that_are_no_job_are_refused(web: Web, content: bytes) -> None:
+    answer = web.http.post("/api/jobs", content=content, headers={"Content-Type": "application/json"})
+
+    assert 400 <= answer.status_code < 500
+    assert "error" in answer.json()
+
+
+@pytest.mark.parametrize("path", ["/api/queues/%FF/jobs", "/queues/%C3%28"])
+def test_an_address_that_is_no_text_is_refused(web: Web, path: str) -> None:
+    assert web.http.get(path).status_code == 400
+
+
+def test_saying_that_one_is_an_administrator_makes_nobody_one(settings: Settings, serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(password_line("eve", Role.VIEWER, "viewer's own"))
+    web = serve(settings, users=str(tmp_path / "users"))
+    web.client.enqueue("shop.mail", queue="mail")
+    forged = {
+        "X-Role": "admin",
+        "X-User": "ada",
+        "X-Forwarded-For": "127.0.0.1",
+        "Cookie": "role=admin",
+    }
+
+    for headers in (forged, {**forged, "Authorization": f"Bearer {base64.b64encode(b'ada:admin').decode()}"}):
+        assert web.http.get("/api/queues", headers=headers).status_code == 401
+    answer = web.http.post("/api/queues/mail/purge?role=admin", headers=forged, auth=("eve", "viewer's own"))
+    assert answer.status_code == 403
+    assert web.inspector.size("mail") == 1
+
+
+def test_guessing_passwords_is_slowed(settings: Settings, serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse"))
+    web = serve(settings, users=str(tmp_path / "users"))
+
+    answers = [web.http.get("/api/queues", auth=("ada", f"guess {n}")) for n in range(8)]
+
+    assert [answer.status_code for answer in answers[:5]] == [401] * 5
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 429
+
+
+def test_who_is_signed_in_already_is_not_shut_out_by_somebody_elses_guesses(
+    settings: Settings, serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse"))
+    web = serve(settings, users=str(tmp_path / "users"))
+    assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+
+    guesses = [web.http.get("/api/queues", auth=("ada", f"guess {n}")).status_code for n in range(8)]
+
+    assert guesses[-1] == 429
+    assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+
+
+def test_waiting_doubles_with_each_failure_up_to_a_minute() -> None:
+    now = 100.0
+    throttle = Throttle(lambda: now)
+    waits = []
+
+    for _ in range(13):
+        waits.append(throttle.wait("ada", 5))
+        throttle.failed("ada")
+
+    assert waits == [0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_failures_are_forgotten_in_time_and_when_there_are_too_many() -> None:
+    now = [0.0]
+    throttle = Throttle(lambda: now[0])
+    for name in ("ada", *(f"name {n}" for n in range(10_000))):
+        throttle.failed(name)
+
+    assert throttle.wait("ada", 0) == 0
+    assert throttle.wait("name 9999", 0) > 0
+    now[0] = 901
+    assert throttle.wait("name 9999", 0) == 0
+
+
+def status(web: Web, request: str) -> int:
+    """The status that a request has which no HTTP client would make."""
+    address = web.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=10) as connection:
+        connection.sendall(request.encode())
+        return int(connection.makefile("rb").readline().split()[1])

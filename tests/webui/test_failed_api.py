@@ -1,0 +1,230 @@
+"""Failed jobs in the API and on their page, on each broker."""
+
+import json
+import logging
+import re
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from palermo.config import Settings
+from palermo.core.topology import FAILED_QUEUE
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+
+XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
+
+
+def failed(web: Web, **asked: Any) -> dict[str, Any]:
+    answer = web.http.get("/api/failed", params=asked)
+    assert answer.status_code == 200, answer.text
+    return answer.json()  # type: ignore[no-any-return]
+
+
+def ids(web: Web, **asked: Any) -> list[str]:
+    return [row["id"] for row in failed(web, **asked)["rows"]]
+
+
+def ended(web: Web, answer: httpx.Response) -> dict[str, Any]:
+    """What an operation came to."""
+    assert answer.status_code in (200, 202), answer.text
+    id = answer.json()["id"]
+
+    def over() -> dict[str, Any] | None:
+        row: dict[str, Any] = web.http.get(f"/api/operations/{id}").json()
+        return row if row["outcome"] else None
+
+    found = eventually(over, within=30)
+    assert found is not None
+    return found
+
+
+def test_rows_are_those_of_the_command_line(any_web: Web) -> None:
+    publish_failed(any_web.client, (message("1", "a@b.c"), failure()), (message("2"), failure("KeyError")))
+
+    answer = failed(any_web)
+
+    assert answer == {"rows": any_web.inspector.failed().rows, "total": 2, "page": 1, "limit": 100}
+    assert any_web.http.get("/api/failed/2").json() == any_web.inspector.failed_job("2")
+
+
+def test_pages_filters_and_order(any_web: Web) -> None:
+    jobs = [(message(str(n)), failure("KeyError" if n % 2 else "shop.Refused", at=1_000 + n)) for n in range(10)]
+    publish_failed(any_web.client, *jobs)
+
+    assert ids(any_web, limit=3, page=2) == ["3", "4", "5"]
+    assert ids(any_web, limit=3, newest=True) == ["9", "8", "7"]
+    assert ids(any_web, error="Refused") == ["0", "2", "4", "6", "8"]
+    assert ids(any_web, since="1970-01-01T00:16:48Z", error="KeyError") == ["9"]
+    assert failed(any_web, error="KeyError", limit=2)["total"] == 5
+
+
+def test_groups_have_a_history_and_a_filter(any_web: Web) -> None:
+    publish_failed(any_web.client, *[(message(str(n)), failure("KeyError" if n else "ValueError")) for n in range(3)])
+
+    answer = any_web.http.get("/api/failed/groups").json()
+
+    [largest, other] = answer["rows"]
+    assert (largest["count"], largest["error"], sum(largest["history"])) == (2, "KeyError", 2)
+    assert ids(any_web, group=other["fingerprint"]) == ["0"]
+
+
+def test_one_is_requeued_with_other_arguments_to_another_queue(any_web: Web) -> None:
+    publish_failed(any_web.client, (message("1", "wrong"), failure()))
+
+    done = any_web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow"})
+
+    assert (done.status_code, done.json()["taken"]) == (200, 1)
+    assert [row["args"] for row in any_web.inspector.jobs("slow")] == [["right"]]
+    assert ids(any_web) == []
+
+
+def test_several_are_requeued_by_id_and_those_that_had_gone_are_counted(any_web: Web) -> None:
+    publish_many_failed(any_web.client, 5)
+
+    row = ended(any_web, any_web.http.post("/api/failed/requeue", json={"ids": ["1", "3", "3", "nowhere"]}))
+
+    assert (row["taken"], row["gone"], row["outcome"]) == (2, 1, "Requeued 2 jobs, 1 had gone.")
+    assert ids(any_web) == ["0", "2", "4"]
+
+
+def test_all_that_a_filter_matches_are_discarded(any_web: Web) -> None:
+    publish_failed(any_web.client, *[(message(str(n)), failure("KeyError" if n else "ValueError")) for n in range(3)])
+
+    row = ended(any_web, any_web.http.post("/api/failed/discard", json={"filter": {"error": "KeyError"}}))
+
+    assert row["taken"] == 2
+    assert ids(any_web) == ["0"]
+    assert any_web.inspector.size(FAILED_QUEUE) == 1
+
+
+def test_one_is_discarded(any_web: Web) -> None:
+    publish_many_failed(any_web.client, 2)
+
+    assert any_web.http.delete("/api/failed/0").status_code == 200
+    assert ids(any_web) == ["1"]
+    assert any_web.http.delete("/api/failed/0").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/api/failed?limit=0", None, 422),
+        ("GET", "/api/failed?since=yesterday", None, 422),
+        ("GET", "/api/failed?since=@1e300", None, 422),
+        ("GET", "/api/failed?since=2026-01-01T00:00", None, 422),
+        ("GET", "/api/failed?page=999999999", None, 200),
+        ("GET", "/api/failed?text=%00%ed%a0%80", None, 200),
+        ("GET", "/api/failed/nowhere", None, 404),
+        ("POST", "/api/failed/nowhere/requeue", {}, 404),
+        ("POST", "/api/failed/requeue", {}, 422),
+        ("POST", "/api/failed/requeue", {"ids": ["1"], "filter": {}}, 422),
+        ("POST", "/api/failed/requeue", {"filter": {"eror": "KeyError"}}, 422),
+        ("POST", "/api/failed/requeue", {"ids": [""]}, 422),
+        ("POST", "/api/failed/requeue", {"ids": ["\ud800"]}, 422),
+        ("POST", "/api/failed/requeue", {"filter": {"text": "\ud800"}}, 200),
+        ("POST", "/api/failed/requeue", {"ids": ["1"], "queue": "failed"}, 422),
+        ("POST", "/api/failed/discard", {"ids": ["x"] * 10_001}, 422),
+        ("GET", "/api/operations/nowhere", None, 404),
+        ("POST", "/api/operations/nowhere/stop", {}, 404),
+    ],
+)
+def test_what_cannot_be_is_answered_so(web: Web, method: str, path: str, body: Any, status: int) -> None:
+    content = None if body is None else json.dumps(body).encode()
+    headers = {} if body is None else {"content-type": "application/json"}
+
+    assert web.http.request(method, path, content=content, headers=headers).status_code == status
+
+
+def test_arguments_that_do_not_fit_are_refused_and_the_job_stays(web: Web) -> None:
+    publish_failed(web.client, (message("1"), failure()))
+
+    answer = web.http.post("/api/failed/1/requeue", json={"args": ["x"], "queue": "a queue "})
+
+    assert answer.status_code == 422
+    assert ids(web) == ["1"]
+
+
+def test_nobody_is_shown_a_secret_and_an_edited_job_keeps_it(any_web: Web) -> None:
+    job = message("1", body=b'{"args": [1], "kwargs": {"password": "hunter2", "user": "ann"}}', arguments="both")
+    publish_failed(any_web.client, (job, failure()))
+
+    row = any_web.http.get("/api/failed/1").json()
+    page = any_web.http.get("/failures/1/edit").text
+    assert "hunter2" not in json.dumps(row) + page + any_web.http.get("/failures").text
+    changed = {**row["kwargs"], "user": "bob"}
+    any_web.form("/failures/1/edit", "/failures/1/edit", args="[1]", kwargs=json.dumps(changed), queue="")
+
+    [waiting] = any_web.inspector.jobs("mail").rows
+    assert waiting["kwargs"] == {"password": "hunter2", "user": "bob"}
+
+
+def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
+    trace = f'Traceback\n  File "{XSS}", line 1, in {XSS}\n{XSS}: {XSS}\n'
+    reason = replace(failure(XSS, XSS), stack_trace=trace)
+    job = message(XSS, XSS, queue="mail", job=XSS, preview=XSS, content_type=XSS)
+    publish_failed(any_web.client, (job, reason))
+    group = any_web.http.get("/api/failed/groups").json()["rows"][0]["fingerprint"]
+
+    for path in (
+        "/failures",
+        "/failures?by=groups",
+        f"/failures?text={quote(XSS)}&queue={quote(XSS)}&since=",
+        f"/failures?group={group}",
+        f"/failures/confirm?act=discard&id={quote(XSS)}",
+        f"/failures/{quote(XSS, safe='')}/edit",
+    ):
+        page = any_web.http.get(path)
+        assert page.status_code == 200, path
+        assert "<script>alert" not in page.text
+        assert "<img" not in page.text
+    done = any_web.form("/failures", "/failures/act", act="discard", id=XSS, number="1")
+    assert "Discarded 1 job." in done.text
+
+
+def test_more_than_a_thousand_are_only_discarded_once_their_number_is_typed(web: Web) -> None:
+    publish_many_failed(web.client, 1_001)
+    page = web.http.get("/failures/confirm?act=discard&all=1")
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page.text))
+    assert "Discard 1,001 jobs?" in page.text
+    assert "Type their number, 1001," in page.text
+
+    refused = web.form("/failures", "/failures/act", **{**fields, "typed": "1000", "filter": "until=@9999999999"})
+    assert refused.status_code == 422
+    done = web.form("/failures", "/failures/act", **{**fields, "typed": "1,001", "filter": "until=@9999999999"})
+
+    assert done.status_code == 200, re.sub(r"<[^>]*>|\s+", " ", done.text)
+    eventually(lambda: web.inspector.size(FAILED_QUEUE) == 0)
+
+
+def test_a_form_that_does_not_say_which_jobs_does_nothing(web: Web) -> None:
+    publish_many_failed(web.client, 2)
+
+    assert web.form("/failures", "/failures/act", act="discard", number="0").status_code == 422
+    assert web.inspector.size(FAILED_QUEUE) == 2
+
+
+def test_who_may_only_look_changes_nothing(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, read_only=True)
+    publish_many_failed(web.client, 1)
+
+    assert "Requeue" not in web.http.get("/failures").text
+    assert web.http.post("/api/failed/requeue", json={"filter": {}}).status_code == 403
+    assert web.http.delete("/api/failed/0").status_code == 403
+    assert web.inspector.size(FAILED_QUEUE) == 1
+
+
+def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    publish_many_failed(web.client, 2)
+
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        web.http.post("/api/failed/requeue", json={"ids": ["0", "1"]})
+        eventually(lambda: "requeue ended" in caplog.text)
+
+    assert "requeue by=local" in caplog.text
+    assert "jobs=2 of=0, 1" in caplog.text

@@ -1,0 +1,228 @@
+"""The view of failed jobs keeps near to the queue, on each broker, and takes nothing from it."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.core.topology import FAILED_QUEUE
+from palermo.filters import FailedFilter
+from palermo.inspector import Inspector
+from palermo.webui.failed.operations import Operation, Operations, new_id
+from palermo.webui.failed.source import Source
+from palermo.webui.failed.view import GLANCE, PACE, FailedView
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
+
+ALL = FailedFilter()
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def client(any_settings: Settings) -> Iterator[Client]:
+    with Client(any_settings) as client:
+        yield client
+
+
+@pytest.fixture
+def inspector(client: Client) -> Inspector:
+    return Inspector(client)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def view(client: Client, inspector: Inspector, clock: Clock) -> Iterator[FailedView]:
+    view = FailedView(inspector, Source(client), clock=clock)
+    yield view
+    view.close()
+
+
+def ids(view: FailedView) -> list[str]:
+    return [each.message.id for each in view.index.page(ALL, offset=0, limit=1_000, newest=True)]
+
+
+def later(view: FailedView, clock: Clock, seconds: float = 10.0) -> FailedView:
+    """The view after a look, once so much time has passed."""
+    clock.now += seconds
+    assert view.look(20).ready
+    return view
+
+
+def command(action: str, which: object, **more: object) -> Operation:
+    values = {"by": "tester", "about": "jobs", "expected": None, **more}
+    return Operation(id=new_id(), action=action, which=which, **values)  # type: ignore[arg-type]
+
+
+def finished(operations: Operations, operation: Operation) -> Operation:
+    operations.start(operation, done=lambda _: None)
+    assert operation.wait(20)
+    return operation
+
+
+def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: Inspector, view: FailedView) -> None:
+    publish_many_failed(client, 300)
+
+    assert view.look(20).ready
+
+    assert ids(view) == [str(n) for n in reversed(range(300))]
+    assert [row["id"] for row in inspector.failed(limit=1_000)] == [str(n) for n in range(300)]
+
+
+def test_an_empty_place_is_ready_at_once(view: FailedView) -> None:
+    assert view.look(20).ready
+    assert ids(view) == []
+
+
+def test_new_failures_appear_and_what_others_took_disappears(
+    client: Client, inspector: Inspector, view: FailedView, clock: Clock
+) -> None:
+    publish_many_failed(client, 5)
+    later(view, clock)
+
+    inspector.discard("3")
+    publish_failed(client, (message("new"), failure(at=1_800_000_000)))
+    inspector.requeue(["0", "1"])
+
+    assert ids(later(view, clock)) == ["new", "4", "2"]
+
+
+def test_a_change_that_the_count_does_not_tell_is_found_in_time(
+    client: Client, inspector: Inspector, view: FailedView, clock: Clock
+) -> None:
+    publish_many_failed(client, 2)
+    later(view, clock)
+    inspector.discard("0")
+    publish_failed(client, (message("new"), failure()))
+
+    assert ids(later(view, clock, 600)) == ["new", "1"]
+
+
+def test_the_queue_is_not_read_again_before_its_time(client: Client, view: FailedView, clock: Clock) -> None:
+    publish_many_failed(client, 3)
+    state = later(view, clock).state
+    publish_failed(client, (message("new"), failure()))
+
+    clock.now += GLANCE
+    view._state = replace(state, took=100.0)
+    state = view.look(0)
+
+    assert (state.reading, state.behind, len(ids(view))) == (False, 1, 3)
+    clock.now += 100.0 * PACE
+    view.look(20)
+    assert len(ids(view)) == 4
+
+
+def test_somebody_may_have_the_queue_read_at_once(client: Client, view: FailedView, clock: Clock) -> None:
+    publish_many_failed(client, 3)
+    later(view, clock)
+    publish_failed(client, (message("new"), failure()))
+
+    view.refresh()
+    view.look(20)
+
+    assert len(ids(view)) == 4
+
+
+def test_a_requeue_is_known_at_once_and_costs_no_reading(
+    client: Client, inspector: Inspector, view: FailedView, clock: Clock
+) -> None:
+    publish_many_failed(client, 10)
+    at = later(view, clock).state.at
+
+    done = finished(Operations(inspector, view), command("requeue", ["2", "5", "gone"], expected=3))
+    clock.now += 2 * GLANCE
+    state = view.look(0)
+
+    assert done.outcome() == "Requeued 2 jobs, 1 had gone."
+    assert ids(view) == [str(n) for n in reversed(range(10)) if n not in (2, 5)]
+    assert (state.at, state.behind) == (at, 0)
+    assert [row["id"] for row in inspector.jobs("mail")] == ["2", "5"]
+
+
+def test_all_that_match_are_discarded_and_the_others_stay(
+    client: Client, inspector: Inspector, view: FailedView, clock: Clock
+) -> None:
+    jobs = [(message(str(n)), failure("KeyError" if n % 2 else "ValueError")) for n in range(10)]
+    publish_failed(client, *jobs)
+    later(view, clock)
+
+    done = finished(Operations(inspector, view), command("discard", FailedFilter(error="KeyError"), expected=7))
+
+    assert done.outcome() == "Discarded 5 jobs, 2 had gone."
+    assert ids(view) == ["8", "6", "4", "2", "0"]
+    assert inspector.size(FAILED_QUEUE) == 5
+
+
+def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(
+    client: Client, inspector: Inspector, view: FailedView, clock: Clock
+) -> None:
+    publish_failed(client, (message("1"), failure()), (message("2"), failure()))
+    later(view, clock)
+
+    done = finished(
+        Operations(inspector, view), command("requeue", ["1"], args=[1], kwargs={"x": object()}, expected=1)
+    )
+
+    assert (done.status, done.taken, done.gone) == ("done", 0, 0)
+    assert "stays in `failed`" in done.outcome()
+    assert ids(view) == ["2", "1"]
+
+
+def test_a_command_is_stopped_and_what_it_has_not_come_to_stays(
+    client: Client, inspector: Inspector, view: FailedView
+) -> None:
+    publish_many_failed(client, 50)
+    operation = command("discard", ALL)
+    operation.stop()
+
+    finished(Operations(inspector, view), operation)
+
+    assert (operation.status, operation.taken) == ("stopped", 0)
+    assert inspector.size(FAILED_QUEUE) == 50
+
+
+def test_a_command_runs_while_the_queue_is_being_read(client: Client, inspector: Inspector, view: FailedView) -> None:
+    publish_many_failed(client, 2_000)
+    view.look(0)
+
+    finished(Operations(inspector, view), command("discard", ["1999"], expected=1))
+
+    eventually(lambda: view.look(0.5).ready, within=30)
+    assert view.index.count(ALL) == inspector.size(FAILED_QUEUE) == 1_999
+
+
+def test_kept_commands_are_bounded(inspector: Inspector, view: FailedView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palermo.webui.failed.operations.KEPT", 3)
+    operations = Operations(inspector, view)
+
+    done = [finished(operations, command("discard", ["nowhere"], expected=1)) for _ in range(6)]
+
+    assert len(operations._all) <= 4
+    assert operations.get(done[-1].id) is done[-1]
+
+
+def test_a_view_that_is_closed_while_it_reads_gives_everything_back(client: Client, inspector: Inspector) -> None:
+    publish_many_failed(client, 1_500)
+    view = FailedView(inspector, Source(client))
+    view.look(0)
+
+    view.close()
+
+    eventually(lambda: inspector.size(FAILED_QUEUE) == 1_500)
+    assert not [thread for thread in threading.enumerate() if thread.name == "palermo-failed"]

@@ -1,0 +1,105 @@
+"""The application in another one, and behind proxies."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from palermo.config import Settings
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+
+
+def in_starlette(app: ASGIApp) -> ASGIApp:
+    return Starlette(routes=[Mount("/ops/jobs", app)])
+
+
+def in_fastapi(app: ASGIApp) -> ASGIApp:
+    outer = FastAPI()
+    outer.mount("/ops/jobs", app)
+    return outer
+
+
+def by_hand(app: ASGIApp) -> ASGIApp:
+    """As a dispatcher beside Django's ASGI application does it."""
+
+    async def dispatch(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            assert scope["path"].startswith("/ops/jobs/")
+            scope = {**scope, "root_path": "/ops/jobs"}
+        await app(scope, receive, send)
+
+    return dispatch
+
+
+def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
+    """Pages, files, forms and API work below `root`, and lead to what the browser sees as `seen`."""
+    web.client.enqueue("shop.mail", queue="a/b")
+    web.http.headers.update(headers)
+
+    page = web.http.get(f"{root}/queues").text
+
+    assert f'action="{seen}/queues/a%2Fb/purge"' in page
+    assert f'href="{seen}/static/app.css?v=' in page
+    assert web.http.get(f"{root}/static/app.css").status_code == 200
+    assert web.http.get(f"{root}/api/openapi.json").json()["servers"] == [{"url": seen or "/"}]
+    assert web.http.get(f"{root}/api/queues/a%2Fb/jobs").json()["total"] == 1
+    assert web.http.get(f"{root}/healthz").status_code == 200
+    token = page.partition('name="token" value="')[2].partition('"')[0]
+    cookie = {"Cookie": f"palermo_browser={web.http.cookies['palermo_browser']}"}
+    done = web.http.post(f"{root}/queues/a%2Fb/purge", data={"token": token}, headers=cookie)
+    assert (done.status_code, done.headers["location"]) == (303, f"{seen}/queues")
+
+
+@pytest.mark.parametrize("around", [in_starlette, in_fastapi, by_hand])
+def test_it_works_below_any_path_of_another_application(
+    settings: Settings, serve: Serve, around: Callable[[ASGIApp], ASGIApp]
+) -> None:
+    check_whole(serve(settings, around=around), "/ops/jobs", "/ops/jobs")
+
+
+def test_it_works_behind_a_proxy_that_strips_a_configured_prefix(settings: Settings, serve: Serve) -> None:
+    check_whole(serve(settings, prefix="/ops/jobs"), "", "/ops/jobs")
+
+
+def test_it_works_behind_a_trusted_proxy_that_says_what_it_strips(settings: Settings, serve: Serve) -> None:
+    check_whole(serve(settings, trust_proxy=True), "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})
+
+
+def test_it_works_in_another_application_behind_a_proxy(settings: Settings, serve: Serve) -> None:
+    check_whole(serve(settings, around=in_starlette, prefix="/x"), "/ops/jobs", "/ops/jobs/x")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Forwarded-Prefix": "/evil"},
+        {"X-Forwarded-Host": "evil.example"},
+        {"X-Forwarded-Proto": "https"},
+    ],
+    ids=str,
+)
+def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: dict[str, str]) -> None:
+    page = web.http.get("/queues", headers=headers)
+
+    assert 'href="/static/app.css' in page.text
+    assert "Secure" not in page.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("prefix", ["//evil.example", "https://evil.example", '/"><script>', "/a/../b", "evil"])
+def test_a_prefix_that_is_none_is_ignored(settings: Settings, serve: Serve, prefix: str) -> None:
+    web = serve(settings, trust_proxy=True)
+
+    assert 'href="/static/app.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
+
+
+def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, trust_proxy=True)
+
+    assert "Secure" in web.http.get("/queues", headers={"X-Forwarded-Proto": "https"}).headers["set-cookie"]
+    assert web.http.get("/queues", headers={"X-Forwarded-Host": "evil.example"}).status_code == 400
+    assert web.http.get("/queues", headers={"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}).status_code == 403

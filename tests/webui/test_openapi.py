@@ -1,0 +1,68 @@
+"""The API keeps to its own description, whatever it is asked: no 5xx, no status that is not documented."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from palermo.config import Settings
+from palermo.webui import create_app
+from palermo.webui.api.rows import PROBLEMS
+from tests.webui.server import Web
+
+
+def operations(*, choosy: bool = False) -> list[tuple[str, str]]:
+    """Every method of every path; or only those that take more than a name, and so something wrong."""
+    document = create_app(settings=Settings(url="sqlite:///:memory:")).openapi()
+    found = [(method, path) for path, methods in document["paths"].items() for method in methods]
+    return [each for each in found if not choosy or is_choosy(document["paths"][each[1]][each[0]])]
+
+
+def is_choosy(operation: dict[str, Any]) -> bool:
+    queries = [each["schema"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    return "requestBody" in operation or any(schema.get("type") in ("integer", "boolean") for schema in queries)
+
+
+def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
+    web.client.enqueue("shop.mail", ["a@b.c"], {"subject": "hi"}, queue="mail", id="job-1")
+    schema = schemathesis.openapi.from_url(f"{web.url}/api/openapi.json")
+
+    @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    def each(case: Any) -> None:
+        # Not every rule for names can be said in a schema, such as how many bytes they may have.
+        case.call_and_validate(excluded_checks=[positive_data_acceptance])
+
+    each()
+
+
+@pytest.mark.parametrize(("method", "path"), operations())
+def test_what_is_documented_is_what_happens(any_web: Web, method: str, path: str) -> None:
+    ask(any_web, method, path, GenerationMode.POSITIVE)
+
+
+@pytest.mark.parametrize(("method", "path"), operations(choosy=True))
+def test_what_the_description_does_not_allow_is_refused_as_documented(web: Web, method: str, path: str) -> None:
+    ask(web, method, path, GenerationMode.NEGATIVE)
+
+
+def test_every_problem_of_every_operation_is_an_error_in_words(web: Web) -> None:
+    document = web.http.get("/api/openapi.json").json()
+
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status in PROBLEMS:
+                said = operation["responses"][str(status)]["content"]["application/json"]["schema"]["$ref"]
+                assert said == "#/components/schemas/Problem", (method, path, status)
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_the_document_is_a_page_too_and_needs_nothing_from_elsewhere(web: Web) -> None:
+    page = web.http.get("/api/docs").text
+
+    for path in web.http.get("/api/openapi.json").json()["paths"]:
+        assert path in page
+    assert "src=" not in page.replace('src="/static/', "")

@@ -1,0 +1,202 @@
+"""Everything that can be done from the web: pages and API act by these functions and never otherwise.
+
+Each checks the role, acts through the inspector, and writes the audit log.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from palermo.core.topology import check_job_queue
+from palermo.errors import NotFound, PalermoError
+from palermo.filters import FailedFilter
+from palermo.jobs import Job
+from palermo.rows import Row
+from palermo.verdicts import Which
+from palermo.webui import audit
+from palermo.webui.errors import Refused
+from palermo.webui.failed import failures
+from palermo.webui.failed.operations import Action, Operation, new_id
+from palermo.webui.people import Role
+from palermo.webui.site import Visit
+
+
+@contextmanager
+def acting(visit: Visit, action: str, role: Role, **what: object) -> Iterator[dict[str, object]]:
+    """Check that this user may, and write down what came of it; the body adds facts to what it gets.
+
+    Raises Refused (403) for a user who may not.
+    """
+    if not visit.may(role):
+        audit.refused(visit, action, **what)
+        if visit.site.read_only:
+            raise Refused(403, "these pages are read-only: nothing can be changed from here.")
+        raise Refused(403, f"this takes the role {role.word}, and {visit.user.name} is {visit.user.role.word}.")
+    facts: dict[str, object] = {}
+    try:
+        yield facts
+    except PalermoError as error:
+        audit.failed(visit, action, **what, error=type(error).__name__, **facts)
+        raise
+    audit.done(visit, action, **what, **facts)
+
+
+def purge(visit: Visit, queue: str) -> int:
+    """Remove all jobs that wait in a queue; returns how many."""
+    with acting(visit, "purge", Role.ADMIN, queue=queue) as facts:
+        facts["removed"] = removed = visit.inspector.purge(queue)
+    return removed
+
+
+def delete_queue(visit: Visit, queue: str) -> int:
+    """Remove a queue and the jobs that wait in it; returns how many."""
+    with acting(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
+        facts["removed"] = removed = visit.inspector.delete_queue(queue)
+    return removed
+
+
+def pause(visit: Visit, queue: str) -> Row:
+    """Have no worker take jobs from a queue that exists; returns its row. Raises NotFound."""
+    return _paused(visit, queue, paused=True)
+
+
+def resume(visit: Visit, queue: str) -> Row:
+    """End a pause; returns the queue's row. Raises NotFound."""
+    return _paused(visit, queue, paused=False)
+
+
+def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
+    with acting(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue):
+        check_job_queue(queue)
+        known = {row["name"]: row for row in visit.inspector.queues()}
+        if queue not in known:
+            raise NotFound(f"there is no queue {queue!r}.")
+        change = visit.inspector.pause if paused else visit.inspector.resume
+        change(queue, by=visit.user.name)
+    return {**known[queue], "paused": paused}
+
+
+def enqueue(
+    visit: Visit,
+    job: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    queue: str | None = None,
+    id: str | None = None,
+) -> Job:
+    """Store one job, checked against its signature where its code is imported here.
+
+    Raises Refused (409) where a hook kept it back.
+    """
+    with acting(visit, "enqueue", Role.OPERATOR, job=job) as facts:
+        done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id)
+        facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
+    if not done.enqueued:
+        raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
+    return done
+
+
+def cancel(visit: Visit, id: str) -> Row:
+    """Have a job not run, or end where it runs; what came of it, as Inspector.cancel says."""
+    with acting(visit, "cancel", Role.OPERATOR, id=id) as facts:
+        row = visit.inspector.cancel(id, by=visit.user.name)[0]
+        facts["state"] = row["state"]
+    return row
+
+
+#: What each order to a worker takes.
+CONTROL_ROLES = {
+    "quiet": Role.OPERATOR,
+    "resume": Role.OPERATOR,
+    "stack": Role.OPERATOR,
+    "stop": Role.ADMIN,
+    "kill": Role.ADMIN,
+}
+
+
+def control(visit: Visit, worker: str, action: str) -> Row:
+    """Tell one worker, by its id, something; what it answered, as Inspector.control says. Raises NotFound."""
+    with acting(visit, f"worker {action}", CONTROL_ROLES[action], worker=worker) as facts:
+        # The inspector takes beginnings of ids too: good for people who type, not for a button.
+        if worker not in {row["id"] for row in visit.inspector.workers()}:
+            raise NotFound(f"no worker {worker[:80]!r} is alive.")
+        row = visit.inspector.control(action, [worker], by=visit.user.name)[0]
+        facts["answered"] = row["answered"]
+    return row
+
+
+def requeue(
+    visit: Visit,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    expected: int | None = None,
+    wait: float = 5.0,
+) -> Operation:
+    """Run failed jobs again; see Inspector.requeue. Returns when that is done, or after `wait` seconds."""
+    return _on_failed(visit, "requeue", which, args=args, kwargs=kwargs, queue=queue, expected=expected, wait=wait)
+
+
+def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
+    """Throw failed jobs away. Returns when that is done, or after `wait` seconds."""
+    return _on_failed(visit, "discard", which, expected=expected, wait=wait)
+
+
+def stop_operation(visit: Visit, id: str) -> Operation:
+    """Have a long command end before its next job."""
+    operation = failures(visit.site).operations.get(id)
+    with acting(visit, "stop operation", Role.OPERATOR, operation=id):
+        operation.stop()
+    return operation
+
+
+def _on_failed(
+    visit: Visit,
+    action: Action,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    expected: int | None = None,
+    wait: float,
+) -> Operation:
+    one = isinstance(which, str)
+    chosen: Which = which if isinstance(which, str | FailedFilter) else list(dict.fromkeys(which))
+    if expected is None and not isinstance(chosen, FailedFilter):
+        expected = 1 if isinstance(chosen, str) else len(list(chosen))
+    about = _about(chosen)
+    operation = Operation(
+        id=new_id(),
+        action=action,
+        by=visit.user.name,
+        about=about,
+        expected=expected,
+        which=chosen,
+        args=args,
+        kwargs=kwargs,
+        queue=queue,
+    )
+
+    def ended(operation: Operation) -> None:
+        audit.done(
+            visit, f"{action} ended", operation=operation.id, status=operation.status, jobs=operation.taken, of=about
+        )
+
+    with acting(visit, action, Role.OPERATOR, of=about, to=queue or "-", edited=bool(args or kwargs)) as facts:
+        failures(visit.site).operations.start(operation, done=ended)
+        facts["operation"] = operation.id
+    if operation.wait(wait) and (one or operation.status == "failed") and operation.problems and not operation.taken:
+        raise operation.problems[0]
+    return operation
+
+
+def _about(which: Which) -> str:
+    """Which jobs are meant, in few words."""
+    if isinstance(which, FailedFilter):
+        return "all failed jobs" if which.everything else f"failed jobs with {which}"
+    ids = [which] if isinstance(which, str) else list(which)
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")

@@ -1,0 +1,5 @@
+"""The API: the same rows as the command line's `--json`, typed, under /api."""
+
+from palermo.webui.api import failed, jobs, queues, workers
+
+ROUTERS = (queues.router, failed.router, failed.operations_router, jobs.router, workers.router)

@@ -1,0 +1,181 @@
+"""The rows of the API, typed: fields and names are those of palermo.rows, a contract."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from palermo.webui.looks import MAX_DEPTH, MAX_LIMIT
+
+#: What may go wrong with any operation, for its documentation.
+PROBLEMS = {
+    400: "The request cannot be read, or is for another host.",
+    401: "Nobody, or a wrong password or token.",
+    403: "Sent by another site's page, not allowed for this role, or these pages are read-only.",
+    404: "There is no such queue, job, worker or address.",
+    405: "This address does not take that method.",
+    408: "The request took too long to arrive.",
+    409: "It cannot be done as things are; the text says why.",
+    413: "The request is too large.",
+    414: "The address is too long.",
+    415: "Changes are taken as application/json only.",
+    422: "A value is not allowed; the text says which, and what is.",
+    429: "Too many wrong passwords or tokens: wait as long as Retry-After says.",
+    431: "The headers are too large.",
+    500: "Something unexpected went wrong; the server's log tells more.",
+    503: "The broker cannot be reached, or refuses us.",
+}
+
+
+#: ISO 8601 in UTC, as text: reading and writing it again would change how fractions are written.
+Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class Problem(BaseModel):
+    """Why something was not done."""
+
+    error: str = Field(description="What happened, with the value, and what to do about it.")
+
+
+#: The `responses` of every operation.
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text} for status, text in PROBLEMS.items()
+}
+
+PageNumber = Annotated[int, Query(ge=1, le=MAX_DEPTH, description="Which page, from 1.")]
+PageLimit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many rows on a page.")]
+
+
+class QueueRow(BaseModel):
+    """One queue."""
+
+    name: str
+    pending: int = Field(description="Jobs that wait.")
+    in_progress: int = Field(description="Jobs that a worker holds.")
+    workers: int = Field(description="Workers that serve it.")
+    paused: bool
+
+
+class JobError(BaseModel):
+    """Why a job failed."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    class_: str = Field(alias="class", description="The exception's dotted name.")
+    message: str
+    traceback: str
+
+
+class JobRow(BaseModel):
+    """One job; what does not apply, or cannot be decoded safely, is null."""
+
+    id: str
+    job: str | None = Field(description="Its wire name.")
+    queue: str
+    state: Literal["pending", "working", "failed", "done", "discarded", "cancelled"]
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    preview: str | None = Field(description="The arguments for people, in one line.")
+    content_type: str | None
+    created_at: Instant | None
+    retries: int | None
+    failed_at: Instant | None
+    error: JobError | None
+    worker: str | None
+    tenant: str | None
+
+
+class RunningJob(BaseModel):
+    """A job that a worker runs."""
+
+    id: str
+    job: str
+    queue: str
+    started_at: Instant | None
+
+
+class WorkerRow(BaseModel):
+    """One worker."""
+
+    id: str
+    host: str
+    pid: int
+    queues: list[str]
+    slots: int
+    state: str = Field(description="starting, idle, working, paused, quiet or stopping.")
+    started_at: Instant | None
+    processed: int
+    failed: int
+    jobs: list[RunningJob]
+
+
+class Queues(BaseModel):
+    """All queues, by name."""
+
+    rows: list[QueueRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Jobs(BaseModel):
+    """A page of jobs."""
+
+    rows: list[JobRow]
+    total: int | None = Field(description="How many there are in all; null where nobody counted.")
+    page: int
+    limit: int
+
+
+class Workers(BaseModel):
+    """All workers that are alive, by id."""
+
+    rows: list[WorkerRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Removed(BaseModel):
+    """How many jobs went."""
+
+    removed: int
+
+
+class NewJob(BaseModel):
+    """A job to be enqueued."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: str = Field(min_length=1, max_length=255, description="Its wire name, such as shop.tasks.resize.")
+    args: list[Any] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
+    id: str | None = Field(default=None, description="Else one is made.")
+
+
+class Enqueued(BaseModel):
+    """A job that is stored."""
+
+    id: str
+    job: str
+    queue: str
+
+
+class Answered(BaseModel):
+    """What one worker said to an order."""
+
+    model_config = ConfigDict(extra="allow")
+
+    worker: str
+    answered: bool = Field(description="False for one that said nothing in time; it may obey yet.")
+
+
+class Cancelled(BaseModel):
+    """What came of cancelling a job."""
+
+    id: str
+    state: str = Field(description="marked, cancelled, cancelling, done, failed or interrupted.")
+    worker: str | None
+    job: str | None
+    queue: str | None

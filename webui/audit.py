@@ -1,0 +1,29 @@
+"""Who did what, and when: a line of the logger `palermo.audit` for each action, and for each that was refused."""
+
+import logging
+
+from palermo.webui.site import Visit
+
+log = logging.getLogger("palermo.audit")
+
+
+def done(visit: Visit, action: str, **what: object) -> None:
+    """Write down an action that was carried out, with what it was about."""
+    _write(logging.INFO, action, visit, what)
+
+
+def refused(visit: Visit, action: str, **what: object) -> None:
+    """Write down an action that this user may not do."""
+    _write(logging.WARNING, f"{action} refused", visit, what)
+
+
+def failed(visit: Visit, action: str, **what: object) -> None:
+    """Write down an action that was tried and went wrong."""
+    _write(logging.WARNING, f"{action} failed", visit, what)
+
+
+def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
+    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **what}
+    tail = " ".join(f"{name}=%s" for name in values)
+    # repr, where a name could pass for a pair of its own, is the formatter's business: palermo.worker.logs.
+    log.log(level, f"{event} {tail}", *values.values())

@@ -1,0 +1,144 @@
+"""A failed job taken apart for the index, and put together again.
+
+Tracebacks are most of what a failed job weighs, and failures of one kind share all of theirs but the
+last line, which says the message. So the frames are kept once for all, and each job keeps its ending.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palermo.core.failure import MAX_STACK_TRACE, Failure, cut_middle, fingerprint, printable
+from palermo.core.message import Message
+
+#: Larger bodies are not kept: they are read from the queue when someone looks at that job.
+MAX_BODY = 65_536
+
+#: Of the message, and of the preview, that a text filter searches, in characters.
+MAX_WORDS = 2_000
+
+#: SQLite's integers.
+_MOST = 2**63 - 1
+
+#: Between the texts that a filter searches: one it may not find across.
+_GAP = "\x1f"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One failed job as the index keeps it; texts are printable."""
+
+    id: str
+    #: Unix seconds; 0 where it does not say.
+    at: int
+    retries: int | None
+    queue: str
+    job: str
+    error: str
+    #: None for a job without an error.
+    fingerprint: str | None
+    frames: str
+    ending: str
+    words: str
+    #: What only a page about it shows: see schema.DETAIL, from created_at on, but for the ending.
+    message: str
+    created_at: int | None
+    preview: str | None
+    worker: str | None
+    tenant: str | None
+    content_type: str
+    content_encoding: str
+    arguments: str
+    body: bytes | None
+
+
+class Taking:
+    """Makes entries of messages, and remembers what many of them share."""
+
+    #: Kinds remembered at once; each saves going through a traceback line by line.
+    REMEMBERED = 20_000
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, str, int], str] = {}
+
+    def entry(self, message: Message) -> Entry:
+        """The entry of a message from `failed`."""
+        failure = message.failure
+        text = printable(failure.message) if failure else ""
+        trace = printable(failure.stack_trace) if failure else ""
+        frames, ending = split(cut_middle(trace, MAX_STACK_TRACE) if len(trace) > MAX_STACK_TRACE else trace, text)
+        tenant = message.extra.get("tenant")
+        shown = None if message.preview is None else printable(message.preview)
+        id = printable(message.id)
+        return Entry(
+            id=id,
+            at=_bounded(failure.failed_at) or 0 if failure else 0,
+            retries=_bounded(message.retries),
+            queue=printable(message.queue),
+            job=printable(message.job),
+            error=printable(failure.exception_class) if failure else "",
+            fingerprint=self._fingerprint(message.job, failure, frames, ending) if failure else None,
+            frames=frames,
+            ending=ending,
+            words=fold(_GAP.join(((ending or text)[:MAX_WORDS], (shown or "")[:MAX_WORDS], id))),
+            message=text,
+            created_at=_bounded(message.created_at),
+            preview=shown,
+            worker=None if message.worker is None else printable(message.worker),
+            tenant=printable(tenant) if isinstance(tenant, str) else None,
+            content_type=printable(message.content_type),
+            content_encoding=printable(message.content_encoding),
+            arguments=printable(message.arguments),
+            body=message.body if len(message.body) <= MAX_BODY else None,
+        )
+
+    def _fingerprint(self, job: str, failure: Failure, frames: str, ending: str) -> str:
+        if "at " in ending or 'File "' in ending:
+            return fingerprint(job, failure)  # the message itself may hold what looks like a place
+        key = (job, failure.exception_class, hash(frames))
+        found = self._kinds.get(key)
+        if found is None:
+            if len(self._kinds) >= self.REMEMBERED:
+                self._kinds.clear()
+            found = self._kinds[key] = fingerprint(job, failure)
+        return found
+
+
+def split(trace: str, message: str) -> tuple[str, str]:
+    """The traceback before the line in which its message begins, and from there on."""
+    at = trace.rfind(message) if message else len(trace.rstrip())
+    if at < 0:
+        return trace, ""
+    start = trace.rfind("\n", 0, at) + 1
+    return trace[:start], trace[start:]
+
+
+def fold(text: str) -> str:
+    """The text as filters compare it: in no case of letters."""
+    return text if text.isascii() and text.islower() else text.casefold()
+
+
+def restored(values: Sequence[Any]) -> Message:
+    """The message of a row: id, queue, job, at, retries, error, whether it has one, frames, then schema.DETAIL."""
+    id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
+    preview, worker, tenant, content_type, content_encoding, arguments, body = rest
+    failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
+    return Message(
+        id=id,
+        queue=queue,
+        job=job,
+        body=body or b"",
+        content_type=content_type,
+        content_encoding=content_encoding,
+        arguments=arguments,
+        created_at=created_at,
+        retries=retries,
+        preview=preview,
+        worker=worker,
+        failure=failure if has_error else None,
+        extra={} if tenant is None else {"tenant": tenant},
+    )
+
+
+def _bounded(number: int | None) -> int | None:
+    return None if number is None else max(-_MOST, min(_MOST, number))

@@ -1,0 +1,13 @@
+"""The pages for people, a module each."""
+
+from palermo.webui.pages import failures, failures_acting, job, live, overview, queues, workers
+
+ROUTERS = (
+    overview.router,
+    queues.router,
+    failures.router,
+    failures_acting.router,
+    job.router,
+    workers.router,
+    live.router,
+)

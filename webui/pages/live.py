@@ -1,0 +1,63 @@
+"""The stream that tells pages when something has changed: server-sent events. Where those are blocked, pages ask."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import anyio
+from fastapi import APIRouter, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from palermo.errors import PalermoError
+from palermo.webui.errors import Refused
+from palermo.webui.site import Site, Visiting
+from palermo.webui.watching import Watching, watching
+
+router = APIRouter()
+
+#: Streams at one time; who comes too many asks now and then instead.
+STREAMS = 100
+
+#: Seconds after which a stream ends, for the browser to ask again: nobody's rights are older than that, and no
+#: server waits longer for streams when it stops.
+LASTING = 300.0
+
+#: Seconds between two looks at whether the server stops or the broker answers.
+_STEP = 0.25
+
+
+@router.get("/live", name="events")
+async def events(visit: Visiting, request: Request, every: Annotated[float, Query(ge=1, le=60)] = 2.0) -> Response:
+    look = await run_in_threadpool(watching, visit.site)
+    if look.streams >= STREAMS:
+        raise Refused(503, f"there are {STREAMS} live pages already; this one will ask now and then instead.")
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_changes(visit.site, look, every), media_type="text/event-stream", headers=headers)
+
+
+async def _changes(site: Site, look: Watching, every: float) -> AsyncIterator[str]:
+    look.streams += 1
+    try:
+        yield "retry: 2000\nevent: hello\ndata: 1\n\n"
+        version = ""
+        steps = max(1, round(every / _STEP))
+        for nth in range(int(LASTING / _STEP)):
+            if site.stopping.is_set():
+                return
+            if nth % steps == 0:
+                now = await _version(look, every)
+                # The first is what the page was made from; a comment keeps proxies from taking silence for the end.
+                yield f"event: change\ndata: {now}\n\n" if version and now != version else ": \n\n"
+                version = now
+            await anyio.sleep(_STEP)
+    finally:
+        look.streams -= 1
+
+
+async def _version(look: Watching, every: float) -> str:
+    try:
+        return (await run_in_threadpool(look.snapshot, min(1.0, every / 2))).version
+    except PalermoError:
+        # A page that is told of a change asks for it, and learns there that the broker is away.
+        return "away"

@@ -1,0 +1,80 @@
+"""The page of all workers, by host, and orders to them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Form
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.rows import Row
+from palermo.webui import actions
+from palermo.webui.errors import Refused
+from palermo.webui.formats import plural
+from palermo.webui.rendering import page, path, redirect
+from palermo.webui.site import Visiting
+from palermo.webui.watching import totals_of, watching
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine, or container."""
+
+    name: str
+    workers: tuple[Row, ...]
+
+    @property
+    def slots(self) -> int:
+        return sum(worker["slots"] for worker in self.workers)
+
+    @property
+    def busy(self) -> int:
+        return sum(len(worker["jobs"]) for worker in self.workers)
+
+
+def by_host(workers: Iterable[Row]) -> list[Host]:
+    hosts: dict[str, list[Row]] = {}
+    for worker in workers:
+        hosts.setdefault(worker["host"], []).append(worker)
+    return [Host(name, tuple(sorted(hosts[name], key=lambda row: row["pid"]))) for name in sorted(hosts)]
+
+
+@router.get("/workers", name="workers")
+def workers(request: Request, visit: Visiting) -> Response:
+    snapshot = watching(visit.site).snapshot()
+    return page(
+        request,
+        "workers.html",
+        hosts=by_host(snapshot.workers),
+        totals=totals_of(snapshot),
+        queue_names={row["name"] for row in snapshot.queues},
+    )
+
+
+#: What an order does, for the message that follows it.
+_DONE = {
+    "quiet": "Told {} to take no more jobs.",
+    "resume": "Told {} to take jobs again.",
+    "stop": "Told {} to finish what it runs, and to end.",
+    "kill": "Told {} to kill what it runs, and to end.",
+}
+
+
+@router.post("/workers/{action}", name="control_workers")
+def control(request: Request, visit: Visiting, action: str, worker: Annotated[str, Form()] = "") -> Response:
+    """Give an order to one worker, or to all."""
+    if action not in actions.CONTROL_ROLES:
+        raise Refused(404, f"workers do not know {action[:80]!r}.")
+    meant = [worker] if worker else [row["id"] for row in watching(visit.site).snapshot(0.0).workers]
+    rows = [actions.control(visit, id, action) for id in meant]
+    if action == "stack":
+        answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
+        return page(request, "stacks.html", answers=answers)
+    silent = sum(not row["answered"] for row in rows)
+    text = _DONE[action].format(worker or plural(len(rows), "worker"))
+    if silent:
+        text += f" No answer yet from {silent if not worker else 'it'}: an order may be obeyed later."
+    return redirect(request, path(request, "workers"), text, level="note" if silent else "done")

@@ -1,0 +1,303 @@
+/* What the pages can do beyond links and forms: theme, times, live updates, dialogs, copying, keys.
+   Everything to be read and every single action works without it. Loaded in the head, so that a chosen
+   theme is there before the first paint; all else waits for the document. */
+(() => {
+  "use strict";
+
+  const root = document.documentElement;
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const one = (selector, within = document) => within.querySelector(selector);
+
+  // -- what this browser was told to remember; private windows may refuse, and then nothing is remembered
+
+  const recall = (name, otherwise) => {
+    try { return localStorage.getItem(`palermo.${name}`) ?? otherwise; } catch { return otherwise; }
+  };
+  const remember = (name, value) => {
+    try { localStorage.setItem(`palermo.${name}`, value); } catch { /* for this page only, then */ }
+  };
+
+  // -- theme
+
+  const THEMES = ["auto", "light", "dark"];
+  const setTheme = (theme) => {
+    if (theme === "auto") delete root.dataset.theme;
+    else root.dataset.theme = theme;
+    for (const select of all("[data-theme-select]")) select.value = theme;
+  };
+  setTheme(recall("theme", "auto"));
+  const chooseTheme = (theme) => { remember("theme", theme); setTheme(theme); };
+
+  // -- times: relative or absolute, and how long something has taken so far
+
+  let skew = 0; // the server's clock minus this one's, in milliseconds
+  const readClock = () => {
+    const now = Number(one("[data-now]")?.dataset.now);
+    if (now) skew = now * 1000 - Date.now();
+  };
+  const duration = (seconds) => {
+    if (seconds < 1) return "0 s";
+    if (seconds < 60) return `${Math.floor(seconds)} s`;
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+    if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+    return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  };
+  const relative = (seconds) => {
+    if (Math.abs(seconds) < 1) return "now";
+    const text = duration(Math.abs(seconds)).replace(/^(\d+ (min|h|d)) .*/, "$1");
+    return seconds < 0 ? `in ${text}` : `${text} ago`;
+  };
+  const absolute = (moment) => {
+    const pad = (number) => String(number).padStart(2, "0");
+    const day = `${moment.getFullYear()}-${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;
+    return `${day} ${pad(moment.getHours())}:${pad(moment.getMinutes())}:${pad(moment.getSeconds())}`;
+  };
+  const say = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+  const showTimes = () => {
+    const exact = recall("times", "relative") === "absolute";
+    const now = Date.now() + skew;
+    for (const time of all("time[datetime]")) {
+      const moment = new Date(time.dateTime);
+      const seconds = (now - moment.getTime()) / 1000;
+      if (Number.isNaN(seconds)) continue;
+      if ("elapsed" in time.dataset) say(time, duration(seconds));
+      else say(time, exact ? absolute(moment) : relative(seconds));
+      if (!("elapsed" in time.dataset)) time.title = exact ? relative(seconds) : absolute(moment);
+    }
+    for (const button of all("[data-times]")) button.setAttribute("aria-pressed", String(exact));
+  };
+  const turnTimes = () => {
+    remember("times", recall("times", "relative") === "absolute" ? "relative" : "absolute");
+    showTimes();
+  };
+
+  // -- live: the server says when something has changed, and the page asks for itself again
+
+  const HELLO_WITHIN = 4000;
+  let source = null;
+  let polling = null;
+  let pending = false;
+  let failing = false;
+
+  const held = () => {
+    const live = one("#live");
+    const focused = document.activeElement;
+    const typing = live?.contains(focused) && focused.matches("input:not([type=checkbox]), textarea, select");
+    const chosen = document.getSelection();
+    const marked = chosen && !chosen.isCollapsed && live?.contains(chosen.anchorNode);
+    return Boolean(one("dialog[open]") || one("[data-select]:checked") || typing || marked);
+  };
+  const every = () => Number(recall("every", "2"));
+  const tellState = () => {
+    const [state, text] =
+      every() === 0 ? ["off", "Not live"]
+      : failing ? ["lost", "Trying again"]
+      : held() ? ["held", "Held"]
+      : ["on", "Live"];
+    for (const element of all(".live-state")) {
+      if (element.dataset.state !== state) element.dataset.state = state;
+      say(element, text);
+    }
+  };
+  const refresh = () => {
+    if (!one("#live")) return;
+    pending = document.hidden || held();
+    if (!pending) window.htmx?.trigger(document.body, "palermo:refresh");
+    tellState();
+  };
+  const poll = () => { polling ??= setInterval(refresh, every() * 1000); };
+  const disconnect = () => {
+    source?.close();
+    clearInterval(polling);
+    source = polling = null;
+  };
+  const connect = () => {
+    disconnect();
+    failing = false;
+    tellState();
+    const address = one("#live")?.dataset.events;
+    if (!address || every() === 0 || document.hidden) return;
+    if (!window.EventSource) { poll(); return; }
+    const stream = source = new EventSource(`${address}?every=${every()}`);
+    // A proxy that keeps the stream to itself is as good as none.
+    const patience = setTimeout(() => { if (source === stream) { stream.close(); poll(); } }, HELLO_WITHIN);
+    stream.addEventListener("hello", () => clearTimeout(patience));
+    stream.addEventListener("change", refresh);
+    stream.addEventListener("error", () => {
+      if (source !== stream || stream.readyState !== EventSource.CLOSED) return;
+      clearTimeout(patience);
+      poll();
+    });
+  };
+  const chooseInterval = (seconds) => {
+    remember("every", seconds);
+    for (const select of all("[data-every]")) select.value = seconds;
+    connect();
+    if (seconds !== "0") refresh();
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) { disconnect(); return; }
+    connect();
+    refresh();
+  });
+  window.addEventListener("pagehide", disconnect);
+  window.addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    for (const button of all("form[method=post] [type=submit]")) button.disabled = false;
+    for (const input of all("[data-typed]")) matchTyped(input);
+    connect();
+  });
+
+  const failed = (is) => { failing = is; tellState(); if (is) poll(); };
+  document.addEventListener("htmx:sendError", () => failed(true));
+  document.addEventListener("htmx:responseError", () => failed(true));
+  document.addEventListener("htmx:afterSwap", () => {
+    if (failing) connect();
+    reveal();
+    readClock();
+    showTimes();
+  });
+
+  // What needs this script is hidden where it does not run.
+  const reveal = () => { for (const element of all("[data-script]")) element.hidden = false; };
+
+  // What a reader has opened or scrolled stays so when the page renews itself.
+  const keepReading = () => {
+    const morph = window.Idiomorph;
+    if (!morph) return;
+    morph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+      !(name === "open" && node.matches("details, dialog")) &&
+      !(name === "hidden" && node.matches("[data-script]")) &&
+      !(name === "aria-current" && node.matches("tr"));
+    morph.defaults.ignoreActiveValue = true;
+  };
+
+  // -- dialogs: a link that leads to a page with the dialog open opens it here
+
+  const openDialog = (dialog) => {
+    if (dialog.open) dialog.close();
+    dialog.showModal();
+    one("[autofocus]", dialog)?.focus();
+    tellState();
+  };
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest("[data-dialog]");
+    const dialog = opener && document.getElementById(opener.dataset.dialog);
+    if (dialog && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+      event.preventDefault();
+      openDialog(dialog);
+      return;
+    }
+    const closer = event.target.closest("[data-close]");
+    if (closer) {
+      event.preventDefault();
+      closer.closest("dialog").close();
+    } else if (event.target.matches("dialog")) {
+      event.target.close(); // the backdrop is the dialog itself, around its content
+    }
+  });
+
+  // A form whose action waits for words typed: the number of jobs, or a queue's name.
+  const matchTyped = (input) => {
+    const button = one("[type=submit]", input.form);
+    if (button) button.disabled = input.value.trim() !== input.dataset.typed;
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.matches("[data-typed]")) matchTyped(event.target);
+  });
+  document.addEventListener("submit", (event) => {
+    // Twice pressed is once meant. Only after the form has gone, or its button's value would be missing.
+    setTimeout(() => { for (const button of all("[type=submit]", event.target)) button.disabled = event.target.method === "post"; });
+  });
+
+  // -- copying
+
+  const copy = async (button) => {
+    const text = one(button.dataset.copy)?.textContent ?? "";
+    const before = button.textContent;
+    let done = "Copied";
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // No clipboard without a secure connection: select it, for the reader to copy.
+      document.getSelection().selectAllChildren(one(button.dataset.copy));
+      done = "Selected";
+    }
+    button.textContent = done;
+    setTimeout(() => { button.textContent = before; }, 1500);
+  };
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copy(button);
+    if (event.target.closest("[data-times]")) turnTimes();
+    const unfold = event.target.closest("[data-unfold]");
+    if (unfold) {
+      const folded = all("details", one(unfold.dataset.unfold));
+      const open = folded.some((each) => !each.open);
+      for (const each of folded) each.open = open;
+    }
+  });
+
+  // -- keys; each is in the dialog of "?", where they can be turned off
+
+  let leading = 0;
+  const step = (by) => {
+    const rows = all("#live tbody tr").filter((row) => one("a[href]", row));
+    if (!rows.length) return;
+    const at = rows.findIndex((row) => row.hasAttribute("aria-current"));
+    const next = rows[Math.min(rows.length - 1, Math.max(0, at + by))];
+    for (const row of rows) row.toggleAttribute("aria-current", row === next);
+    one("a[href]", next).focus({ preventScroll: true });
+    next.scrollIntoView({ block: "nearest" });
+  };
+  const KEYS = {
+    "?": () => openDialog(one("#help")),
+    "/": () => one("[data-search]")?.focus(),
+    r: refresh,
+    t: turnTimes,
+    d: () => chooseTheme(THEMES[(THEMES.indexOf(recall("theme", "auto")) + 1) % THEMES.length]),
+    p: () => chooseInterval(every() === 0 ? "2" : "0"),
+    j: () => step(1),
+    k: () => step(-1),
+    x: () => one("tr[aria-current] [data-select]")?.click(),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.key === "Escape" && event.target.matches("input, textarea, select")) { event.target.blur(); return; }
+    if (event.target.matches("input:not([type=checkbox]), textarea, select") || one("dialog[open]")) return;
+    if (recall("keys", "on") === "off") return;
+    const gone = leading && Date.now() - leading < 1500 ? one(`.nav a[data-key="${CSS.escape(event.key)}"]`) : null;
+    leading = event.key === "g" ? Date.now() : 0;
+    if (gone) { event.preventDefault(); gone.click(); return; }
+    if (Object.hasOwn(KEYS, event.key)) { event.preventDefault(); KEYS[event.key](); }
+  });
+
+  // -- begin
+
+  document.addEventListener("DOMContentLoaded", () => {
+    reveal();
+    for (const input of all("[data-typed]")) matchTyped(input);
+    for (const dialog of all("dialog[open]")) openDialog(dialog);
+    for (const select of all("[data-theme-select]")) {
+      select.value = recall("theme", "auto");
+      select.addEventListener("change", () => chooseTheme(select.value));
+    }
+    for (const select of all("[data-every]")) {
+      select.value = String(every());
+      select.addEventListener("change", () => chooseInterval(select.value));
+    }
+    for (const box of all("[data-keys]")) {
+      box.checked = recall("keys", "on") === "on";
+      box.addEventListener("change", () => remember("keys", box.checked ? "on" : "off"));
+    }
+    keepReading();
+    readClock();
+    showTimes();
+    connect();
+    setInterval(() => {
+      showTimes();
+      if (pending && !document.hidden && !held()) refresh();
+      tellState();
+    }, 500);
+  });
+})();
