@@ -273,10 +273,12 @@ class RabbitmqBroker:
 
     async def close(self) -> None:
         self._closed = True
-        await self._adopted()
-        if self._consuming is not None:
-            await self._consuming.close()
-        await self._link.close()
+        links = [self._link] if self._consuming is None else [self._consuming, self._link]
+        try:
+            await self._adopted()
+        finally:
+            # Both at once: of two that are silent, the second must not wait for the first.
+            await asyncio.gather(*(link.close() for link in links))
 
     @property
     def blocked(self) -> bool:
