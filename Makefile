@@ -2,6 +2,7 @@
 #
 #   make demo     Palermo in one terminal, with nothing else installed
 #   make test     the whole test suite; finds or installs a RabbitMQ by itself
+#   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again
 #   make lint     ruff and mypy --strict
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
@@ -19,7 +20,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint screenshots bench bench-web pins clean
+.PHONY: demo test soak lint screenshots bench bench-web pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -28,6 +29,10 @@ demo: $(VENV)/installed
 # Two at a time, file by file: most tests wait, for processes and brokers more than for the processor.
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+SECONDS := 600
+soak: $(VENV)/installed-dev
+	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

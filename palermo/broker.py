@@ -1,9 +1,8 @@
 """What a broker must do: the contract between the runtime and the adapters.
 
-A Broker is one session with the place where jobs wait. It belongs to one event loop of
-one process, and it never mends itself: when the session is lost every call raises
-BrokerUnavailable, and its owner (the client, the worker) opens another. Every broker
-passes the same suite, tests/contract/broker_contract.py.
+A Broker is one session with the place where jobs wait. It belongs to one event loop of one process, and it never
+mends itself: when the session is lost every call raises BrokerUnavailable, and its owner (the client, the worker) opens
+another. Every broker passes the same suite, tests/contract/broker_contract.py.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -36,8 +35,7 @@ class Delivery:
     cancelled_by: str = ""
     #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
     deaths: tuple[str, ...] = ()
-    #: The id of a worker that lives and still runs a job of this id, which the broker took away from it, or that knows
-    #: how it ended; "" if none does.
+    #: The id of a worker that lives and still runs a job of this id, or that knows how it ended; "" if none does.
     running_at: str = ""
 
 
@@ -365,6 +363,10 @@ class Broker(Protocol):
     async def close(self) -> None:
         """End the session. May be called again."""
 
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker has said that it stores nothing for now: it is not silent, only to be waited for."""
+
     def describe(self) -> str:
         """What this session is connected to, for people; never with a password."""
 
@@ -391,9 +393,8 @@ async def open_broker(session: Session) -> Broker:
     scheme = session.address.scheme
     found = {entry.name: entry for entry in entry_points(group="palermo.brokers")}
     if scheme not in found:
-        raise UrlInvalid(
-            f"no broker serves {scheme}:// (in {session.address}). Installed: {', '.join(sorted(found)) or 'none'}."
-        )
+        installed = ", ".join(sorted(found)) or "none"
+        raise UrlInvalid(f"no broker serves {scheme}:// (in {session.address}). Installed: {installed}.")
     opener: Callable[[Session], Any] = found[scheme].load()
     broker: Broker = await opener(session)
     return broker

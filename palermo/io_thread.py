@@ -260,6 +260,9 @@ class IoThread:
             age = now - errand.began
             session = errand.session
             silent = session is not None and self._keeper.heard <= errand.began  # uvloop's clock counts milliseconds
+            blocked = session is not None and session.blocked
+            if session is not None and blocked:
+                errand.last = BrokerUnavailable(f"{session.describe()}.")
             if age >= self._timeout:
                 errand.error = self._keeper.late(errand.last)
                 del self._flight[errand]
@@ -269,7 +272,8 @@ class IoThread:
             elif age < self._timeout / 2 or errand.patient:
                 continue
             errand.patient = True
-            if silent and session is not None:
+            # Under an alarm it is not dead, and stores what it was sent once that ends: sent again it would be doubled.
+            if silent and session is not None and not blocked:
                 errand.last = errand.last or BrokerUnavailable(f"{session.describe()} said nothing.")
                 self._keeper.lose(session)
         self._arm()

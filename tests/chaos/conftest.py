@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.place import Place
-from tests.rabbitmq_node import Node, url_of
+from tests.chaos.outpost import Outpost
+from tests.rabbitmq_node import Node
 
 
 @pytest.fixture
@@ -15,8 +16,15 @@ def sqlite_place(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
+@pytest.fixture(scope="module")
+def shared(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outpost]:
+    """Two workers and a program that enqueues, on a RabbitMQ that the tests of a module harm one after the other."""
+    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node) as outpost:
+        yield outpost
+
+
 @pytest.fixture
-def private_place(private_node: Node, tmp_path: Path) -> Iterator[Place]:
-    """On a RabbitMQ of the test's own, which it may restart."""
-    with Place(tmp_path, url_of(private_node), "palermo") as place:
-        yield place
+def outpost(shared: Outpost) -> Outpost:
+    """The same, for one test."""
+    shared.seen()
+    return shared

@@ -1,71 +1,17 @@
-"""Everything that may happen to RabbitMQ and the way to it, under workers that are pushed jobs and workers that ask.
+"""Everything that may be done to RabbitMQ itself, under workers that are pushed jobs and workers that ask.
 
 After each fault, within RECOVERY seconds: the program that enqueues does so again, every worker runs what is enqueued
-then, in the process that it was before, and is in the list of workers.
+then, in the process that it was before, and is in the list of workers. What may happen to the line is in
+test_line_faults.py.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused
 from tests.chaos.outpost import PASSWORD, USER, VHOST, Outpost
-from tests.rabbitmq_node import Node
-
-
-@pytest.fixture(scope="module")
-def shared(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outpost]:
-    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node) as outpost:
-        yield outpost
-
-
-@pytest.fixture
-def outpost(shared: Outpost) -> Outpost:
-    shared.seen()
-    return shared
-
-
-def killed(outpost: Outpost) -> None:
-    outpost.node.kill9()
-    outpost.node.start()
-
-
-def hung_up(outpost: Outpost) -> None:
-    outpost.proxy.hang_up()
-
-
-def reset(outpost: Outpost) -> None:
-    outpost.proxy.hang_up(reset=True)
-
-
-def away_for_a_while(outpost: Outpost) -> None:
-    outpost.proxy.refuse()
-    outpost.proxy.hang_up()
-    outpost.both_say("connection refused")
-    outpost.proxy.listen()
-
-
-def closed_by_the_operator(outpost: Outpost) -> None:
-    outpost.close_connections()
-    outpost.both_say("connection lost")
-
-
-def deaf(outpost: Outpost) -> None:
-    outpost.proxy.stall("down")
-    outpost.both_say("connection lost")
-
-
-def mute(outpost: Outpost) -> None:
-    outpost.proxy.stall("up")
-    outpost.both_say("connection lost")
-
-
-def swallowed_for_a_while(outpost: Outpost) -> None:
-    outpost.proxy.stall(new_too=True)
-    outpost.both_say("connection lost")
-    outpost.proxy.resume()
 
 
 def queues_deleted(outpost: Outpost) -> None:
@@ -133,16 +79,9 @@ def vhost_deleted(outpost: Outpost) -> None:
 
 #: Quick ones after slow ones: sessions that are lost soon after they were opened are opened again with growing pauses.
 FAULTS: list[Callable[[Outpost], None]] = [
-    hung_up,
-    deaf,
-    reset,
     queues_deleted,
-    mute,
-    away_for_a_while,
     queues_made_by_another_program,
     queues_deleted,
-    swallowed_for_a_while,
-    closed_by_the_operator,
     queues_made_quorum,
     permissions_taken_away,
     queues_deleted,
@@ -152,7 +91,6 @@ FAULTS: list[Callable[[Outpost], None]] = [
     access_taken_away,
     password_changed,
     vhost_deleted,
-    killed,
 ]
 
 

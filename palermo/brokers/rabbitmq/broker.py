@@ -273,13 +273,19 @@ class RabbitmqBroker:
 
     async def close(self) -> None:
         self._closed = True
-        await self._adopted()
-        if self._consuming is not None:
-            await self._consuming.close()
-        await self._link.close()
+        links = [self._link] if self._consuming is None else [self._consuming, self._link]
+        try:
+            await self._adopted()
+        finally:
+            # Both at once: of two that are silent, the second must not wait for the first.
+            await asyncio.gather(*(link.close() for link in links))
+
+    @property
+    def blocked(self) -> bool:
+        return self._link.blocked
 
     def describe(self) -> str:
-        alarm = ", which blocks publishers: its memory or disk alarm is raised" if self._link.blocked else ""
+        alarm = ", which blocks publishers: its memory or disk alarm is raised" if self.blocked else ""
         return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}{alarm}"
 
     # -- names ----------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class Link:
         return Channel(self, raw)
 
     async def close(self) -> None:
-        """End the connection with AMQP's farewell, or without it if that takes more than a second."""
+        """End the connection with AMQP's farewell, or without it where that takes a second, or all our time."""
         if self.error is not None:
             return
         try:
@@ -180,6 +180,10 @@ class Link:
                 await self.lost.wait()
         except (exceptions.AMQPError, TimeoutError):
             self.raw.abort()
+        except asyncio.CancelledError:
+            # Whoever still waits for an answer must hear that none will come.
+            self.raw.abort()
+            raise
 
     def _on_close(self, error: Exception) -> None:
         self.error = self.translated(error)

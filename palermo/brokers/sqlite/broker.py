@@ -231,6 +231,10 @@ class SqliteBroker:
         self._bell.close()
         self._store.close()
 
+    @property
+    def blocked(self) -> bool:
+        return False
+
     def describe(self) -> str:
         return f"SQLite file {self._store.shown}, exchange {self._exchange}"
 

@@ -1,16 +1,34 @@
-"""The job of the soak: it says that it ran, and some of them raise."""
+"""The jobs of the soak: they say that they begin and that they end, and some of them raise."""
 
+import asyncio
 import os
 import time
 
 import palermo
 
-RAN = os.open("ran", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+RUNS = os.open("runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def say(what, number):
+    job = palermo.current_job()
+    # By the clock that all processes share.
+    line = f"{what} {number} {job.id} {job.worker} {os.getpid()} {os.getppid()} {time.monotonic():.6f}\n"
+    os.write(RUNS, line.encode())
 
 
 @palermo.job
 def work(number, takes, raises):
-    os.write(RAN, b"%d\n" % number)
+    say("begins", number)
     time.sleep(takes)
+    say("ends", number)
+    if raises:
+        raise ArithmeticError(number)
+
+
+@palermo.job
+async def wait(number, takes, raises):
+    say("begins", number)
+    await asyncio.sleep(takes)
+    say("ends", number)
     if raises:
         raise ArithmeticError(number)

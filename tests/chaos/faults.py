@@ -1,0 +1,156 @@
+"""What a soak does to its site: one fault after the other, drawn from a deck that is shuffled by chance."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from tests.acceptance.place import children
+from tests.chaos.ledger import Harm
+from tests.chaos.site import Site
+
+#: Seconds between two faults.
+PAUSE = (0.1, 1.2)
+
+#: Seconds for which a line is silent. With heartbeats of 2 it is given up after 4 to 9.
+SILENCE = (0.5, 9.0)
+
+#: Seconds for which an alarm lasts, and enqueuing waits.
+ALARM = (0.5, 3.0)
+
+
+class Faults:
+    """The deck, which begins with each kind of fault once."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._chance = random.Random(f"{site.seed} faults")
+        # Those that take long are rare.
+        self._more = [self._parent, self._parent, self._child, self._child, self._child, self._cut, self._stall]
+        self._deck = self._kinds()
+        self._chance.shuffle(self._deck)
+        self._first = True
+        #: The silent lines: since when, until when, and whose.
+        self._silent: list[tuple[float, float, frozenset[str]]] = []
+
+    def deal(self, seconds: float) -> None:
+        """Harm the site for so long."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._next()
+
+    def end(self) -> None:
+        """See that each kind of fault has come about, and let all lines speak again."""
+        while self._first:
+            self._next()
+        self._resume(float("inf"))
+
+    def _next(self) -> None:
+        if not self._deck:
+            self._deck = self._kinds() + self._more
+            self._chance.shuffle(self._deck)
+        self._deck.pop()()
+        self._site.pause(self._chance.uniform(*PAUSE))
+        self._resume(time.monotonic())
+        self._first = self._first and bool(self._deck)
+
+    def _kinds(self) -> list[Callable[[], None]]:
+        """One of each."""
+        return [
+            self._parent,
+            self._child,
+            self._template,
+            self._cut,
+            self._stall,
+            self._chance.choice((self._alarm, self._disk_alarm)),
+            self._broker_killed if self._chance.random() < 0.7 else self._broker_restarted,
+        ]
+
+    # Processes.
+
+    def _parent(self) -> None:
+        name = self._chance.choice(self._site.mortal)
+        worker, at = self._site.workers[name], time.monotonic()
+        worker.kill9()
+        self._done("parent", at, parent=worker.pid)
+        self._site.start(name)
+
+    def _child(self) -> None:
+        """A slot, or the process that slots share."""
+        parent = self._site.workers[self._chance.choice(sorted(self._site.workers))].pid
+        self._kill("child", parent, [child for template in children(parent) for child in children(template)])
+
+    def _template(self) -> None:
+        # Then the parent begins anew, so none of those that are looked at for how they grow.
+        parent = self._site.workers[self._chance.choice(self._site.mortal)].pid
+        self._kill("template", parent, children(parent))
+
+    def _kill(self, kind: str, parent: int, victims: list[int]) -> None:
+        if victims:
+            victim, at = self._chance.choice(victims), time.monotonic()
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+                self._done(kind, at, parent=parent, process=victim)
+
+    # Lines.
+
+    def _cut(self) -> None:
+        names, reset, at = self._some(), self._chance.random() < 0.5, time.monotonic()
+        for name in names:
+            self._site.proxies[name].hang_up(reset=reset)
+        self._done("cut", at, links=names)
+
+    def _stall(self) -> None:
+        names, at = self._some(), time.monotonic()
+        directions = self._chance.choice([("up",), ("down",), ("up", "down")])
+        new_too = self._chance.random() < 0.5
+        for name in names:
+            self._site.proxies[name].stall(*directions, new_too=new_too)
+        self._silent.append((at, at + self._chance.uniform(*SILENCE), names))
+
+    def _resume(self, now: float) -> None:
+        """End the silences that are due; of lines that are silent twice, both at the end of the first."""
+        for since, until, names in list(self._silent):
+            if until <= now:
+                for name in names:
+                    self._site.proxies[name].resume()
+                self._silent.remove((since, until, names))
+                self._done("stall", since, links=names)
+
+    def _some(self) -> frozenset[str]:
+        """One line, some, or all."""
+        names = list(self._site.proxies)
+        return frozenset(self._chance.sample(names, self._chance.choice((1, 1, 1, 2, 3, len(names)))))
+
+    # The broker.
+
+    def _broker_killed(self) -> None:
+        at = time.monotonic()
+        self._site.node.kill9()
+        self._site.pause(self._chance.uniform(0, 1))
+        self._site.node.start()
+        self._done("broker killed", at, links=[*self._site.proxies])
+
+    def _broker_restarted(self) -> None:
+        at = time.monotonic()
+        self._site.node.restart()
+        self._done("broker restarted", at, links=[*self._site.proxies])
+
+    def _alarm(self) -> None:
+        self._raise("set_vm_memory_high_watermark", "0.00001", "0.4")
+
+    def _disk_alarm(self) -> None:
+        self._raise("set_disk_free_limit", "900000000000000", "50000000")
+
+    def _raise(self, limit: str, above: str, below: str) -> None:
+        at = time.monotonic()
+        self._site.node.ctl(limit, above)
+        self._site.pause(self._chance.uniform(*ALARM))
+        self._site.node.ctl(limit, below)
+        self._done("alarm", at)
+
+    def _done(self, kind: str, at: float, *, links: Iterable[str] = (), parent: int = 0, process: int = 0) -> None:
+        harm = Harm(kind=kind, at=at, until=time.monotonic(), links=frozenset(links), parent=parent, process=process)
+        self._site.harms.append(harm)

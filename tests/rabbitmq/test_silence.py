@@ -1,0 +1,40 @@
+"""A session whose line is silent, and that is given up by someone who does not wait long."""
+
+import asyncio
+
+import pytest
+
+from palermo.broker import Session, WorkerInfo, open_broker
+from palermo.core.address import parse_url
+from palermo.core.patterns import QueueSelection
+from palermo.errors import BrokerUnavailable
+from tests.tcp_proxy import TcpProxy
+
+
+def nobody() -> WorkerInfo:
+    return WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("*",), slots=1, state="idle", started_at=1.0)
+
+
+def test_whoever_still_waits_for_it_hears_that_it_has_ended(rabbitmq_url: str, exchange: str) -> None:
+    address = parse_url(rabbitmq_url)
+
+    async def go(proxy: TcpProxy) -> None:
+        session = Session(
+            address=parse_url(rabbitmq_url.replace(f":{address.hosts[0][1]}", f":{proxy.port}")), exchange=exchange
+        )
+        broker = await open_broker(session)
+        consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=nobody)
+        proxy.stall("down")
+        waiting = [asyncio.ensure_future(consumer.waiting()), asyncio.ensure_future(broker.queues())]
+        await asyncio.sleep(0)
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await broker.close()
+
+        async with asyncio.timeout(10):
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in ended] == [BrokerUnavailable, BrokerUnavailable]
+
+    with TcpProxy(*address.hosts[0]) as proxy:
+        asyncio.run(go(proxy))
