@@ -24,14 +24,9 @@ def failed(visit: Visit, action: str, **what: object) -> None:
 
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
-    values: dict[str, object] = {
-        "by": visit.user.name,
-        "role": visit.user.role.word,
-        "from": visit.client or "-",
-        **what,
-    }
     # A lone surrogate, as JSON can bring one, is nothing that a log file can hold: the line would be lost.
-    values = {name: printable(value) if isinstance(value, str) else value for name, value in values.items()}
+    said = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
+    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **said}
     tail = " ".join(f"{name}=%s" for name in values)
     # repr, where a name could pass for a pair of its own, is the formatter's business: palermo.worker.logs.
     log.log(level, f"{event} {tail}", *values.values())
