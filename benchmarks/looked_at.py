@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import palermo
@@ -65,7 +66,7 @@ class Seen:
 def judged(starts: Iterable[Start]) -> Seen:
     """Of starts in one turn."""
     ordered = sorted(starts, key=lambda start: start.at)
-    gaps = [after.at - before.at for before, after in zip(ordered, ordered[1:], strict=False)]
+    gaps = [after.at - before.at for before, after in pairwise(ordered)]
     late = 0.0
     inversions = places = 0
     #: By worker, the jobs that began after all before them: the highest number so far, and when.

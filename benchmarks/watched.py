@@ -78,8 +78,8 @@ def served(place: Ground) -> Iterator[str]:
     """`palermo web` as a process of its own; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "palermo", "web", "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
+    command = [sys.executable, "-m", "palermo", "web", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 60

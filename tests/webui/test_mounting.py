@@ -14,6 +14,12 @@ from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
+@pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
+
+
 def in_starlette(app: ASGIApp) -> ASGIApp:
     return Starlette(routes=[Mount("/ops/jobs", app)])
 
@@ -44,8 +50,8 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     page = web.http.get(f"{root}/queues").text
 
     assert f'action="{seen}/queues/a%2Fb/purge"' in page
-    assert f'href="{seen}/static/app.css?v=' in page
-    assert web.http.get(f"{root}/static/app.css").status_code == 200
+    assert f'href="{seen}/static/palermo.css?v=' in page
+    assert web.http.get(f"{root}/static/palermo.css").status_code == 200
     assert web.http.get(f"{root}/api/openapi.json").json()["servers"] == [{"url": seen or "/"}]
     assert web.http.get(f"{root}/api/queues/a%2Fb/jobs").json()["total"] == 1
     assert web.http.get(f"{root}/healthz").status_code == 200
@@ -86,7 +92,7 @@ def test_it_works_in_another_application_behind_a_proxy(settings: Settings, serv
 def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: dict[str, str]) -> None:
     page = web.http.get("/queues", headers=headers)
 
-    assert 'href="/static/app.css' in page.text
+    assert 'href="/static/palermo.css' in page.text
     assert "Secure" not in page.headers["set-cookie"]
 
 
@@ -94,7 +100,7 @@ def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: di
 def test_a_prefix_that_is_none_is_ignored(settings: Settings, serve: Serve, prefix: str) -> None:
     web = serve(settings, trust_proxy=True)
 
-    assert 'href="/static/app.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
+    assert 'href="/static/palermo.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
 
 
 def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(settings: Settings, serve: Serve) -> None:
