@@ -19,11 +19,12 @@ from contextlib import contextmanager
 
 import httpx
 
-from benchmarks import bare, jobs
+from benchmarks import jobs
 from benchmarks.contest import machine, versions
 from benchmarks.drain import ROOT, WORKER
 from benchmarks.failed_jobs import fill
-from benchmarks.ground import Ground, Wire, ground
+from benchmarks.ground import Ground, ground
+from benchmarks.processes import cpu_seconds
 
 GOAL = 0.95
 
@@ -31,7 +32,7 @@ GOAL = 0.95
 PAGES = ("/", "/workers", "/failures")
 
 #: Seconds of one turn; jobs that are put there at a time; failed jobs that the page has to show.
-_TURN, _BATCH, _FAILED = 5.0, 5_000, 2_000
+_TURN, _BATCH, _FAILED = 2.0, 3_000, 2_000
 
 #: Seconds between two pages: a person who reloads as fast as possible, or five with live updates.
 _EVERY = 0.2
@@ -74,8 +75,8 @@ class Reader:
 
 
 @contextmanager
-def served(place: Ground) -> Iterator[str]:
-    """`palermo web` as a process of its own; its address."""
+def served(place: Ground) -> Iterator[tuple[str, int]]:
+    """`palermo web` as a process of its own; its address and its pid."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "palermo", "web", "--port", str(port)]
@@ -87,7 +88,7 @@ def served(place: Ground) -> Iterator[str]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit("palermo web does not answer.")
             time.sleep(0.1)
-        yield url
+        yield url, process.pid
     finally:
         process.terminate()
         process.wait()
@@ -103,9 +104,8 @@ def _answers(url: str) -> bool:
 class Supply:
     """Keeps the queue from running dry, outside of what is counted."""
 
-    def __init__(self, place: Ground, wire: Wire) -> None:
+    def __init__(self, place: Ground) -> None:
         self._place = place
-        self._wire = wire
         self._given = 0
 
     def done(self) -> int:
@@ -116,11 +116,10 @@ class Supply:
         return self._given - waiting
 
     def fill(self) -> None:
-        window = bare.Window(self._place.url, self._wire)
-        while self._place.waiting() < 3 * _BATCH:
-            window.publish(_BATCH)
+        while self._place.waiting() < 2 * _BATCH:
+            # Each with an id of its own: workers would take two of one id for one job that was taken back.
+            jobs.noop.enqueue_many([(jobs.ORDER,)] * _BATCH)
             self._given += _BATCH
-        window.close()
 
 
 def turn(supply: Supply) -> float:
@@ -132,7 +131,7 @@ def turn(supply: Supply) -> float:
     return (supply.done() - before) / (time.perf_counter() - began)
 
 
-def measure(place: Ground, reader: Reader, supply: Supply, seconds: float) -> None:
+def measure(reader: Reader, supply: Supply, seconds: float) -> None:
     print(f"{'round':>6} {'watched/s':>10} {'alone/s':>10} {'ratio':>6}")
     ratios = []
     watched_sum = alone_sum = 0.0
@@ -161,9 +160,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="%(default)s unless given")
     given = parser.parse_args()
     with ground(given.url) as place:
-        wire = place.wire()
         fill(place, _FAILED)
-        supply = Supply(place, wire)
+        place.make(jobs.QUEUE)
+        supply = Supply(place)
         supply.fill()
         workers = [
             subprocess.Popen([*WORKER, "-q", jobs.QUEUE], cwd=ROOT, env=place.environment())
@@ -172,12 +171,15 @@ def main() -> None:
         try:
             print(f"watched: {given.workers} workers drain one queue, with and without a reader of the pages")
             print(f"{versions(place.version)}; {machine()}; turns of {_TURN:g} s for {given.seconds:g} s\n")
-            with served(place) as url:
+            with served(place) as (url, pid):
                 while supply.done() < 500:
                     time.sleep(0.1)
                 reader = Reader(url, PAGES)
                 try:
-                    measure(place, reader, supply, given.seconds)
+                    spent = cpu_seconds([pid])
+                    measure(reader, supply, given.seconds)
+                    spent = cpu_seconds([pid]) - spent
+                    print(f"CPU of the pages' process: {1e3 * spent / max(1, reader.pages):.0f} ms a page")
                 finally:
                     reader.close()
         finally:
