@@ -47,7 +47,7 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     web.client.enqueue("shop.mail", queue="a/b")
     web.http.headers.update(headers)
 
-    page = web.http.get(f"{root}/queues").text
+    page = web.http.get(f"{root}/queues/a%2Fb").text
 
     assert f'action="{seen}/queues/a%2Fb/purge"' in page
     assert f'href="{seen}/static/palermo.css?v=' in page
@@ -58,7 +58,7 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     token = page.partition('name="token" value="')[2].partition('"')[0]
     cookie = {"Cookie": f"palermo_browser={web.http.cookies['palermo_browser']}"}
     done = web.http.post(f"{root}/queues/a%2Fb/purge", data={"token": token}, headers=cookie)
-    assert (done.status_code, done.headers["location"]) == (303, f"{seen}/queues")
+    assert (done.status_code, done.headers["location"]) == (303, f"{seen}/queues/a%2Fb")
 
 
 @pytest.mark.parametrize("around", [in_starlette, in_fastapi, by_hand])
