@@ -7,6 +7,7 @@
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
+#   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make pins     new versions into requirements/constraints.txt
 #   make clean    removes .venv
 #
@@ -20,7 +21,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test soak lint screenshots bench bench-web pins clean
+.PHONY: demo test soak lint screenshots bench bench-web bench-looks pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -49,6 +50,10 @@ bench: $(VENV)/installed-dev
 
 bench-web: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.failed_jobs $(ARGS)
+
+bench-looks: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.watched $(ARGS)
+	$(BIN)/python -m benchmarks.looked_at $(ARGS)
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"

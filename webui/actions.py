@@ -115,15 +115,22 @@ CONTROL_ROLES = {
 }
 
 
-def control(visit: Visit, worker: str, action: str) -> Row:
-    """Tell one worker, by its id, something; what it answered, as Inspector.control says. Raises NotFound."""
-    with acting(visit, f"worker {action}", CONTROL_ROLES[action], worker=worker) as facts:
+def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Row]:
+    """Tell workers, by their ids, or all (None) something at once; what each answered, as Inspector.control says.
+
+    Raises NotFound, before anything is done, for one that is not there.
+    """
+    named = "all" if workers is None else ", ".join(workers)
+    with acting(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
         # The inspector takes beginnings of ids too: good for people who type, not for a button.
-        if worker not in {row["id"] for row in visit.inspector.workers()}:
-            raise NotFound(f"no worker {worker[:80]!r} is alive.")
-        row = visit.inspector.control(action, [worker], by=visit.user.name)[0]
-        facts["answered"] = row["answered"]
-    return row
+        alive = {row["id"] for row in visit.inspector.workers()} if workers else set()
+        if gone := [id for id in workers or () if id not in alive]:
+            raise NotFound(f"no worker {gone[0][:80]!r} is alive.")
+        rows = visit.inspector.control(action, workers, by=visit.user.name)
+        facts["answered"] = all(row["answered"] for row in rows)
+        if workers is None:
+            facts["workers"] = ", ".join(row["worker"] for row in rows)
+    return rows
 
 
 def requeue(

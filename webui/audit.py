@@ -2,6 +2,7 @@
 
 import logging
 
+from palermo.core.failure import printable
 from palermo.webui.site import Visit
 
 log = logging.getLogger("palermo.audit")
@@ -23,7 +24,9 @@ def failed(visit: Visit, action: str, **what: object) -> None:
 
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
-    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **what}
+    # A lone surrogate, as JSON can bring one, is nothing that a log file can hold: the line would be lost.
+    said = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
+    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **said}
     tail = " ".join(f"{name}=%s" for name in values)
     # repr, where a name could pass for a pair of its own, is the formatter's business: palermo.worker.logs.
     log.log(level, f"{event} {tail}", *values.values())

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from palermo.webui.errors import Refused
 from palermo.webui.people import User
 from palermo.webui.throttle import Throttle
-from palermo.webui.userfile import UserFile, dummy_hash, token_hash, verify
+from palermo.webui.userfile import UserFile, token_hash, verify
 
 log = logging.getLogger("palermo.audit")
 
@@ -49,7 +49,6 @@ class FileAuthentication:
         self._key = secrets.token_bytes(32)
         #: Until when, by what a request said.
         self._right: OrderedDict[bytes, float] = OrderedDict()
-        self._dummy = dummy_hash()
         self._hashing = asyncio.Semaphore(_AT_A_TIME)
         self._waiting = 0
 
@@ -81,7 +80,8 @@ class FileAuthentication:
             return None
         if not colon:
             return None
-        user, hashed = self._file.users().passwords.get(name, (None, self._dummy))
+        users = self._file.users()
+        user, hashed = users.passwords.get(name, (None, users.nobodys))
         mark = hmac.new(self._key, f"{hashed}\0{password}".encode(), hashlib.sha256).digest()
         if user is not None and self._right.get(mark, -math.inf) > time.monotonic():
             return user

@@ -17,7 +17,7 @@ from palermo.webui.site import Site
 from palermo.webui.watching import Watching, running_of, watching
 
 #: How many jobs of a queue are looked at, from its front and its end; and how many queues, if none is named.
-DEPTH, QUEUES = 100, 5
+DEPTH, QUEUES = 100, 20
 
 _SHOWN_ELSEWHERE = {"id", "preview", "arguments", "exception-class", "exception-message", "stack-trace"}
 
@@ -116,7 +116,8 @@ def _waiting(inspector: Inspector, look: Watching, id: str, queue: str) -> Row |
     """The row of a job that waits at the front or the end of a queue: of its own where that is known."""
     memory = look.seen.job(id)
     own = queue or (memory.queue if memory else None)
-    sizes = {row["name"]: row["pending"] for row in look.snapshot().queues if not is_failed(row["name"])}
+    # As they are now: a job is often looked for just after it was enqueued.
+    sizes = {row["name"]: row["pending"] for row in look.snapshot(0.0).queues if not is_failed(row["name"])}
     names = sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
     if own is not None and own in sizes:
         names = [own]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from argon2 import PasswordHasher, extract_parameters
+from argon2 import Parameters, PasswordHasher, extract_parameters
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from palermo.errors import SettingInvalid
@@ -24,8 +24,8 @@ from palermo.webui.people import Role, User
 
 log = logging.getLogger("palermo.web")
 
-#: The library's choice: RFC 9106's second, with 64 MiB.
-_hasher = PasswordHasher()
+#: How new hashes are made: the library's choice, RFC 9106's second, with 64 MiB.
+HASHER = PasswordHasher()
 
 _SHA256 = "sha256:"
 
@@ -38,6 +38,8 @@ class Users:
     passwords: Mapping[str, tuple[User, str]] = field(default_factory=dict)
     #: By a token's hash.
     tokens: Mapping[str, User] = field(default_factory=dict)
+    #: A hash that fits no password: a name that is not there must take as long as one that is.
+    nobodys: str = ""
 
 
 class UserFile:
@@ -92,12 +94,12 @@ def read(path: Path) -> Users:
             ) from None
     if not passwords and not tokens:
         raise SettingInvalid(f"users file {path} holds no user. `palermo web-user NAME >> {path}` adds one.")
-    return Users(passwords, tokens)
+    return Users(passwords, tokens, _nobodys(passwords))
 
 
-def password_line(name: str, role: Role, password: str) -> str:
+def password_line(name: str, role: Role, password: str, *, hasher: PasswordHasher = HASHER) -> str:
     """The line for somebody with a password."""
-    return f"{name}:{role.word}:{_hasher.hash(password)}"
+    return f"{name}:{role.word}:{hasher.hash(password)}"
 
 
 def token_line(name: str, role: Role) -> tuple[str, str]:
@@ -114,7 +116,7 @@ def token_hash(token: str) -> str:
 def verify(hashed: str, password: str) -> bool:
     """Whether a password is the one that was hashed; slow, and takes 64 MiB."""
     try:
-        return _hasher.verify(hashed, password)
+        return HASHER.verify(hashed, password)
     except Argon2Error:
         return False
 
@@ -133,6 +135,12 @@ def _hash(secret: str) -> str:
     return secret
 
 
-def dummy_hash() -> str:
-    """A hash of nobody's password: a name that is not there must take as long as one that is."""
-    return _hasher.hash(secrets.token_urlsafe())
+def _nobodys(passwords: Mapping[str, tuple[User, str]]) -> str:
+    """A hash of nobody's password, as dear as the dearest in the file."""
+    dearest = max((extract_parameters(each) for _, each in passwords.values()), key=_cost, default=None)
+    hasher = HASHER if dearest is None else PasswordHasher.from_parameters(dearest)
+    return hasher.hash(secrets.token_urlsafe())
+
+
+def _cost(parameters: Parameters) -> int:
+    return parameters.memory_cost * parameters.time_cost

@@ -3,17 +3,23 @@
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 import httpx
 import uvicorn
+from argon2 import PasswordHasher
 from starlette.types import ASGIApp
 
 from palermo.client import Client
 from palermo.config import Settings
+from palermo.errors import NotFound
 from palermo.inspector import Inspector
 from palermo.webui import create_app
 from tests.helpers import eventually
+
+#: For passwords that nobody guesses at: a hash in no time.
+CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
 _TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
 
@@ -48,6 +54,15 @@ class Web:
         self._server.should_exit = True
         self._thread.join()
         self.client.close()
+
+    def clear(self) -> None:
+        """Take away all queues, and what made this client known."""
+        for row in self.inspector.queues():
+            if row["paused"]:
+                self.inspector.resume(row["name"])
+            with suppress(NotFound):
+                self.inspector.delete_queue(row["name"])
+        self.http.cookies.clear()
 
     def form(self, page: str, to: str, **fields: str) -> httpx.Response:
         """Send the form that a page has, as its reader would: with the token, and following where it leads."""

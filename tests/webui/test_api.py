@@ -20,6 +20,12 @@ from tests.worker.site import Site
 
 
 @pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
+
+
+@pytest.fixture
 def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
     """Workers on the broker whose pages are served."""
     site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)

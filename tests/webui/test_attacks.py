@@ -13,9 +13,15 @@ from palermo.webui.body import MAX_BODY
 from palermo.webui.throttle import Throttle
 from palermo.webui.userfile import password_line
 from tests.webui.conftest import Serve
-from tests.webui.server import Web
+from tests.webui.server import CHEAP, Web
 
 _XSS = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*7}}"
+
+
+@pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
 
 
 def test_markup_in_any_field_of_a_job_is_text(web: Web) -> None:
@@ -107,7 +113,7 @@ def test_an_address_that_is_no_text_is_refused(web: Web, path: str) -> None:
 
 
 def test_saying_that_one_is_an_administrator_makes_nobody_one(settings: Settings, serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(password_line("eve", Role.VIEWER, "viewer's own"))
+    (tmp_path / "users").write_text(password_line("eve", Role.VIEWER, "viewer's own", hasher=CHEAP))
     web = serve(settings, users=str(tmp_path / "users"))
     web.client.enqueue("shop.mail", queue="mail")
     forged = {
@@ -125,7 +131,7 @@ def test_saying_that_one_is_an_administrator_makes_nobody_one(settings: Settings
 
 
 def test_guessing_passwords_is_slowed(settings: Settings, serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse"))
+    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
     web = serve(settings, users=str(tmp_path / "users"))
 
     answers = [web.http.get("/api/queues", auth=("ada", f"guess {n}")) for n in range(8)]
@@ -139,7 +145,7 @@ def test_guessing_passwords_is_slowed(settings: Settings, serve: Serve, tmp_path
 def test_who_is_signed_in_already_is_not_shut_out_by_somebody_elses_guesses(
     settings: Settings, serve: Serve, tmp_path: Path
 ) -> None:
-    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse"))
+    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
     web = serve(settings, users=str(tmp_path / "users"))
     assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
 

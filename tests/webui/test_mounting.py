@@ -14,6 +14,12 @@ from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
+@pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
+
+
 def in_starlette(app: ASGIApp) -> ASGIApp:
     return Starlette(routes=[Mount("/ops/jobs", app)])
 
@@ -41,18 +47,18 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     web.client.enqueue("shop.mail", queue="a/b")
     web.http.headers.update(headers)
 
-    page = web.http.get(f"{root}/queues").text
+    page = web.http.get(f"{root}/queues/a%2Fb").text
 
     assert f'action="{seen}/queues/a%2Fb/purge"' in page
-    assert f'href="{seen}/static/app.css?v=' in page
-    assert web.http.get(f"{root}/static/app.css").status_code == 200
+    assert f'href="{seen}/static/palermo.css?v=' in page
+    assert web.http.get(f"{root}/static/palermo.css").status_code == 200
     assert web.http.get(f"{root}/api/openapi.json").json()["servers"] == [{"url": seen or "/"}]
     assert web.http.get(f"{root}/api/queues/a%2Fb/jobs").json()["total"] == 1
     assert web.http.get(f"{root}/healthz").status_code == 200
     token = page.partition('name="token" value="')[2].partition('"')[0]
     cookie = {"Cookie": f"palermo_browser={web.http.cookies['palermo_browser']}"}
     done = web.http.post(f"{root}/queues/a%2Fb/purge", data={"token": token}, headers=cookie)
-    assert (done.status_code, done.headers["location"]) == (303, f"{seen}/queues")
+    assert (done.status_code, done.headers["location"]) == (303, f"{seen}/queues/a%2Fb")
 
 
 @pytest.mark.parametrize("around", [in_starlette, in_fastapi, by_hand])
@@ -86,7 +92,7 @@ def test_it_works_in_another_application_behind_a_proxy(settings: Settings, serv
 def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: dict[str, str]) -> None:
     page = web.http.get("/queues", headers=headers)
 
-    assert 'href="/static/app.css' in page.text
+    assert 'href="/static/palermo.css' in page.text
     assert "Secure" not in page.headers["set-cookie"]
 
 
@@ -94,7 +100,7 @@ def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: di
 def test_a_prefix_that_is_none_is_ignored(settings: Settings, serve: Serve, prefix: str) -> None:
     web = serve(settings, trust_proxy=True)
 
-    assert 'href="/static/app.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
+    assert 'href="/static/palermo.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
 
 
 def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(settings: Settings, serve: Serve) -> None:

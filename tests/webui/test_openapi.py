@@ -14,6 +14,12 @@ from palermo.webui.api.rows import PROBLEMS
 from tests.webui.server import Web
 
 
+@pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
+
+
 def operations(*, choosy: bool = False) -> list[tuple[str, str]]:
     """Every method of every path; or only those that take more than a name, and so something wrong."""
     document = create_app(settings=Settings(url="sqlite:///:memory:")).openapi()
@@ -31,7 +37,7 @@ def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{web.url}/api/openapi.json")
 
     @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     def each(case: Any) -> None:
         # Not every rule for names can be said in a schema, such as how many bytes they may have.
         case.call_and_validate(excluded_checks=[positive_data_acceptance])
@@ -40,8 +46,8 @@ def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), operations())
-def test_what_is_documented_is_what_happens(any_web: Web, method: str, path: str) -> None:
-    ask(any_web, method, path, GenerationMode.POSITIVE)
+def test_what_is_documented_is_what_happens(any_served: Web, method: str, path: str) -> None:
+    ask(any_served, method, path, GenerationMode.POSITIVE)
 
 
 @pytest.mark.parametrize(("method", "path"), operations(choosy=True))

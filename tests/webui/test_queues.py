@@ -9,6 +9,12 @@ from tests.webui.server import Web
 _NAMES = ["mail", "a/b", "100 %", "ä€😀", "%2F", "x" * 127, "?a=b&c#d", '"><script>alert(1)</script>']
 
 
+@pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
+
+
 def test_the_api_lists_the_rows_of_the_command_line(any_web: Web) -> None:
     any_web.client.enqueue("shop.mail", queue="mail")
 
@@ -18,10 +24,10 @@ def test_the_api_lists_the_rows_of_the_command_line(any_web: Web) -> None:
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_a_queue_of_any_name_is_purged_by_the_api(any_web: Web, name: str) -> None:
-    any_web.client.enqueue("shop.mail", queue=name)
+def test_a_queue_of_any_name_is_purged_by_the_api(any_served: Web, name: str) -> None:
+    any_served.client.enqueue("shop.mail", queue=name)
 
-    done = any_web.http.post(f"/api/queues/{quote(name, safe='')}/purge")
+    done = any_served.http.post(f"/api/queues/{quote(name, safe='')}/purge")
 
     assert (done.status_code, done.json()) == (200, {"removed": 1})
 

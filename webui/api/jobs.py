@@ -21,7 +21,7 @@ def enqueue(visit: Visiting, new: NewJob) -> Enqueued:
 
 
 @router.get("/{id:palermo}", name="api_job")
-def job(visit: Visiting, id: str, queue: str | None = None) -> JobRow:
+def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
     """One job that runs, waits or has failed.
 
     Waiting jobs are looked for in `queue`, or in all queues, among the first and the last of each.

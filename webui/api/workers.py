@@ -10,6 +10,8 @@ from palermo.webui.site import Visiting
 
 router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
 
+Order = Literal["quiet", "resume", "stop", "kill", "stack"]
+
 
 @router.get("", name="api_workers")
 def workers(visit: Visiting) -> Workers:
@@ -18,12 +20,18 @@ def workers(visit: Visiting) -> Workers:
     return Workers.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
 
 
+@router.post("/{action}", name="api_control_all")
+def control_all(visit: Visiting, action: Order) -> list[Answered]:
+    """Tell all workers something, in one command; what each answered. Roles as for one."""
+    return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
+
+
 @router.post("/{id:palermo}/{action}", name="api_control")
-def control(visit: Visiting, id: str, action: Literal["quiet", "resume", "stop", "kill", "stack"]) -> Answered:
+def control(visit: Visiting, id: str, action: Order) -> Answered:
     """Tell a worker something.
 
     `quiet`: take no more jobs; `resume`: take them again; `stop`: finish the running ones and
     end; `kill`: give the running ones back and end; `stack`: say what it is doing, as `text`.
     Role: operator; for stop and kill, admin.
     """
-    return Answered.model_validate(actions.control(visit, id, action))
+    return Answered.model_validate(actions.control(visit, [id], action)[0])

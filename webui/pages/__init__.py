@@ -1,6 +1,6 @@
 """The pages for people, a module each."""
 
-from palermo.webui.pages import failures, failures_acting, job, live, overview, queues, workers
+from palermo.webui.pages import failures, failures_acting, job, live, overview, queues, stats, workers
 
 ROUTERS = (
     overview.router,
@@ -10,4 +10,5 @@ ROUTERS = (
     job.router,
     workers.router,
     live.router,
+    stats.router,
 )

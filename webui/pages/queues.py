@@ -10,10 +10,9 @@ from starlette.responses import Response
 
 from palermo.errors import NotBrowsable, NotFound
 from palermo.rows import Row
-from palermo.webui import actions
+from palermo.webui import actions, looks
 from palermo.webui.errors import Refused
 from palermo.webui.formats import plural
-from palermo.webui.redact import shown
 from palermo.webui.rendering import page, path, redirect
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.watching import running_of, watching
@@ -72,11 +71,10 @@ def queue(
 
 def _jobs(visit: Visit, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
     if not text:
-        rows = visit.inspector.jobs(name, offset=(number - 1) * LIMIT, limit=LIMIT, newest=newest).rows
-        return [shown(row, visit.site.hidden) for row in rows]
+        return looks.jobs(visit, name, page=number, limit=LIMIT, newest=newest).rows
     wanted = text.casefold()
     # Searched as they are shown: nobody finds out by searching what is hidden.
-    rows = [shown(row, visit.site.hidden) for row in visit.inspector.jobs(name, limit=SEARCHED, newest=newest).rows]
+    rows = looks.jobs(visit, name, page=1, limit=SEARCHED, newest=newest).rows
     return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if _says(row, wanted)][:LIMIT]
 
 

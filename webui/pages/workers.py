@@ -68,8 +68,7 @@ def control(request: Request, visit: Visiting, action: str, worker: Annotated[st
     """Give an order to one worker, or to all."""
     if action not in actions.CONTROL_ROLES:
         raise Refused(404, f"workers do not know {action[:80]!r}.")
-    meant = [worker] if worker else [row["id"] for row in watching(visit.site).snapshot(0.0).workers]
-    rows = [actions.control(visit, id, action) for id in meant]
+    rows = actions.control(visit, [worker] if worker else None, action)
     if action == "stack":
         answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
         return page(request, "stacks.html", answers=answers)

@@ -96,6 +96,8 @@
       : ["on", "Live"];
     for (const element of all(".live-state")) {
       if (element.dataset.state !== state) element.dataset.state = state;
+      // Whether there is something newer than what is held.
+      element.toggleAttribute("data-pending", pending);
       say(element, text);
     }
   };

@@ -128,7 +128,7 @@ def test_new_failures_appear_by_themselves_but_not_while_something_is_selected(w
     page.get_by_label("Select new", exact=True).click()
     web.inspector.discard("0")
     expect(page.locator(".live-state")).to_have_text("Held")
-    page.wait_for_timeout(3_000)
+    expect(page.locator(".live-state[data-pending]")).to_have_text("Held")
     expect(page.locator("tbody tr")).to_have_count(3)
     page.get_by_label("Select new", exact=True).click()
     expect(page.locator("tbody tr")).to_have_count(2, timeout=20_000)

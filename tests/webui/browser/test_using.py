@@ -115,7 +115,7 @@ def test_live_updates_wait_while_a_dialog_is_open_and_go_on_after(web: Web, open
     expect(page.locator(".live-state")).to_have_text("Held")
 
     web.client.enqueue("shop.resize", ["dog.png"], queue="images")
-    page.wait_for_timeout(2_500)
+    expect(page.locator(".live-state[data-pending]")).to_have_text("Held")
     expect(page.get_by_text("dog.png")).to_have_count(0)
     page.keyboard.press("Escape")
 

@@ -55,8 +55,8 @@ def test_a_failed_job_is_read_and_requeued_and_its_page_shows_the_new_run(
     expect(own.last).to_contain_text("return json.loads(text)")
     library = page.locator(".frame-library").first
     expect(library).to_be_hidden()
-    page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
-    page.wait_for_timeout(1_000)
+    with page.expect_response(page.url):
+        page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
     page.get_by_role("button", name="Unfold all").click()
     expect(library).to_be_visible()
     expect(page.locator("#args")).to_have_text('["{no json"]')

@@ -1,0 +1,303 @@
+"""What the original's, Resque's and Sidekiq's pages have, and ours: P14 to P19, R9, K4, asked over HTTP.
+
+Of K4 the pages Retries and Scheduled are not here: they come with what they show.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from palermo.webui import pages
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+from tests.webui.server import Web
+
+
+@pytest.fixture
+def web(place: Place) -> Iterator[Web]:
+    """The pages of the place's broker."""
+    with Web(place.client.settings) as web:
+        yield web
+
+
+@pytest.fixture
+def rabbitmq_web(rabbitmq_place: Place) -> Iterator[Web]:
+    with Web(rabbitmq_place.client.settings) as web:
+        yield web
+
+
+def shown(web: Web, path: str) -> str:
+    """What a page says, without markup and as one line."""
+    answer = web.http.get(path)
+    assert answer.status_code == 200, f"{path}: {answer.status_code}"
+    text = re.sub(r"<[^>]+>", " ", answer.text)
+    return " ".join(text.replace("&#34;", '"').replace("&#39;", "'").split())
+
+
+def confirmed(web: Web, path: str) -> str:
+    """The page that follows when what this page asks is confirmed."""
+    page = web.http.get(path).text
+    form = page[page.index('action="/failures/act"') :].partition("</form>")[0]
+    fields: dict[str, list[str]] = {}
+    for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form):
+        fields.setdefault(name, []).append(value)
+    return web.http.post("/failures/act", data=fields, follow_redirects=True).text
+
+
+def rows(web: Web, path: str) -> list[dict[str, Any]]:
+    return web.http.get(path).json()["rows"]  # type: ignore[no-any-return]
+
+
+def test_P14_overview_has_queues_with_failed_apart_and_workers_with_what_they_do(place: Place, web: Web) -> None:
+    place.ready(place.worker())
+    place.enqueue("hold", "one")
+    place.enqueue("note", "two")
+    place.enqueue("fail", "three", queue="elsewhere")
+    place.burst("-q", "elsewhere")
+    place.await_lines(1)
+    [worker] = place.workers()
+
+    def whole() -> str:
+        text = shown(web, "/")
+        for said in ("Queue Waiting In progress", "jobs 1 1", "failed 1", "shop.hold", worker["id"], "1 of 1 slots"):
+            assert said in text
+        return text
+
+    text = eventually(whole)
+    assert text.index("jobs 1 1") < text.index("failed 1")
+    assert f"Palermo {web.app.version}" in text
+    assert f"Connected to {web.app.state.site.connected_to}" in text
+    place.open_gate()
+
+
+def test_P14_a_queue_is_read_page_by_page_and_cleared_when_that_was_confirmed(place: Place, web: Web) -> None:
+    made = [place.enqueue("note", f"text {number}") for number in range(30)]
+
+    text = shown(web, "/queues/jobs")
+    assert "Job Arguments Id Retries Enqueued" in text
+    assert "1 to 25 of 30 jobs" in text
+    assert "shop.note 'text 0'" in text
+    assert "26 to 30 of 30 jobs" in shown(web, "/queues/jobs?page=2")
+    job = shown(web, f"/jobs/{made[3]}?queue=jobs")
+    assert all(said in job for said in (made[3], "shop.note", '"text 3"', "application/json", "Enqueued"))
+    assert "Remove 30 jobs" in shown(web, "/queues/jobs?ask=clear")
+    done = web.form("/queues/jobs?ask=clear", "/queues/jobs/purge")
+    assert "Removed 30 jobs from jobs." in done.text
+    assert place.pending() == 0
+
+
+def test_P14_failures_are_read_twenty_a_page_retried_one_by_one_or_all_and_cleared(place: Place, web: Web) -> None:
+    for number in range(22):
+        place.enqueue("fail", f"wrong {number}")
+    place.burst()
+
+    text = eventually(lambda: _with(shown(web, "/failures?limit=20"), "1 to 20 of 22"))
+    for said in ("shop.fail", "ValueError", "wrong 21", "jobs", "application/json", "enqueued", "Traceback", "shop.py"):
+        assert said in text
+    [first, *_] = rows(web, "/api/failed")
+    web.form("/failures", f"/jobs/{first['id']}/requeue")
+    assert place.pending() == 1
+    asked = shown(web, "/failures/confirm?act=requeue&all=1")
+    assert "Requeue 21 jobs" in asked
+    assert "Requeued 21 jobs." in confirmed(web, "/failures/confirm?act=requeue&all=1")
+    place.burst()
+    assert {row["retries"] for row in place.failed().values()} == {1}
+    eventually(lambda: _with(shown(web, "/failures/confirm?act=discard&all=1"), "Discard 22 jobs"), within=30)
+    assert "Discarded 22 jobs." in confirmed(web, "/failures/confirm?act=discard&all=1")
+    assert place.failed() == {}
+
+
+def test_P14_workers_are_shown_by_host_with_queues_and_counts(place: Place, web: Web) -> None:
+    place.ready(place.worker("-q", "mail,jobs"))
+    [worker] = place.workers()
+
+    text = shown(web, "/workers")
+
+    assert all(said in text for said in (worker["host"], str(worker["pid"]), "mail", "jobs", "idle"))
+
+
+def test_P15_what_the_pages_show_and_do_the_library_shows_and_does(place: Place, web: Web) -> None:
+    place.enqueue("fail", "wrong")
+    place.enqueue("fail", "wrong too")
+    place.burst()
+    place.enqueue("note", "waits")
+    inspector = place.inspector
+
+    assert rows(web, "/api/queues") == inspector.queues_info()
+    assert rows(web, "/api/workers") == inspector.workers_info()
+    assert rows(web, "/api/queues/jobs/jobs") == inspector.jobs_in_queue("jobs").rows
+    [one, other] = rows(web, "/api/failed")
+    assert [one, other] == inspector.failed().rows
+    inspector.retry_failed_job(one["id"])
+    inspector.retry_all()
+    assert eventually(lambda: rows(web, "/api/failed") == [], within=30)
+    assert inspector.purge_queue("jobs") == 3
+    assert rows(web, "/api/queues/jobs/jobs") == []
+
+
+def test_P16_workers_are_started_by_the_library_and_stopped_over_http(place: Place, web: Web) -> None:
+    with (
+        (place.path / "log").open("ab") as log,
+        place.inspector.start_worker(["palermo.demo.jobs"], log=log) as worker,
+    ):
+        [row] = eventually(lambda: [row for row in rows(web, "/api/workers") if row["state"] == "idle"], within=30)
+        assert row["pid"] == worker.pid
+
+        answer = web.http.post(f"/api/workers/{quote(row['id'], safe='')}/stop")
+
+        assert answer.json()["answered"] is True
+        eventually(lambda: rows(web, "/api/workers") == [], within=30)
+
+
+def test_P17_no_page_changes_loses_or_reorders_jobs(place: Place, web: Web) -> None:
+    waiting = [place.enqueue("note", f"{number}") for number in range(60)]
+    for number in range(5):
+        place.enqueue("fail", f"{number}", queue="wrong")
+    place.burst("-q", "wrong")
+    failed = list(place.failed())
+    paths = ["/", "/queues", "/queues/jobs", "/queues/jobs?page=2", "/queues/jobs?newest=1", "/queues/jobs?text=note"]
+    paths += ["/failures", "/failures?by=groups", "/workers", "/stats.txt", "/queues/failed"]
+    paths += [f"/jobs/{waiting[30]}", f"/jobs/{failed[0]}", "/api/queues/jobs/jobs", "/api/failed", "/api/queues"]
+
+    for path in paths * 2:
+        assert web.http.get(path).status_code == 200, path
+
+    assert [row["id"] for row in place.inspector.jobs("jobs", limit=100)] == waiting
+    eventually(lambda: list(place.failed()) == failed)
+    place.burst()
+    assert place.lines() == [f"{number}" for number in range(60)]
+
+
+def test_P18_every_page_works_without_the_management_plugin(rabbitmq_place: Place, rabbitmq_web: Web) -> None:
+    # The nodes of these tests load no plugin, and of the broker's addresses the pages know AMQP's alone.
+    rabbitmq_place.enqueue("note", "x")
+    place, web = rabbitmq_place, rabbitmq_web
+    place.ready(place.worker("-q", "other"))
+
+    assert "jobs 1 0" in eventually(lambda: _with(shown(web, "/"), "jobs 1 0"))
+    assert str(place.workers()[0]["pid"]) in shown(web, "/workers")
+    for path in ("/queues", "/queues/jobs", "/failures"):
+        assert shown(web, path)
+
+
+def test_P19_whatever_changes_something_is_a_post_with_a_token_from_our_own_pages(place: Place, web: Web) -> None:
+    id = place.enqueue("note", "x")
+    changes = [
+        route
+        for router in pages.ROUTERS
+        for route in router.routes
+        if isinstance(route, APIRoute) and "POST" in route.methods
+    ]
+    assert len(changes) > 10
+    for route in changes:
+        path = re.sub(r"{id[^}]*}", id, re.sub(r"{name[^}]*}", "jobs", getattr(route, "path")))  # noqa: B009
+        path = re.sub(r"{action[^}]*}", "stop", path)
+
+        assert web.http.get(path).status_code in (404, 405, 422), path
+        assert web.http.post(path).status_code == 403, path
+        stranger = {"Sec-Fetch-Site": "cross-site"}
+        assert web.http.post(path, headers=stranger).status_code == 403, path
+    assert [row["id"] for row in place.inspector.jobs("jobs")] == [id]
+
+
+def test_R9_resques_pages_are_there_live_and_with_both_kinds_of_times(place: Place, web: Web) -> None:
+    place.enqueue("fail", "x")
+    place.burst()
+    place.enqueue("note", "x")
+
+    for path, title in (("/", "Overview"), ("/queues", "Queues"), ("/failures", "Failures"), ("/workers", "Workers")):
+        page = web.http.get(path).text
+        assert f"<title>{title} " in page
+        assert "data-every" in page
+        assert "data-times" in page
+    assert 'id="working-title">Working now' in web.http.get("/").text
+    times = re.findall(r'<time datetime="(\S+)" title="([^"]+)"[^>]*>([^<]+)', web.http.get("/queues/jobs").text)
+    assert times
+    assert all(exact and relative for _, exact, relative in times)
+    with httpx.stream("GET", f"{web.url}/live?every=1", timeout=30) as stream:
+        lines = stream.iter_lines()
+        assert "event: hello" in (next(lines), next(lines))
+        place.enqueue("note", "y")
+        assert next(line for line in lines if line.startswith("event:") and "hello" not in line) == "event: change"
+
+
+def test_R9_stats_for_scripts_are_a_counter_a_line(place: Place, web: Web) -> None:
+    place.ready(place.worker())
+    place.enqueue("note", "x")
+    place.enqueue("fail", "x")
+    place.enqueue("hold", "held")
+    place.enqueue("note", "waits")
+    place.enqueue("note", "elsewhere", queue="a=b")
+    place.await_lines(2)
+
+    expected = {"pending": 2, "in_progress": 1, "processed": 2, "failed": 1, "workers": 1, "working": 1}
+    wanted = {f"palermo.{name}": value for name, value in expected.items()}
+    wanted |= {"queues.jobs": 1, "queues.failed": 1, "queues.a%3Db": 1}
+
+    def stats() -> dict[str, int]:
+        answer = web.http.get("/stats.txt")
+        assert answer.headers["content-type"].startswith("text/plain")
+        return {name: int(value) for name, _, value in (line.partition("=") for line in answer.text.splitlines())}
+
+    def as_wanted() -> bool:
+        found = stats()
+        assert {name: found.get(name) for name in wanted} == wanted
+        return True
+
+    eventually(as_wanted)
+    place.open_gate()
+
+
+def test_K4_busy_workers_are_told_to_be_quiet_and_to_stop_all_at_once(place: Place, web: Web) -> None:
+    place.ready(place.worker(), place.worker())
+    place.enqueue("hold", "held")
+    place.await_lines(1)
+
+    page = web.form("/workers", "/workers/quiet")
+    assert "Told 2 workers to take no more jobs." in page.text
+    eventually(lambda: sorted(row["state"] for row in place.workers()) == ["quiet", "quiet"])
+    assert "shop.hold" in shown(web, "/workers")
+    assert "Told 2 workers to finish" in web.form("/workers", "/workers/stop").text
+    eventually(lambda: len(place.workers()) == 1, within=30)
+    place.open_gate()
+
+    eventually(lambda: place.workers() == [], within=30)
+    assert place.lines() == ["held begins", "held ends"]
+
+
+def test_K4_dead_jobs_are_chosen_by_checkboxes_and_requeued_together(place: Place, web: Web) -> None:
+    for number in range(4):
+        place.enqueue("fail", f"{number}")
+    place.burst()
+    ids = list(place.failed())
+    page = eventually(lambda: _with(web.http.get("/failures").text, f'name="id" value="{ids[0]}"'))
+    assert page.count('type="checkbox" name="id"') == 4
+
+    confirm = f"/failures/confirm?act=requeue&id={ids[0]}&id={ids[2]}"
+    assert "Requeue 2 jobs" in shown(web, confirm)
+    assert "Requeued 2 jobs." in confirmed(web, confirm)
+    assert list(place.failed()) == [ids[1], ids[3]]
+    assert place.pending() == 2
+
+
+def test_K4_metrics_are_a_chart_of_what_succeeded_and_failed(place: Place, web: Web) -> None:
+    place.ready(place.worker())
+    shown(web, "/")  # these pages count from the first look on
+    for job in ("note", "note", "fail"):
+        place.enqueue(job, "x")
+    place.await_lines(2)
+
+    eventually(lambda: _with(shown(web, "/"), "2 succeeded 1 failed"), within=20)
+
+    label = re.findall(r'aria-label="(Jobs in the last ten minutes: [^"]+)"', web.http.get("/").text)
+    assert label == ["Jobs in the last ten minutes: 3 processed, 1 of them failed"]
+
+
+def _with(text: str, part: str) -> str:
+    assert part in text
+    return text
