@@ -1,0 +1,112 @@
+"""Where a job waits for its time: the stretches that time is cut into, near ones short and far ones long.
+
+A job that is due later is kept in the queue of the stretch its time falls into. As the stretch
+comes near, its jobs are spread over the shorter stretches that it is made of, and those of the
+shortest are published one by one at their instants. So a job is moved at most once a level, however far away it
+is, and only what is due within seconds is held in memory. Instants are Unix seconds.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from palermo.errors import OptionInvalid
+
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Stretches of one length."""
+
+    #: How long each is, in seconds; a whole multiple of the level below.
+    span: float
+    #: A job that is due sooner than this goes to this level, if to none below.
+    reach: float
+    #: How long before its beginning a stretch is opened: time enough to spread 100,000 jobs.
+    lead: float
+
+
+LEVELS: tuple[Level, ...] = (
+    Level(span=10.0, reach=_MINUTE, lead=5.0),
+    Level(span=5 * _MINUTE, reach=_HOUR, lead=_MINUTE),
+    Level(span=_HOUR, reach=2 * _DAY, lead=5 * _MINUTE),
+    Level(span=_DAY, reach=60 * _DAY, lead=_HOUR),
+    Level(span=30 * _DAY, reach=math.inf, lead=_DAY),
+)
+
+#: The farthest instant that a job may wait for: the end of the year 9999, the last that calendars have.
+LATEST = 253_402_300_799.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stretch:
+    """A piece of time, the same for everyone: counted from the epoch in spans of its level."""
+
+    level: int
+    index: int
+
+    @property
+    def begins(self) -> float:
+        """Its first instant."""
+        return self.index * LEVELS[self.level].span
+
+    @property
+    def ends(self) -> float:
+        """The instant behind its last."""
+        return (self.index + 1) * LEVELS[self.level].span
+
+    @property
+    def opens(self) -> float:
+        """When its jobs are to be taken up."""
+        return self.begins - LEVELS[self.level].lead
+
+    @property
+    def shortest(self) -> bool:
+        """Whether its jobs are published from it, and not spread."""
+        return self.level == 0
+
+    def within(self, due: float) -> "Stretch":
+        """The stretch one level down that this instant falls into. Raises ValueError on the lowest level."""
+        if self.shortest:
+            raise ValueError(f"{self} is of the lowest level")
+        return _at(self.level - 1, due)
+
+    def __str__(self) -> str:
+        return f"{self.level}.{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Stretch":
+        """What str() made. Raises ValueError."""
+        level, _, index = text.partition(".")
+        if level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
+            found = cls(int(level), int(index))
+            if str(found) == text:
+                return found
+        raise ValueError(f"{text!r} names no stretch of time")
+
+
+def stretch(due: float, now: float) -> Stretch | None:
+    """Where a job that is due at this instant waits; None if it need not wait."""
+    if due <= now:
+        return None
+    level = next(number for number, level in enumerate(LEVELS) if due - now < level.reach)
+    return _at(level, due)
+
+
+def in_order(stretches: Iterator[Stretch]) -> list[Stretch]:
+    """By the instants they hold; where one lies in another, the shorter first."""
+    return sorted(stretches, key=lambda one: (one.begins, one.level))
+
+
+def check_due(due: object) -> float:
+    """The instant, if a job may be due then. Raises OptionInvalid."""
+    if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
+        raise OptionInvalid(f"{due!r} is no instant; give Unix seconds.")
+    if due > LATEST:
+        raise OptionInvalid(f"instant {due!r} is after the year 9999; choose an earlier one.")
+    return float(due)
+
+
+def _at(level: int, due: float) -> Stretch:
+    return Stretch(level, int(due // LEVELS[level].span))
