@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from palermo.core.message import MAX_SECONDS
 from palermo.errors import OptionInvalid
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
@@ -23,20 +24,18 @@ class Level:
     span: float
     #: A job that is due sooner than this goes to this level, if to none below.
     reach: float
-    #: How long before its beginning a stretch is opened: time enough to spread 100,000 jobs.
+    #: How long before its beginning a stretch is opened: as far as the level below reaches, so that the stretches
+    #: which hold jobs never overlap, but for one that is just being spread.
     lead: float
 
 
 LEVELS: tuple[Level, ...] = (
     Level(span=10.0, reach=_MINUTE, lead=5.0),
     Level(span=5 * _MINUTE, reach=_HOUR, lead=_MINUTE),
-    Level(span=_HOUR, reach=2 * _DAY, lead=5 * _MINUTE),
-    Level(span=_DAY, reach=60 * _DAY, lead=_HOUR),
-    Level(span=30 * _DAY, reach=math.inf, lead=_DAY),
+    Level(span=_HOUR, reach=2 * _DAY, lead=_HOUR),
+    Level(span=_DAY, reach=60 * _DAY, lead=2 * _DAY),
+    Level(span=30 * _DAY, reach=math.inf, lead=60 * _DAY),
 )
-
-#: The farthest instant that a job may wait for: the end of the year 9999, the last that calendars have.
-LATEST = 253_402_300_799.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -103,8 +102,8 @@ def check_due(due: object) -> float:
     """The instant, if a job may be due then. Raises OptionInvalid."""
     if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
         raise OptionInvalid(f"{due!r} is no instant; give Unix seconds.")
-    if due > LATEST:
-        raise OptionInvalid(f"instant {due!r} is after the year 9999; choose an earlier one.")
+    if not 0 < due < MAX_SECONDS:
+        raise OptionInvalid(f"instant {due!r} is before 1970 or after 2242; choose one between.")
     return float(due)
 
 
