@@ -54,7 +54,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "signal": ("palermo.worker.signals", "palermo.worker.interrupts", "palermo.worker.template"),
     "os.environ": ("palermo.config",),
     "os.getenv": ("palermo.config",),
-    "os.fork": ("palermo.worker.template", "palermo.worker.runner"),
+    "os.fork": ("palermo.worker.template", "palermo.worker.pools"),
 }
 
 

@@ -9,6 +9,7 @@ from palermo.errors import MediaTypeUnknown
 
 _LEVELS = ("debug", "info", "warning", "error")
 _FORMATS = ("text", "json")
+_POOLS = ("process", "thread", "async")
 
 
 @click.command()
@@ -20,6 +21,13 @@ _FORMATS = ("text", "json")
     help="Queues with commas between, in strict order of priority; *, file_* and !low work.",
 )
 @click.option("-c", "--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at a time.")
+@click.option(
+    "--pool",
+    type=click.Choice(_POOLS),
+    default="process",
+    show_default=True,
+    help="What runs a job: a process each, threads of one process, or coroutines in it.",
+)
 @click.option("--burst", is_flag=True, help="End once all queues are empty.")
 @click.option(
     "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
@@ -66,6 +74,7 @@ def worker(
     modules: tuple[str, ...],
     queues: str | None,
     concurrency: int,
+    pool: str,
     burst: bool,
     shutdown_timeout: float | None,
     resque_signals: bool,
@@ -110,6 +119,7 @@ def worker(
         settings=settings,
         modules=modules,
         queues=selection,
+        pool=pool,
         concurrency=concurrency,
         burst=burst,
         accept=accepted,

@@ -12,8 +12,8 @@ import inspect
 import logging
 import time
 from asyncio import base_events, runners
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, cast
 
 from palermo import errors, hooks, jobs
 from palermo import registry as registered
@@ -24,7 +24,9 @@ from palermo.core.message import Message
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.registry import JobDefinition, Registry
 from palermo.serialization import Accept, Serializers
-from palermo.worker.interrupts import Interrupts
+from palermo.worker import interrupts as breaks
+from palermo.worker import shared_interrupts
+from palermo.worker.interrupts import Interruptible, Interrupts
 
 log = logging.getLogger("palermo.worker")
 
@@ -41,6 +43,8 @@ _OURS = frozenset(
         jobs.__file__,
         registered.__file__,
         hooks.__file__,
+        breaks.__file__,
+        shared_interrupts.__file__,
         contextlib.__file__,
         runners.__file__,
         base_events.__file__,
@@ -59,7 +63,7 @@ class Executor:
         serializers: Serializers,
         accept: Accept,
         worker: str,
-        interrupts: Interrupts | None = None,
+        interrupts: Interruptible | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._registry = registry
@@ -67,7 +71,7 @@ class Executor:
         self._accept = accept
         #: The tag of the slot, for current_job and the failure's report.
         self._worker = worker
-        self._interrupts = interrupts or Interrupts()
+        self._interrupts: Interruptible = interrupts or Interrupts()
         self._now = now
 
     def run(self, message: Message) -> Result:
@@ -77,11 +81,44 @@ class Executor:
         """
         return contextvars.copy_context().run(self._run, message)
 
+    async def run_async(self, message: Message) -> Result:
+        """The same for a coroutine job, in the loop and the context of the caller."""
+        steps = self._steps(message)
+        try:
+            coroutine = next(steps)
+            while True:
+                try:
+                    await self._interrupts.within(coroutine)
+                except BaseException as error:
+                    coroutine = steps.throw(error)
+                else:
+                    coroutine = steps.send(None)
+        except StopIteration as end:
+            return cast(Result, end.value)
+
     def crashed(self, message: Message, failure: Failure) -> None:
         """Tell the hooks and failure back ends about a job whose process died under it."""
         contextvars.copy_context().run(self._crashed, message, failure)
 
     def _run(self, message: Message) -> Result:
+        steps = self._steps(message)
+        try:
+            coroutine = next(steps)
+            while True:
+                try:
+                    asyncio.run(self._interrupts.within(coroutine))
+                except BaseException as error:
+                    coroutine = steps.throw(error)
+                else:
+                    coroutine = steps.send(None)
+        except StopIteration as end:
+            return cast(Result, end.value)
+
+    def _steps(self, message: Message) -> Generator[Coroutine[Any, Any, Any], None, Result]:
+        """The whole run; what it yields is to be awaited, and what that raises thrown in.
+
+        One generator, and not several: a StopIteration that a job raises would leave a generator as RuntimeError.
+        """
         try:
             definition, args, kwargs = self._prepare(message)
         except BaseException as error:
@@ -90,9 +127,35 @@ class Executor:
             self._report(message, failure, [], {})
             return Raised(failure)
         self._enter(message)
+        begun = entered = False
         try:
-            return self._call(definition, args, kwargs, message.timeout)
+            instance = definition.instantiate()
+            begun = True
+            try:
+                self._interrupts.enter(message.timeout)
+                if not hooks.permitted("before_process", definition, args, kwargs, instance):
+                    return SKIPPED
+                with contextlib.ExitStack() as stack:
+                    for hook in hooks.bound("around_process", definition, instance):
+                        stack.enter_context(_context(hook, args, kwargs))
+                    entered = True
+                    value = definition.call(args, kwargs, instance)
+                    if value is not None and inspect.iscoroutine(value):
+                        yield value
+                hooks.notify("after_process", definition, args, kwargs, instance)
+                return SUCCEEDED
+            finally:
+                self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
+            if begun:
+                if self._interrupts.terminated:
+                    # Whatever it raised, it was made to: it goes back as if it had never begun, and nobody is told.
+                    return INTERRUPTED
+                if self._interrupts.cancelled:
+                    return CANCELLED
+                if isinstance(error, hooks.DontProcess) and not entered:
+                    return SKIPPED
+                self._on_failure(definition, error, args, kwargs, instance)
             failure = self._failure(error)
             self._report(message, failure, args, kwargs)
             return Raised(failure)
@@ -125,54 +188,6 @@ class Executor:
                 created_at=message.created_at,
             )
         )
-
-    def _call(
-        self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any], timeout: float | None
-    ) -> Result:
-        instance = definition.instantiate()
-        try:
-            try:
-                self._interrupts.enter(timeout)
-                return self._work(definition, args, kwargs, instance)
-            finally:
-                self._interrupts.leave()
-        except BaseException as error:
-            if self._interrupts.terminated:
-                # Whatever it raised, it was made to: it goes back as if it had never begun, and nobody is told.
-                return INTERRUPTED
-            if self._interrupts.cancelled:
-                return CANCELLED
-            self._on_failure(definition, error, args, kwargs, instance)
-            raise
-
-    def _work(
-        self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any], instance: object | None
-    ) -> Result:
-        if not hooks.permitted("before_process", definition, args, kwargs, instance):
-            return SKIPPED
-        if not hooks.bound("around_process", definition, instance):
-            _finish(definition.call(args, kwargs, instance))
-        elif not self._call_within(definition, args, kwargs, instance):
-            return SKIPPED
-        hooks.notify("after_process", definition, args, kwargs, instance)
-        return SUCCEEDED
-
-    def _call_within(
-        self, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any], instance: object | None
-    ) -> bool:
-        """Run the job inside its around hooks; False if one of them skipped it."""
-        entered = False
-        try:
-            with contextlib.ExitStack() as stack:
-                for hook in hooks.bound("around_process", definition, instance):
-                    stack.enter_context(_context(hook, args, kwargs))
-                entered = True
-                _finish(definition.call(args, kwargs, instance))
-        except hooks.DontProcess:
-            if entered:
-                raise
-            return False
-        return True
 
     def _failure(self, error: BaseException) -> Failure:
         return from_exception(error, failed_at=int(self._now()), skip=_OURS)
@@ -233,13 +248,6 @@ def _fatal(failure: Failure) -> JobError:
     """The error, for hooks, of a job whose process ended under it: JobCrashed, JobTimeout or JobOutOfMemory."""
     kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
     return kind(failure.message)
-
-
-def _finish(value: Any) -> Any:
-    """The value, or what it comes to if it is a coroutine: jobs may be `async def`."""
-    if value is not None and inspect.iscoroutine(value):
-        return asyncio.run(value)
-    return value
 
 
 def _context(

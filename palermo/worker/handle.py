@@ -8,6 +8,8 @@ from typing import IO, Any, Self
 
 from palermo.config import Settings, environment
 from palermo.core.patterns import QueueSelection
+from palermo.errors import SettingInvalid
+from palermo.worker.options import POOLS
 
 #: Seconds that a worker gets to kill its slots and leave, once it has been told not to wait for them.
 _GRACE = 10.0
@@ -67,6 +69,7 @@ def start_worker(
     modules: Iterable[str],
     *,
     queues: Iterable[str] | str | None = None,
+    pool: str = "process",
     concurrency: int = 1,
     url: str | None = None,
     burst: bool = False,
@@ -89,10 +92,12 @@ def start_worker(
     `settings`, or else those of this process with `url` and `overrides` above them, travel
     in the environment, where no listing of processes shows them. Returns at once; the worker
     writes its log to the file `log`, or else to this process's stderr; `log_format` is
-    "text" or "json". Raises SettingInvalid, QueueNameInvalid.
+    "text" or "json", `pool` "process", "thread" or "async". Raises SettingInvalid, QueueNameInvalid.
     """
+    if pool not in POOLS:
+        raise SettingInvalid(f"pool is {pool!r}; it is one of {', '.join(POOLS)}.")
     chosen = Settings.load(url=url, **overrides) if settings is None else settings
-    command = [sys.executable, "-m", "palermo", "worker", *modules, "-c", str(concurrency)]
+    command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool, "-c", str(concurrency)]
     if queues is not None:
         command += ["-q", str(QueueSelection.parse(queues))]
     if burst:

@@ -6,11 +6,30 @@ kills its process (runner.py).
 """
 
 import signal
+from collections.abc import Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from palermo.errors import JobCancelled, JobTerminated, JobTimeout
 from palermo.worker.signals import CANCEL, TERMINATE
+
+
+class Interruptible(Protocol):
+    """What the executor tells of each run, and asks after it."""
+
+    #: Whether the job was told to end because its worker must.
+    terminated: bool
+    #: Whether someone cancelled it.
+    cancelled: bool
+
+    def enter(self, timeout: float | None) -> None:
+        """The job begins; it may run for so many seconds."""
+
+    def leave(self) -> None:
+        """The job has ended."""
+
+    async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Await a job's coroutine."""
 
 
 class Interrupts:
@@ -48,6 +67,10 @@ class Interrupts:
             self._timeout = None
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
+
+    async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Await a job's coroutine; what a signal raises ends the loop, which cancels it."""
+        return await coroutine
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if self._inside:

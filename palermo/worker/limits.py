@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from palermo.core.message import Message
 from palermo.errors import SettingInvalid
 
 #: Seconds between two looks at the memory of running jobs.
@@ -35,6 +37,13 @@ class Limits:
         if not 0 <= self.timeout_grace < float("inf"):
             raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it is a number of seconds, 0 or more.")
 
+    def limited(self, message: Message, declared: Mapping[str, float]) -> Message:
+        """The message with the timeout that holds for it: its own, else its job's as declared, else the worker's."""
+        if message.timeout is not None:
+            return message
+        timeout = declared.get(message.job, self.timeout)
+        return message if timeout is None else replace(message, timeout=timeout)
+
     @property
     def wear(self) -> bool:
         """Whether slots get fresh processes at all."""
@@ -48,12 +57,14 @@ class Limits:
             return f"it is {age:.0f} s old"
         return self.bloated(pid)
 
-    def bloated(self, pid: int | None) -> str:
-        """The same by its memory alone."""
+    def bloated(self, pid: int | None, *, times: float = 1) -> str:
+        """The same by its memory alone, which is so many times above the limit."""
         if self.max_memory is None or pid is None:
             return ""
         size = resident(pid) / 1e6
-        return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB" if size > self.max_memory else ""
+        if size <= self.max_memory * times:
+            return ""
+        return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB"
 
 
 def resident(pid: int) -> int:

@@ -8,6 +8,9 @@ from palermo.errors import SettingInvalid
 from palermo.serialization import Accept
 from palermo.worker.limits import Limits
 
+#: The kinds of pool; docs/pools.md says what each can do.
+POOLS = ("process", "thread", "async")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
@@ -18,6 +21,8 @@ class WorkerOptions:
     modules: tuple[str, ...]
     #: None for every queue that the modules' jobs name.
     queues: QueueSelection | None = None
+    #: What a slot is: a process, a thread of one shared process, or a coroutine in it.
+    pool: str = "process"
     #: How many slots, each of which runs one job at a time.
     concurrency: int = 1
     #: Leave with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
@@ -32,6 +37,8 @@ class WorkerOptions:
     pidfile: str | None = None
 
     def __post_init__(self) -> None:
+        if self.pool not in POOLS:
+            raise SettingInvalid(f"pool is {self.pool!r}; it is one of {', '.join(POOLS)}.")
         if self.concurrency < 1:
             raise SettingInvalid(f"concurrency is {self.concurrency}; a worker needs at least one slot: -c 1.")
         if not self.modules:

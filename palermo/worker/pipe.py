@@ -9,9 +9,11 @@ import asyncio
 import json
 import pickle
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
 from palermo.core.message import NO_HEADERS, Message
 from palermo.errors import PalermoError
 
@@ -97,6 +99,36 @@ def unpack_reply(payload: bytes) -> dict[str, Any]:
     return value
 
 
+def pack_result(result: Result, **more: Any) -> bytes:
+    """The frame that tells the parent how a job went, with `more` beside it."""
+    match result:
+        case Succeeded(skipped=False) if not more:
+            return SUCCESS
+        case Succeeded(skipped=skipped):
+            return pack_reply({"skipped": skipped, **more})
+        case Raised(failure):
+            return pack_reply({"failure": {name: getattr(failure, name) for name in Failure.__slots__}, **more})
+        case Interrupted():
+            return pack_reply({"interrupted": True, **more})
+        case Cancelled():
+            return pack_reply({"cancelled": True, **more})
+
+
+def unpack_result(reply: Mapping[str, Any]) -> Result | None:
+    """What pack_result packed; None for what is no result."""
+    match reply:
+        case {"failure": {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()}}:
+            values = reply["failure"]
+            return Raised(Failure(**{name: values[name] for name in Failure.__slots__}))
+        case {"skipped": bool(skipped)}:
+            return Succeeded(skipped=skipped)
+        case {"interrupted": True}:
+            return Interrupted()
+        case {"cancelled": True}:
+            return Cancelled()
+    return None
+
+
 class Frames:
     """Cuts a stream of bytes into the payloads of its frames."""
 
@@ -127,6 +159,11 @@ class Frames:
             start = end
         del self._data[:start]
         return found
+
+
+def load(payload: bytes) -> tuple[Any, ...]:
+    """What `pack` packed; for children, since nobody but their parent writes to them."""
+    return pickle.loads(payload)  # type: ignore[no-any-return]
 
 
 class BlockingPipe:
@@ -174,7 +211,7 @@ class SlotPipe(asyncio.Protocol):
 
     def __init__(
         self,
-        on_success: Callable[[], None],
+        on_success: Callable[[bytes], None],
         on_reply: Callable[[dict[str, Any]], None],
         on_end: Callable[[str], None],
     ) -> None:
@@ -195,13 +232,13 @@ class SlotPipe(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data == SUCCESS and self._frames is None:
-            self._on_success()
+            self._on_success(b"")
             return
         frames = self._frames or Frames(MAX_REPLY)
         try:
             for payload in frames.feed(data):
-                if payload == SUCCESS[HEADER:]:
-                    self._on_success()
+                if payload[:1] == b"+":
+                    self._on_success(payload[1:])
                 else:
                     self._on_reply(unpack_reply(payload))
         except Garbage as error:

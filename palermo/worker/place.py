@@ -5,11 +5,8 @@ import time
 
 from palermo.core.lifecycle import Result
 from palermo.core.message import Message
+from palermo.worker.children import SlotLost
 from palermo.worker.pipe import SlotPipe
-
-
-class SlotLost(Exception):
-    """The pair with a slot has ended; the text says what the slot did, if that was the reason."""
 
 
 class Place:

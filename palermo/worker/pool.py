@@ -33,6 +33,14 @@ class Runner(Protocol):
     def gone(self) -> asyncio.Event:
         """Set when it cannot run jobs any more."""
 
+    @property
+    def ending(self) -> str:
+        """How it came to that, in words."""
+
+    @property
+    def template(self) -> int:
+        """The pid of the child that imports the user's modules and forks the others."""
+
     async def start(self) -> Registered:
         """Wait for the user's modules. Raises Unstartable."""
 

@@ -69,3 +69,12 @@ def flush() -> None:
         # A job may have closed or replaced them, and the reader of a pipe may be gone.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed, which is the faster one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
 from palermo.errors import PalermoError
@@ -15,9 +15,9 @@ from palermo.worker.loop import Worker
 from palermo.worker.notify import Notifier
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pidfile import Pidfile
-from palermo.worker.pool import Unstartable
-from palermo.worker.process import flush, reap_orphans, set_title
-from palermo.worker.runner import ProcessRunner
+from palermo.worker.pool import Runner, Unstartable
+from palermo.worker.pools import fork_runner
+from palermo.worker.process import flush, new_event_loop, reap_orphans, set_title
 from palermo.worker.signals import Action, SignalRow, ignore_renewal, listen
 
 log = logging.getLogger("palermo.worker")
@@ -43,8 +43,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     with ExitStack() as stack:
         pidfile = stack.enter_context(Pidfile(options.pidfile)) if options.pidfile else None
         host = socket.gethostname()
-        runner = ProcessRunner.fork(options, host=host, in_child=pidfile.close if pidfile else lambda: None)
-        with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+        runner = fork_runner(options, host=host, in_child=pidfile.close if pidfile else lambda: None)
+        with asyncio.Runner(loop_factory=new_event_loop) as loop:
             code = loop.run(_work(options, runner, host=host))
     match code:
         case Anew.TOLD:
@@ -60,7 +60,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-async def _work(options: WorkerOptions, runner: ProcessRunner, *, host: str) -> int | Anew:
+async def _work(options: WorkerOptions, runner: Runner, *, host: str) -> int | Anew:
     loop = asyncio.get_running_loop()
     waiting = asyncio.ensure_future(runner.start())
     told: list[Action] = []
@@ -107,11 +107,3 @@ async def _told(worker: Worker) -> AsyncIterator[None]:
         telling.cancel()
         await asyncio.wait({telling})
         notifier.close()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop

@@ -13,10 +13,9 @@ import time
 from typing import Any, NoReturn
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
 from palermo.worker import signals
 from palermo.worker.executor import Executor
-from palermo.worker.pipe import SUCCESS, BlockingPipe, pack_reply, unpack_message
+from palermo.worker.pipe import SUCCESS, BlockingPipe, pack_reply, pack_result, unpack_message
 from palermo.worker.process import die_with, flush, own_group
 from palermo.worker.titles import SlotTitle
 
@@ -68,21 +67,6 @@ def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle) -> byt
     result = executor.run(message)
     flush()
     return pack_result(result)
-
-
-def pack_result(result: Result) -> bytes:
-    """The frame that tells the parent how a job went."""
-    match result:
-        case Succeeded(skipped=False):
-            return SUCCESS
-        case Raised(failure):
-            return pack_reply({"failure": {name: getattr(failure, name) for name in Failure.__slots__}})
-        case Interrupted():
-            return pack_reply({"interrupted": True})
-        case Cancelled():
-            return pack_reply({"cancelled": True})
-        case _:
-            return pack_reply({"skipped": True})
 
 
 def leave(status: int) -> NoReturn:

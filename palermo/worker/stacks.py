@@ -8,9 +8,14 @@ import tempfile
 import threading
 import time
 import traceback
+from typing import Any
 
 #: Seconds that a slot gets to begin to answer; then between looks at whether it is still writing.
 _PATIENCE, _EVERY = 2.0, 0.05
+
+#: How coroutines, generators and asynchronous generators call their frame, and what they wait for.
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 
 
 class StackFile:
@@ -44,6 +49,19 @@ class StackFile:
     def close(self) -> None:
         """Let go of it in this process."""
         os.close(self.descriptor)
+
+
+def coroutine_stack(task: asyncio.Task[Any]) -> str:
+    """Where a task waits: through all coroutines that await each other, which Task.get_stack does not follow."""
+    frames = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = next((found for name in _FRAMES if (found := getattr(waiting, name, None)) is not None), None)
+        if frame is not None:
+            code = frame.f_code
+            frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
+        waiting = next((found for name in _NEXT if (found := getattr(waiting, name, None)) is not None), None)
+    return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
 
 
 def own_stacks() -> str:

@@ -29,12 +29,14 @@ from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
 from palermo.serialization import Serializers
-from palermo.worker import signals, slot
+from palermo.worker import signals, slot, threads
+from palermo.worker.coroutines import Coroutines
 from palermo.worker.executor import Executor
-from palermo.worker.interrupts import Interrupts
+from palermo.worker.interrupts import Interruptible, Interrupts
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pipe import Frames, pack_reply
 from palermo.worker.process import close_stdin, die_with, flush, own_group, set_title
+from palermo.worker.shared_slot import Seats
 
 log = logging.getLogger("palermo.worker")
 
@@ -194,20 +196,32 @@ class Template:
             for other in self._ends:
                 os.close(other)
             self._hook("after_fork")
-            interrupts = Interrupts()
-            interrupts.install()
-            executor = Executor(
-                registry=jobs.registry,
-                serializers=self._serializers,
-                accept=self._options.accept,
-                worker=worker_tag(self._parent, self._host, number),
-                interrupts=interrupts,
-            )
-            slot.serve(end, number=number, executor=executor)
+            self._serve_slots(end, number)
         except BaseException:
             log.exception("slot ended by an error of its own slot=%d", number)
         finally:
             slot.leave(70)
+
+    def _serve_slots(self, end: socket.socket, number: int) -> NoReturn:
+        """Run jobs: those of the slot of this number, or of all slots if they share a process."""
+        pool = self._options.pool
+        if pool == "process":
+            interrupts = Interrupts()
+            interrupts.install()
+            slot.serve(end, number=number, executor=self._executor(number, interrupts))
+        seats = Seats(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
+        if pool == "thread":
+            threads.serve(end, seats)
+        Coroutines(end, seats, jobs.registry).serve()
+
+    def _executor(self, number: int, interrupts: Interruptible) -> Executor:
+        return Executor(
+            registry=jobs.registry,
+            serializers=self._serializers,
+            accept=self._options.accept,
+            worker=worker_tag(self._parent, self._host, number),
+            interrupts=interrupts,
+        )
 
     def _kill(self, pid: int) -> None:
         # Its pid cannot be another's by now: nobody else reaps it.

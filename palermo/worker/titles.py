@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from time import monotonic
 
 from palermo.worker.process import set_title
 
@@ -49,6 +50,36 @@ class SlotTitle:
         self._idle = True
         self._many = False
         self._show(f"{self._prefix}idle")
+
+
+class SharedTitle:
+    """The title of a child that slots share: how many of them are busy. Any thread may show it."""
+
+    def __init__(
+        self, pool: str, slots: int, *, show: Callable[[str], None] = set_title, now: Callable[[], float] = monotonic
+    ) -> None:
+        self._prefix = f"palermo {pool} pool: "
+        self._slots = slots
+        self._show = show
+        self._now = now
+        self._shown = self._true = -1
+        self._changed_at = -1.0
+
+    @property
+    def true_at_rest(self) -> bool:
+        """Whether it says that there is nothing to do, so that it need not be looked at again before there is."""
+        return self._shown == self._true == 0
+
+    def show(self, busy: int) -> None:
+        """So many are busy; shown at once, unless that would be more than 20 times a second."""
+        self._true = busy
+        if busy == self._shown:
+            return
+        now = self._now()
+        if now - self._changed_at < 1 / _BURST:
+            return
+        self._shown, self._changed_at = busy, now
+        self._show(f"{self._prefix}{f'{busy} of {self._slots} slots busy' if busy else 'idle'}")
 
 
 def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:

@@ -9,7 +9,7 @@ from palermo.core.message import Message
 from palermo.registry import Registry, define
 from palermo.serialization import Accept, Serializers
 from palermo.worker.executor import Executor
-from palermo.worker.interrupts import Interrupts
+from palermo.worker.interrupts import Interruptible, Interrupts
 
 
 class Bench:
@@ -19,17 +19,18 @@ class Bench:
         self.registry = Registry()
         self.seen: list[Any] = []
         self.accept = Accept.default()
-        self.interrupts = Interrupts()
+        self.interrupts: Interruptible = Interrupts()
 
     def job(self, target: Any, name: str = "job", **options: Any) -> Any:
         self.registry.register(define(target, name=name, **options))
         return target
 
     def run(self, args: Any = (), *, job: str = "job", **more: Any) -> Any:
+        return self.executor().run(self.message(args, job=job, **more))
+
+    def message(self, args: Any = (), *, job: str = "job", **more: Any) -> Message:
         body = more.pop("body", None)
-        message = Message(id="1", queue="q", job=job, body=json.dumps(args).encode() if body is None else body, **more)
-        executor = self.executor()
-        return executor.run(message)
+        return Message(id="1", queue="q", job=job, body=json.dumps(args).encode() if body is None else body, **more)
 
     def executor(self) -> Executor:
         return Executor(

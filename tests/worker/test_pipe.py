@@ -14,8 +14,17 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import Raised, Succeeded
 from palermo.core.message import Message
 from palermo.worker import pipe
-from palermo.worker.pipe import BlockingPipe, Frames, Garbage, SlotPipe, pack, pack_message, pack_reply, unpack_message
-from palermo.worker.slot import pack_result
+from palermo.worker.pipe import (
+    BlockingPipe,
+    Frames,
+    Garbage,
+    SlotPipe,
+    pack,
+    pack_message,
+    pack_reply,
+    pack_result,
+    unpack_message,
+)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))
@@ -97,7 +106,7 @@ def _parent(*sent: bytes) -> tuple[list[object], bytes]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
-            slot = SlotPipe(lambda: seen.append("success"), seen.append, end)
+            slot = SlotPipe(lambda _: seen.append("success"), seen.append, end)
             await loop.create_unix_connection(lambda: slot, sock=ours)
             slot.write(b"hello")
             got = theirs.recv(100) if not sent else b""
@@ -133,7 +142,7 @@ def test_the_parent_buffers_what_a_slot_has_not_read_yet() -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        slot = SlotPipe(lambda: None, lambda reply: None, lambda why: None)
+        slot = SlotPipe(lambda _: None, lambda reply: None, lambda why: None)
         await loop.create_unix_connection(lambda: slot, sock=ours)
         slot.write(pack((body,)))
         with theirs:

@@ -1,0 +1,41 @@
+"""The kinds of pool, by name, and the way into each: the fork of its template."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+from palermo.worker.children import Children
+from palermo.worker.options import WorkerOptions
+from palermo.worker.pool import Runner
+from palermo.worker.runner import ProcessRunner
+from palermo.worker.shared_runner import SharedRunner
+from palermo.worker.stacks import StackFile
+from palermo.worker.template import Template
+
+log = logging.getLogger("palermo.worker")
+
+
+def fork_runner(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> Runner:
+    """Fork the template of the pool that the options name, before there is an event loop, a connection or a thread.
+
+    `in_child` lets go of what only the parent may hold.
+    """
+    ours, theirs = socket.socketpair()
+    stacks = StackFile()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            in_child()
+            Template(theirs, options, parent=parent, host=host, stacks=stacks.descriptor).run()
+        except BaseException:
+            log.exception("template ended by an error of its own")
+        finally:
+            os._exit(70)
+    theirs.close()
+    children = Children(ours, pid)
+    if options.pool == "process":
+        return ProcessRunner(children, slots=options.concurrency, limits=options.limits, stacks=stacks)
+    return SharedRunner(children, limits=options.limits, stacks=stacks)

@@ -1,0 +1,172 @@
+"""What is told to one job of several in a process: without a process, and by a runner's cancel."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.core.lifecycle import Cancelled, Interrupted, Succeeded
+from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
+from palermo.worker.shared_interrupts import SharedInterrupts
+from tests.helpers import eventually
+from tests.worker.bench import Bench
+from tests.worker.site import PROGRAMS
+
+
+@pytest.fixture
+def interrupts() -> SharedInterrupts:
+    return SharedInterrupts()
+
+
+@pytest.fixture
+def bench(interrupts: SharedInterrupts) -> Bench:
+    bench = Bench()
+    bench.interrupts = interrupts
+    interrupts.begin()
+    return bench
+
+
+def in_thread(run: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(run()))
+    thread.start()
+    return thread, results
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [(JobTerminated("end"), Interrupted()), (JobCancelled("end"), Cancelled())],
+    ids=["terminated", "cancelled"],
+)
+def test_a_job_in_a_thread_is_told_and_comes_back_as_what_it_was_told(
+    bench: Bench, interrupts: SharedInterrupts, error: JobError, result: object
+) -> None:
+    def job() -> None:
+        bench.seen.append("runs")
+        while True:
+            time.sleep(0.001)
+
+    bench.job(job)
+    thread, results = in_thread(bench.run)
+    eventually(lambda: bench.seen == ["runs"])
+
+    interrupts.tell(error)
+
+    thread.join(5)
+    assert results == [result]
+
+
+def test_a_timeout_in_a_thread_carries_its_text_into_the_job(bench: Bench, interrupts: SharedInterrupts) -> None:
+    def job() -> None:
+        bench.seen.append("runs")
+        try:
+            while True:
+                time.sleep(0.001)
+        except JobTimeout as error:
+            bench.seen.append(str(error))
+            raise
+
+    bench.job(job)
+    thread, results = in_thread(bench.run)
+    eventually(lambda: bench.seen == ["runs"])
+
+    interrupts.tell(JobTimeout("too long"))
+
+    thread.join(5)
+    assert bench.seen == ["runs", "too long"]
+    assert results[0].failure.exception_class == "palermo.errors.JobTimeout"
+    assert results[0].failure.message == "too long"
+
+
+def test_what_is_told_before_the_job_begins_is_raised_when_it_does(bench: Bench, interrupts: SharedInterrupts) -> None:
+    bench.job(lambda: bench.seen.append("ran"))
+    interrupts.tell(JobTimeout("too long"))
+
+    assert bench.failure().message == "too long"
+    assert bench.seen == []
+
+
+def test_what_is_told_after_the_job_has_ended_harms_no_other(bench: Bench, interrupts: SharedInterrupts) -> None:
+    bench.job(lambda: None)
+    assert bench.run() == Succeeded()
+
+    interrupts.tell(JobTimeout("too long"))
+    interrupts.begin()
+
+    assert bench.run() == Succeeded()
+
+
+def test_telling_jobs_that_are_about_to_end_never_escapes_them(bench: Bench, interrupts: SharedInterrupts) -> None:
+    bench.job(lambda: time.sleep(0))
+    stop = threading.Event()
+
+    def tell() -> None:
+        while not stop.is_set():
+            interrupts.tell(JobTimeout("too long"))
+            time.sleep(0.0001)  # so that the job gets its turn
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    results = set()
+    try:
+        for _ in range(100):
+            interrupts.begin()
+            results.add(type(bench.run()).__name__)
+    finally:
+        stop.set()
+        teller.join()
+    assert results <= {"Succeeded", "Raised"}
+
+
+def test_a_coroutine_is_cancelled_and_comes_out_as_what_it_was_cancelled_for(
+    bench: Bench, interrupts: SharedInterrupts
+) -> None:
+    async def job() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            bench.seen.append("cancelled")
+            raise
+
+    async def run() -> Any:
+        message = bench.message()
+        task = asyncio.ensure_future(bench.executor().run_async(message))
+        await asyncio.sleep(0.01)
+        interrupts.tell(JobTimeout("too long"))
+        return await task
+
+    bench.job(job)
+    result = asyncio.run(run())
+
+    assert bench.seen == ["cancelled"]
+    assert result.failure.exception_class == "palermo.errors.JobTimeout"
+    assert "in job" in result.failure.stack_trace
+
+
+@pytest.mark.parametrize(
+    ("pool", "job", "neighbour", "came_to"),
+    [
+        ("process", "tidies", "ahold", "Cancelled Succeeded"),
+        ("thread", "tidies", "ahold", "Cancelled Succeeded"),
+        ("async", "atidies", "ahold", "Cancelled Succeeded"),
+        ("thread", "stubborn", "ahold", "Cancelled Interrupted"),
+        ("async", "astubborn", "ahold", "Cancelled Interrupted"),
+    ],
+)
+def test_a_cancelled_job_comes_back_as_cancelled_whether_it_listens_or_not(
+    tmp_path: Path, pool: str, job: str, neighbour: str, came_to: str
+) -> None:
+    command = [sys.executable, "cancels.py", pool, job, neighbour, str(tmp_path / "notes")]
+
+    done = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True, timeout=30, check=False)
+
+    assert done.stdout.strip() == came_to, done.stderr
+    notes = (tmp_path / "notes").read_text().splitlines()
+    assert ("tidied" in " ".join(notes)) == job.endswith("tidies")
+    assert not any("on_failure" in note for note in notes)
