@@ -87,6 +87,8 @@ class WorkerInfo:
     jobs: tuple[RunningJob, ...] = ()
     #: The ids of jobs that ended here after the broker had taken them back: it can say how.
     outcomes: tuple[str, ...] = ()
+    #: Whether it is the one that brings delayed jobs to their queues when they are due.
+    clock: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""

@@ -20,7 +20,10 @@ Row = tuple[str, str, str, str, str, bytes, float | None, str]
 
 
 def to_row(message: Message) -> Row:
-    """The message as values for COLUMNS, and what `insert` needs beside. Raises EncodeError for a header that cannot be kept."""
+    """The message as values for COLUMNS, and what `insert` needs beside.
+
+    Raises EncodeError for a header that cannot be kept.
+    """
     return (
         message.id,
         message.content_type,
@@ -59,7 +62,7 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
     due: list[tuple[Any, ...]] = []
     later: list[tuple[Any, ...]] = []
     for queue, row in rows:
-        run_at, job = row[WIDTH:]
+        run_at, job = row[6], row[7]
         if run_at is not None and run_at > now and not is_failed(queue):
             later.append((exchange, queue, job, run_at, *row[:WIDTH]))
             continue

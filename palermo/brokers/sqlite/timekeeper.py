@@ -13,7 +13,7 @@ from palermo.core.delay import moved
 from palermo.core.message import Message
 from palermo.timetable import CANCEL, RUN, Altered, Chosen, Scheduled
 
-#: The wall clock may jump, and a publisher die between its commit and its ring: the file is asked this often, in seconds.
+#: The wall clock may jump, and a publisher die between its commit and its ring: so often the file is asked, in seconds.
 _LOOK_EVERY = 0.5
 
 #: Jobs put into their queues, or altered, in one transaction.
@@ -21,7 +21,7 @@ _STEP = 500
 
 
 class Timekeeper:
-    """See palermo.timetable.Timetable. A transaction decides about each job, so any number may keep the time at once."""
+    """See palermo.timetable.Timetable. A transaction decides about each job, so any number may keep the time."""
 
     def __init__(self, store: Store, bell: Bell, exchange: str) -> None:
         self._store = store
