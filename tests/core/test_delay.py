@@ -7,8 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.delay import LEVELS, Stretch, check_due, in_order, stretch
-from palermo.core.message import MAX_SECONDS
+from palermo.core.delay import (
+    FOREIGN,
+    KEPT,
+    LEVELS,
+    RING,
+    Stretch,
+    adopted,
+    check_due,
+    in_order,
+    is_early,
+    moved,
+    stretch,
+)
+from palermo.core.message import MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
 
 NOW = 1_800_000_000.0
@@ -30,7 +42,18 @@ def test_a_stretch_is_opened_when_the_level_below_begins_to_reach_into_it() -> N
 
 @pytest.mark.parametrize(
     ("wait", "level"),
-    [(0.001, 0), (59.9, 0), (60, 1), (3_599, 1), (3_600, 2), (2 * 86_400, 3), (60 * 86_400, 4), (3_660 * 86_400, 4)],
+    [
+        (0.001, 0),
+        (59.9, 0),
+        (60, 1),
+        (3_599, 1),
+        (3_600, 2),
+        (2 * 86_400, 3),
+        (60 * 86_400, 4),
+        (3_599 * 86_400, 4),
+        (3_600 * 86_400, 5),
+        (70_000 * 86_400, 5),
+    ],
 )
 def test_what_is_farther_away_waits_in_longer_stretches(wait: float, level: int) -> None:
     found = stretch(NOW + wait, NOW)
@@ -66,13 +89,27 @@ def test_an_instant_lies_in_its_stretch_and_in_all_below_it(now: float, wait: fl
 @given(instants, waits)
 def test_a_name_is_read_back(now: float, wait: float) -> None:
     found = stretch(now + wait, now)
-    assert found is None or Stretch.parse(str(found)) == found
+    assert found is None or Stretch.parse(str(found), now) == found
 
 
-@pytest.mark.parametrize("text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2"])
+@given(instants, st.floats(min_value=-KEPT + 10, max_value=360))
+def test_a_name_of_the_ring_means_the_turn_that_can_hold_jobs(now: float, away: float) -> None:
+    index = max(0, int((now + away) // LEVELS[0].span))
+    found = Stretch(0, index)
+
+    assert Stretch.parse(str(found), now) == found
+
+
+def test_spreading_never_fills_a_stretch_that_is_still_looked_at() -> None:
+    ahead = LEVELS[1].lead + LEVELS[1].span
+
+    assert LEVELS[0].span * RING > ahead + KEPT
+
+
+@pytest.mark.parametrize("text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2", "0.64"])
 def test_other_names_are_none_of_ours(text: str) -> None:
     with pytest.raises(ValueError, match="names no stretch"):
-        Stretch.parse(text)
+        Stretch.parse(text, NOW)
 
 
 def test_the_shortest_stretch_spreads_to_none() -> None:
@@ -95,3 +132,21 @@ def test_what_is_no_instant_is_refused_by_its_value(due: object) -> None:
 
 def test_an_instant_may_be_whole_or_not() -> None:
     assert check_due(5) == 5.0
+
+
+def test_a_job_that_is_moved_expires_as_long_after_it_is_due_as_before() -> None:
+    message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, expires_at=NOW + 60)
+
+    later = moved(message, NOW + 500)
+
+    assert (later.run_at, later.expires_at) == (NOW + 500, NOW + 560)
+
+
+def test_another_program_s_time_is_taken_over_into_our_own_header() -> None:
+    message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, extra={FOREIGN: NOW, "tenant": "a"})
+
+    assert is_early(message, NOW - 1)
+    assert not is_early(message, NOW)
+    ours = adopted(message)
+    assert (ours.run_at, ours.extra) == (NOW, {"tenant": "a"})
+    assert not is_early(ours, NOW - 1)

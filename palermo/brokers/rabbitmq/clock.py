@@ -54,6 +54,8 @@ class Clock:
         self._now = time.time
         self._runs = False
         self._readers: dict[str, Reader] = {}
+        #: The names of those that were ever opened here.
+        self._seen: set[str] = set()
         #: The names of those that are left alone, since somebody looks into them.
         self._reading: set[str] = set()
         #: Held by whoever opens stretches, and by whoever looks at or changes what is scheduled.
@@ -83,7 +85,7 @@ class Clock:
 
     async def close(self) -> None:
         """Lead no more."""
-        self._due.close()
+        await self._due.close()
         self._lease.close()
         await self._link.close()
 
@@ -91,7 +93,7 @@ class Clock:
         """Lead until the link is lost, which is raised, or the call is cancelled."""
         self._runs = True
         await self._roll.read()
-        await self._look(self._now(), all_of_the_shortest=True)
+        await self._look(self._now())
         await self._lease.answer(self._answer)
         while self._link.error is None:
             self._news.clear()
@@ -110,7 +112,7 @@ class Clock:
 
     # -- taking up stretches
 
-    async def _look(self, now: float, *, all_of_the_shortest: bool = False) -> None:
+    async def _look(self, now: float) -> None:
         async with self._opening:
             for name in sorted(self._roll.names - self._reading):
                 stretch = Stretch.parse(name, now)
@@ -118,7 +120,9 @@ class Clock:
                 if reader is not None and reader.closed:
                     del self._readers[name]
                     reader = None
-                if reader is None and (stretch.opens <= now or (all_of_the_shortest and stretch.shortest)):
+                # Of the shortest each once, since one whose turn is to come may hold what is long overdue.
+                wanted = stretch.opens <= now or (stretch.shortest and name not in self._seen)
+                if reader is None and wanted:
                     await self._open(name, stretch)
                 elif reader is not None and not reader.held and self._is_over(stretch, now):
                     await self._end(name, stretch, reader)
@@ -135,6 +139,7 @@ class Clock:
         else:
             reader = Spreading(self._exchange, self._link, stretch, self._later, self._publisher)
         self._readers[name] = reader
+        self._seen.add(name)
         await reader.open()
         if reader.closed:
             # Deleted by someone: whoever makes it again says so.
@@ -147,6 +152,7 @@ class Clock:
         self._readers.pop(name, None)
         if not stretch.shortest and await self._later.delete(stretch):
             self._roll.names.discard(name)
+            self._seen.discard(name)
 
     # -- what others tell and ask
 

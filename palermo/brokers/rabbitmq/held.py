@@ -26,6 +26,9 @@ _LOOK_EVERY = 0.5
 #: Jobs published at once, before anything else of this process has its turn.
 _AT_ONCE = 200
 
+#: Seconds that one who leads no more waits for what it has published to be confirmed.
+_LAST_WORDS = 2.0
+
 #: Seconds until a job that the broker refused is tried again.
 _AGAIN = 1.0
 
@@ -63,6 +66,8 @@ class Due:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        #: What has been published and is not confirmed yet.
+        self._flying: set[asyncio.Future[None]] = set()
         self._closed = False
 
     def add(self, message: Message, channel: Channel, tag: int, settled: Callable[[], None]) -> None:
@@ -88,9 +93,11 @@ class Due:
         """What is held, in the order of the instants."""
         return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
-    def close(self) -> None:
-        """Publish no more."""
+    async def close(self) -> None:
+        """Publish no more, and see those off that are on their way: without it they would be published twice."""
         self._closed = True
+        if self._flying:
+            await asyncio.wait(set(self._flying), timeout=_LAST_WORDS)
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -136,6 +143,7 @@ class Due:
             self._later(self._publish_declared(held))
             return
         future = self._publisher.send(self._exchange, queue, to_properties(held.message), held.message.body)
+        self._flying.add(future)
         future.add_done_callback(lambda done: self._published(held, done))
 
     async def _publish_declared(self, held: Held) -> None:
@@ -147,6 +155,7 @@ class Due:
         self._publish(held)
 
     def _published(self, held: Held, done: "asyncio.Future[None]") -> None:
+        self._flying.discard(done)
         if done.cancelled():
             return
         error = done.exception()

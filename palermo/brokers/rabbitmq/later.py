@@ -14,11 +14,13 @@ from pika import spec
 
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
-from palermo.brokers.rabbitmq.sweep import waits
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.core.delay import Stretch
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
+
+#: Hundredths of a second that are waited for a leader that has gone to let go of all.
+_PATIENCE = 500
 
 #: Stretches whose queues a session remembers to have made.
 _REMEMBERED = 10_000
@@ -110,6 +112,9 @@ class Later:
                 if not channel.missing:
                     raise
                 continue
+            if frame.method.consumer_count:
+                # Who led before has just gone, and what it held is about to come back.
+                frame = await settled(channel, queue_of(self._exchange, one), readers=0)
             found[one] = int(frame.method.message_count)
         if channel is not None:
             await channel.close()
@@ -143,6 +148,18 @@ class Later:
         await channel.close()
 
 
+async def settled(channel: Channel, queue: str, *, readers: int) -> Any:
+    """Wait until a queue has so many readers, and if that is one, until it has got all; what the queue says then."""
+    for _ in range(_PATIENCE):
+        # Asked twice: the second answer comes after all that the first saw being delivered.
+        await channel.call(channel.raw.queue_declare, queue, passive=True)
+        frame = await channel.call(channel.raw.queue_declare, queue, passive=True)
+        if frame.method.consumer_count <= readers and not (readers and frame.method.message_count):
+            break
+        await asyncio.sleep(0.01)
+    return frame
+
+
 class Roll:
     """The list, as whoever leads reads it. The names on it are of stretches that may hold jobs."""
 
@@ -168,8 +185,8 @@ class Roll:
         try:
             await channel.call(channel.raw.basic_qos, prefetch_count=65_535)
             await channel.call(channel.raw.basic_consume, self._queue, self._on_record)
-            while await waits(channel, self._queue):  # noqa: ASYNC110 - the broker is asked, nobody tells
-                await asyncio.sleep(0.01)
+            # Until the broker has noticed the end of who led before, what that one held is not there.
+            await settled(channel, self._queue, readers=1)
         except PalermoError:
             if not channel.missing:
                 raise
