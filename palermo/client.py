@@ -23,6 +23,7 @@ from palermo.core.topology import check_id, check_job_queue
 from palermo.errand import Errand
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
+from palermo.moments import Delay, Instant, due
 from palermo.options import CALLABLE, check_options
 from palermo.registry import JobDefinition, check_job_name
 
@@ -72,6 +73,8 @@ class Client:
         sign: bool | None = None,
         timeout: float | None = None,
         expires: float | None = None,
+        delay: Delay | None = None,
+        run_at: Instant | None = None,
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
@@ -82,7 +85,8 @@ class Client:
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         io = self._io()
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires)
+        when = (delay, run_at)
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when)
         if prepared.message is not None:
             io.publish(prepared.message)
             _enqueued(prepared)
@@ -101,10 +105,13 @@ class Client:
         sign: bool | None = None,
         timeout: float | None = None,
         expires: float | None = None,
+        delay: Delay | None = None,
+        run_at: Instant | None = None,
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires)
+        when = (delay, run_at)
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when)
         if prepared.message is not None:
             await io.publish_async(prepared.message)
             _enqueued(prepared)
@@ -120,6 +127,8 @@ class Client:
         sign: bool | None = None,
         timeout: float | None = None,
         expires: float | None = None,
+        delay: Delay | None = None,
+        run_at: Instant | None = None,
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
@@ -132,7 +141,10 @@ class Client:
         waiting: deque[tuple[Errand, list[_Prepared]]] = deque()
         stored = 0
         prepare = self._prepare
-        prepared = (prepare(*call, queue, None, serializer, compression, sign, timeout, expires) for call in calls)
+        when = (delay, run_at)
+        prepared = (
+            prepare(*call, queue, None, serializer, compression, sign, timeout, expires, when) for call in calls
+        )
         try:
             for batch in _batches(prepared, made):
                 messages = [each.message for each in batch if each.message is not None]
@@ -206,11 +218,15 @@ class Client:
         sign: bool | None,
         timeout: float | None,
         expires: float | None,
+        when: tuple[Delay | None, Instant | None],
     ) -> _Prepared:
         """Bind, ask the hooks, encode."""
         settings = self.settings
         definition = registry.find(job) if isinstance(job, str) else job
         more: dict[str, Any] = {}
+        delay, run_at = when
+        # Before the hooks, which may do things: an instant that is none must not come after them.
+        later = due(time.time(), delay=delay, run_at=run_at, declared=definition.delay if definition else None)
         if definition is None:
             name = check_job_name(job)
             queue = settings.default_queue if queue is None else check_job_queue(queue)
@@ -252,7 +268,8 @@ class Client:
             created_at=int(now),
             preview=preview(args, kwargs),
             timeout=None if timeout is None else float(timeout),
-            expires_at=None if expires is None else now + expires,
+            expires_at=None if expires is None else (later or now) + expires,
+            run_at=later,
         )
         return _Prepared(handle, message, definition, args, kwargs)
 
@@ -334,6 +351,8 @@ def enqueue(
     sign: bool | None = None,
     timeout: float | None = None,
     expires: float | None = None,
+    delay: Delay | None = None,
+    run_at: Instant | None = None,
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
     return default_client().enqueue(
@@ -347,4 +366,6 @@ def enqueue(
         sign=sign,
         timeout=timeout,
         expires=expires,
+        delay=delay,
+        run_at=run_at,
     )

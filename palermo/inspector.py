@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo import hooks
+from palermo import scheduled as scheduled_jobs
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -338,6 +339,13 @@ class Inspector:
     def stop_worker(self, worker: "WorkerHandle", timeout: float | None = None) -> int:
         """Stop a worker that start_worker started, once its running jobs have ended; its exit code."""
         return worker.stop(timeout)
+
+    # -- scheduled jobs
+
+    scheduled = scheduled_jobs.scheduled
+    cancel_scheduled = scheduled_jobs.cancel_scheduled
+    run_now = scheduled_jobs.run_now
+    reschedule = scheduled_jobs.reschedule
 
     queues_info = queues
     workers_info = workers

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from palermo import forking
 from palermo.errors import OptionInvalid
+from palermo.moments import Delay, Instant, seconds
 from palermo.options import CALLABLE, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
 
@@ -127,6 +128,16 @@ class Enqueuer(Generic[P]):
             raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
         return _client().enqueue_many(((self.definition, *split(call)) for call in calls), **self._options)
 
+    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue`, to be run after so many seconds, or after this timedelta. Raises OptionInvalid too."""
+        options = {**self._options, "delay": delay, "run_at": None}
+        return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
+
+    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue`, to be run at this instant: an aware datetime, or Unix seconds. Raises OptionInvalid too."""
+        options = {**self._options, "delay": None, "run_at": at}
+        return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
+
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for asyncio programs: waits without holding up the event loop."""
         return await _client().enqueue_async(self.definition, args, kwargs, id=self._id, **self._options)
@@ -147,6 +158,8 @@ class FunctionJob(Generic[P, R]):
         self._function = function
         self._enqueuer: Enqueuer[P] = Enqueuer(definition)
         self.enqueue = self._enqueuer.enqueue
+        self.enqueue_in = self._enqueuer.enqueue_in
+        self.enqueue_at = self._enqueuer.enqueue_at
         self.enqueue_many = self._enqueuer.enqueue_many
         self.enqueue_async = self._enqueuer.enqueue_async
         update_wrapper(self, function)
@@ -182,6 +195,10 @@ class ClassJob(Protocol[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
 
+    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]: ...
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
@@ -202,6 +219,16 @@ class JobClass:
 
     @classmethod
     def enqueue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def enqueue_in(cls: type[HasProcess[P]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def enqueue_at(cls: type[HasProcess[P]], at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """See Enqueuer."""
         raise _undecorated(cls)
 
@@ -270,6 +297,7 @@ def job(
     arguments: str = "",
     timeout: float | None = None,
     expires: float | None = None,
+    delay: Delay | None = None,
 ) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
@@ -277,7 +305,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
-    limits its run, `expires` its wait, in seconds. Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    limits its run, `expires` its wait, in seconds; `delay` is how long it waits first.
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
     return _declare(target, options) if target is not None else lambda target: _declare(target, options)
@@ -304,6 +333,8 @@ def split(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], Mapping[st
 
 
 def _declare(target: Any, options: Mapping[str, Any]) -> Any:
+    if options.get("delay") is not None:
+        options = {**options, "delay": seconds(options["delay"])}
     definition = define(target, **options)
     if not definition.is_class:
         registry.register(definition)
@@ -312,6 +343,8 @@ def _declare(target: Any, options: Mapping[str, Any]) -> Any:
     added = {
         "definition": definition,
         "enqueue": enqueuer.enqueue,
+        "enqueue_in": enqueuer.enqueue_in,
+        "enqueue_at": enqueuer.enqueue_at,
         "enqueue_many": enqueuer.enqueue_many,
         "enqueue_async": enqueuer.enqueue_async,
         "options": lambda **options: bound(definition, options),

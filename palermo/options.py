@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 from palermo.core.message import MAX_SECONDS
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid
+from palermo.moments import Delay, Instant, instant, seconds
 from palermo.registry import nearest
 
 
@@ -20,12 +21,16 @@ class EnqueueOptions(TypedDict, total=False):
     sign: bool | None
     #: Seconds that one run may take.
     timeout: float | None
-    #: Seconds from now within which it must be started.
+    #: Seconds from now, or from when it is due, within which it must be started.
     expires: float | None
+    #: How long it waits before it may run: seconds, or a timedelta.
+    delay: Delay | None
+    #: The same as an instant: Unix seconds, or an aware datetime.
+    run_at: Instant | None
 
 
 #: What `@palermo.job` takes.
-DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires")
+DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay")
 #: What `.options()` takes.
 CALLABLE = tuple(EnqueueOptions.__annotations__)
 
@@ -34,7 +39,6 @@ LATER = {
     "retries": "automatic retries",
     "backoff": "automatic retries",
     "retry_on": "automatic retries",
-    "delay": "delayed jobs",
     "cron": "recurring jobs",
     "every": "recurring jobs",
     "tz": "recurring jobs",
@@ -75,6 +79,10 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(f"option sign={value!r} is neither True nor False.")
             case "timeout" | "expires" if not _is_duration(value):
                 raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
+            case "delay":
+                seconds(value)
+            case "run_at":
+                instant(value)
             case "arguments" if value not in ("", "one"):
                 raise OptionInvalid(f'option arguments={value!r} means nothing; it may be "one", or left out.')
 

@@ -38,6 +38,8 @@ class JobDefinition:
     timeout: float | None = None
     #: Seconds from its enqueuing within which it must be started; None for no limit.
     expires: float | None = None
+    #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
+    delay: float | None = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
 

@@ -28,6 +28,9 @@ Row = dict[str, Any]
 #: The state of a job that waits and was cancelled: whoever takes it drops it. All other states are JobState's.
 CANCELLED = "cancelled"
 
+#: The state of a job that is due later.
+SCHEDULED = "scheduled"
+
 #: Deeper than any listing is read; below it values become their repr.
 _MAX_DEPTH = 100
 
@@ -119,6 +122,7 @@ def worker_row(info: WorkerInfo) -> Row:
         "started_at": instant(info.started_at),
         "processed": info.processed,
         "failed": info.failed,
+        "clock": info.clock,
         "jobs": [
             {
                 "id": plain(running.id),

@@ -1,8 +1,10 @@
 """Taking away what a test left on a broker that it shares with others, maybe with people."""
 
 import asyncio
+import json
 
 import pika
+from pika.exceptions import ChannelClosedByBroker
 
 from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
@@ -13,13 +15,32 @@ def delete_all(url: str, exchange: str) -> None:
     """Delete all that one exchange's jobs ever made there; nothing if they made nothing."""
     names = asyncio.run(_queue_names(url, exchange))
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        later = _stretches(connection, internal(exchange, "later"))
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
         for stream in ("registry", "pauses", "cancels", "starts"):
             channel.queue_delete(internal(exchange, stream))
+        for name in ("later", *(f"later.{name}" for name in later)):
+            channel.queue_delete(internal(exchange, name))
         for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
             channel.exchange_delete(name)
+
+
+def _stretches(connection: pika.BlockingConnection, queue: str) -> set[str]:
+    """The stretches of time that delayed jobs waited in, from the list of them."""
+    channel = connection.channel()
+    names: set[str] = set()
+    try:
+        for _, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=0.2):
+            if body is None:
+                break
+            record = json.loads(body)
+            names |= set(record.get("all") or [record["made"]])
+    except ChannelClosedByBroker:  # nobody ever delayed a job
+        return names
+    channel.close()
+    return names
 
 
 async def _queue_names(url: str, exchange: str) -> list[str]:

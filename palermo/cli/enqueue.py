@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from palermo.cli.edge import Run
-from palermo.cli.options import broker_options
+from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
 from palermo.core.topology import check_job_queue
-from palermo.errors import OptionInvalid, SettingInvalid
+from palermo.errors import SettingInvalid
 
 if TYPE_CHECKING:
     from palermo.config import Settings
-
-
-def _not_yet(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise OptionInvalid(f"option {param.opts[0]} is not there yet: delayed jobs come with a later version.")
 
 
 @click.command()
@@ -28,20 +23,30 @@ def _not_yet(ctx: click.Context, param: click.Parameter, value: str | None) -> N
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
-@click.option("--in", hidden=True, callback=_not_yet, expose_value=False)
-@click.option("--at", hidden=True, callback=_not_yet, expose_value=False)
+@click.option("--in", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d.")
+@click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
 @broker_options
 @click.pass_obj
 def enqueue(
-    run: Run, /, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, id: str | None
+    run: Run,
+    /,
+    job: str,
+    args_text: str | None,
+    kwargs_text: str | None,
+    queue: str | None,
+    id: str | None,
+    after: float | None,
+    at: float | None,
 ) -> None:
     """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:
         check_job_queue(queue)
+    if after is not None and at is not None:
+        raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = run.client()
     import_jobs(client.settings)
-    done = client.enqueue(known(job) or job, args, kwargs, queue=queue, id=id)
+    done = client.enqueue(known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at)
     if not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
     if queue is None and known(job) is None:

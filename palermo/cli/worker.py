@@ -28,6 +28,12 @@ _POOLS = ("process", "thread", "async")
     show_default=True,
     help="What runs a job: a process each, threads of one process, or coroutines in it.",
 )
+@click.option(
+    "--scheduler/--no-scheduler",
+    default=True,
+    show_default=True,
+    help="Bring delayed jobs to their queues when they are due, if no other worker does.",
+)
 @click.option("--burst", is_flag=True, help="End once all queues are empty.")
 @click.option(
     "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
@@ -75,6 +81,7 @@ def worker(
     queues: str | None,
     concurrency: int,
     pool: str,
+    scheduler: bool,
     burst: bool,
     shutdown_timeout: float | None,
     resque_signals: bool,
@@ -122,6 +129,7 @@ def worker(
         pool=pool,
         concurrency=concurrency,
         burst=burst,
+        scheduler=scheduler,
         accept=accepted,
         shutdown_timeout=shutdown_timeout,
         resque_signals=resque_signals,

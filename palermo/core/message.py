@@ -44,7 +44,10 @@ _TEXT = {
     "worker": "worker",
 }
 _NUMBER = {"created-at": "created_at", "retries": "retries", "policy-retries": "policy_retries"}
-_SECONDS = {"timeout": "timeout", "expires-at": "expires_at"}
+_SECONDS = {"timeout": "timeout", "expires-at": "expires_at", "run-at": "run_at"}
+
+#: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
+_FOREIGN_RUN_AT = "perform_job_at"
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
 
@@ -78,6 +81,8 @@ class Message:
     timeout: float | None = None
     #: Unix seconds after which it is not started any more; None for never.
     expires_at: float | None = None
+    #: Unix seconds before which it is not started; None for at once.
+    run_at: float | None = None
     #: Why it failed last; None unless it lies in `failed`.
     failure: Failure | None = None
     #: The tag of the worker's slot in which it failed last.
@@ -115,6 +120,7 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "arguments": message.arguments or None,
         "timeout": message.timeout,
         "expires-at": message.expires_at,
+        "run-at": message.run_at,
     }
     headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:
@@ -132,21 +138,21 @@ def from_wire(
     content_encoding: str | None,
     headers: Headers,
     body: bytes,
-    taken_from: str,
+    taken_from: str | None,
     new_id: Callable[[], str],
     properties: Mapping[str, Any] = NO_HEADERS,
 ) -> Message:
     """The message that an AMQP message is. Never raises: what is wrong with it is in `defect`.
 
     `taken_from` is the queue it was taken from, which wins over its own `queue` header,
-    except in `failed`, where that header says where it belongs. `new_id` makes an id for
-    a message that came without one.
+    except in `failed`, and where it waits for its time (None): there that header says where it
+    belongs. `new_id` makes an id for a message that came without one.
     """
     fields: dict[str, Any] = {}
     extra: dict[str, HeaderValue] = {}
     failure: dict[str, Any] = {}
-    from_failed = is_failed(taken_from)
-    queue = DEFAULT_QUEUE if from_failed else taken_from
+    away = taken_from is None or is_failed(taken_from)
+    queue = DEFAULT_QUEUE if taken_from is None or away else taken_from
     defects: list[str] = []
     for name, value in headers.items():
         if name in _TEXT:
@@ -169,7 +175,7 @@ def from_wire(
                 continue
         elif name == "queue":
             if isinstance(value, str):
-                queue = value if from_failed else queue
+                queue = value if away else queue
                 continue
         elif name in _FAILURE:
             failure[name] = value
@@ -180,6 +186,7 @@ def from_wire(
         extra[name] = value
         wanted = "an integer" if name in _NUMBER else "a number above 0" if name in _SECONDS else "text"
         defects.append(f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {wanted}")
+    fields.setdefault("run_at", _foreign_run_at(extra))
     return Message(
         id=message_id or new_id(),
         queue=queue,
@@ -193,6 +200,13 @@ def from_wire(
         defect="; ".join(defects),
         **fields,
     )
+
+
+def _foreign_run_at(headers: Headers) -> float | None:
+    found = headers.get(_FOREIGN_RUN_AT)
+    if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < MAX_SECONDS:
+        return float(found)
+    return None
 
 
 def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:

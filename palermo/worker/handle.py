@@ -73,6 +73,7 @@ def start_worker(
     concurrency: int = 1,
     url: str | None = None,
     burst: bool = False,
+    scheduler: bool = True,
     accept: Iterable[str] = (),
     shutdown_timeout: float | None = None,
     timeout: float | None = None,
@@ -102,6 +103,8 @@ def start_worker(
         command += ["-q", str(QueueSelection.parse(queues))]
     if burst:
         command.append("--burst")
+    if not scheduler:
+        command.append("--no-scheduler")
     for name in accept:
         command += ["--accept", name]
     limits = {

@@ -80,6 +80,7 @@ class Worker:
         self.link = Link(
             options.settings.session("worker"),
             give_up=options.burst,
+            scheduler=options.scheduler,
             consume=self._consume,
             opened=self._opened,
             lost=self._changed,
@@ -171,6 +172,7 @@ class Worker:
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
             outcomes=self.outcomes.ids,
+            clock=self.link.live is not None and self.link.live.broker.leads,
         )
 
     @property

@@ -33,6 +33,8 @@ class WorkerOptions:
     limits: Limits = field(default_factory=Limits)
     #: Whether TERM and INT mean what they mean to a Resque worker.
     resque_signals: bool = False
+    #: Whether it brings delayed jobs to their queues when they are due, if no other worker does.
+    scheduler: bool = True
     #: A file that holds the parent's pid while the worker lives.
     pidfile: str | None = None
 

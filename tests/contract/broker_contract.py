@@ -16,6 +16,7 @@ from tests.contract.parking import ParkingContract
 from tests.contract.publishing import PublishingContract
 from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
+from tests.contract.timing import TimingContract
 
 
 class BrokerContract(
@@ -27,6 +28,7 @@ class BrokerContract(
     DiagnosingContract,
     SteeringContract,
     MarkingContract,
+    TimingContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

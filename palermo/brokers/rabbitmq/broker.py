@@ -40,10 +40,12 @@ from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
+from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue, is_failed
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+from palermo.timetable import Altered, Chosen, Scheduled
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -72,6 +74,7 @@ class RabbitmqBroker:
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
+        self._timekeeper = Timekeeper(session, link, self._declarer_on)
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
@@ -203,6 +206,19 @@ class RabbitmqBroker:
             await self.publish_many(messages)
 
         return await sweeping.sweep(reader, queue, decide, store, progress or (lambda _: None))
+
+    async def keep_time(self) -> None:
+        await self._timekeeper.keep()
+
+    @property
+    def leads(self) -> bool:
+        return self._timekeeper.leads
+
+    async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
+        return await self._timekeeper.show(chosen, offset=offset, limit=limit)
+
+    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
+        return await self._timekeeper.alter(chosen, action, at)
 
     async def purge(self, queue: str) -> int:
         channel = await self._link.channel()

@@ -1,15 +1,22 @@
-"""Storing messages: declared once, published on one channel, confirmed, and published again where that helps."""
+"""Storing messages: declared once, published on one channel, confirmed, and published again where that helps.
+
+A message that is due later goes to the queue of its stretch of time (later.py), any other to its job queue.
+"""
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable
 
 from palermo.broker import Session
+from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
 from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.core.delay import Stretch, stretch
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC
 from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
@@ -26,6 +33,9 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 #: Seconds between two looks at whether an alarm is over.
 _ALARM_EVERY = 0.2
 
+#: Where a message goes: a job queue by its name, or a stretch of time.
+Place = str | Stretch
+
 
 class Outbox:
     """What one session publishes."""
@@ -36,55 +46,60 @@ class Outbox:
         self._declarer = declarer
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
+        #: Where jobs wait for their time.
+        self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
     async def publish_many(self, messages: Iterable[Message]) -> int:
-        window: deque[tuple[asyncio.Future[None], Message]] = deque()
+        """Store these messages; see palermo.broker.Broker.publish_many."""
+        window: deque[tuple[asyncio.Future[None], Message, Place]] = deque()
         flying = count = 0
         for message in messages:
-            if not self._declarer.has(message.queue):
-                await self._declarer.ensure(message.queue)
+            place = _place(message, message.queue)
+            if not self._has(place):
+                await self._ensure(place)
             publisher = self._publisher
             if publisher is None or not publisher.is_open:
                 publisher = await self.open()
-            window.append((self._send(publisher, message, message.queue), message))
+            window.append((self._send(publisher, message, place), message, place))
             count += 1
             flying += len(message.body)
             while len(window) >= _WINDOW or flying > _WINDOW_BYTES:
-                future, oldest = window.popleft()
+                future, oldest, there = window.popleft()
                 flying -= len(oldest.body)
                 if not _is_stored(future):
-                    await self._confirmed(future, oldest)
+                    await self._confirmed(future, oldest, there)
             if not self._link.raw.writable.is_set():
                 await self._link.raw.writable.wait()
-        for future, oldest in window:
+        for future, oldest, there in window:
             if not _is_stored(future):
-                await self._confirmed(future, oldest)
+                await self._confirmed(future, oldest, there)
         return count
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
-        """Store the message in this queue; see palermo.broker.Broker.publish.
+        """Store the message in this queue, or where it waits to be put there; see palermo.broker.Broker.publish.
 
         `patient` waits as long as an alarm lasts: giving up would run the job again, and get no further.
         """
+        place = _place(message, queue)
         try:
-            await self._store(message, queue, patient=patient)
+            await self._store(message, place, patient=patient)
         except (Unroutable, Nacked, NotFound) as error:
-            await self._publish_again(message, queue, error)
+            await self._publish_again(message, place, error)
 
-    async def _store(self, message: Message, queue: str, *, patient: bool) -> None:
+    async def _store(self, message: Message, place: Place, *, patient: bool) -> None:
         publisher = self._publisher
-        if publisher is None or not publisher.is_open or not self._declarer.has(queue):
+        if publisher is None or not publisher.is_open or not self._has(place):
             while True:
                 try:
                     async with asyncio.timeout(self._session.timeout):
-                        await self._declarer.ensure(queue)
+                        await self._ensure(place)
                         publisher = await self.open()
                     break
                 except TimeoutError:
                     if not (patient and self._link.blocked):
                         raise self._late(message) from None
                     await self._alarm_over(message)
-        future = self._send(publisher, message, queue)
+        future = self._send(publisher, message, place)
         self._link.raw.flush()
         # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
         loop = asyncio.get_running_loop()
@@ -119,10 +134,29 @@ class Outbox:
             f" {self._session.timeout:g} s: {why}."
         )
 
-    def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
-        return publisher.send(self._session.exchange, queue, to_properties(message), message.body)
+    def _has(self, place: Place) -> bool:
+        return self._declarer.has(place) if isinstance(place, str) else self.later.has(place)
 
-    async def _publish_again(self, message: Message, queue: str, error: PublishRefused | NotFound) -> None:
+    async def _ensure(self, place: Place) -> str:
+        """See that its queue is there; the type of it."""
+        if isinstance(place, str):
+            return await self._declarer.ensure(place)
+        await self.later.ensure(place)
+        return self._session.queue_type
+
+    def _forget(self, place: Place) -> None:
+        if isinstance(place, str):
+            self._declarer.forget(place)
+        else:
+            self.later.forget(place)
+
+    def _send(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
+        exchange = self._session.exchange
+        if isinstance(place, str):
+            return publisher.send(exchange, place, to_properties(message), message.body)
+        return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
+
+    async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
         pause = _FIRST_PAUSE
         try:
@@ -130,11 +164,11 @@ class Outbox:
                 while True:
                     if isinstance(error, (Unroutable, NotFound)):
                         # The queue or the exchange was deleted since it was declared: make it again.
-                        self._declarer.forget(queue)
-                    if await self._declarer.ensure(queue) == CLASSIC and isinstance(error, Nacked):
+                        self._forget(place)
+                    if await self._ensure(place) == CLASSIC and isinstance(error, Nacked):
                         raise error
                     try:
-                        await self._send(await self.open(), message, queue)
+                        await self._send(await self.open(), message, place)
                         return
                     except (Unroutable, Nacked, NotFound) as again:
                         error = again
@@ -143,12 +177,12 @@ class Outbox:
         except TimeoutError:
             raise (error if isinstance(error, Nacked) else self._late(message)) from None
 
-    async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> None:
+    async def _confirmed(self, future: "asyncio.Future[None]", message: Message, place: Place) -> None:
         """Wait for one confirm of many."""
         try:
             await future
         except (Unroutable, Nacked, NotFound) as error:
-            await self._publish_again(message, message.queue, error)
+            await self._publish_again(message, place, error)
 
     async def open(self) -> Publisher:
         """The channel to publish on now."""
@@ -156,6 +190,13 @@ class Outbox:
             if self._publisher is None or not self._publisher.is_open:
                 self._publisher = await Publisher.open(self._link)
             return self._publisher
+
+
+def _place(message: Message, queue: str) -> Place:
+    """Where a message for this queue is to be stored now. A failed job is not for its job queue, and goes at once."""
+    if message.run_at is None or queue != message.queue:
+        return queue
+    return stretch(message.run_at, time.time()) or queue
 
 
 def _is_stored(future: "asyncio.Future[None]") -> bool:

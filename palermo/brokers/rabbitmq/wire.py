@@ -35,7 +35,7 @@ def to_properties(message: Message) -> Properties:
     return properties
 
 
-def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str) -> Message:
+def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str | None) -> Message:
     """The message in an AMQP delivery; never raises (see core.message.from_wire)."""
     kept: Mapping[str, Any] = NO_HEADERS
     for name in _KEPT:

@@ -26,6 +26,11 @@ def note(path, text):
 
 
 @palermo.job
+def stamp(path, text):
+    write(path, f"{text} {time.time()}")
+
+
+@palermo.job
 def nothing():
     return None
 

@@ -1,0 +1,182 @@
+"""Recurring jobs: when each is due, in words and in instants; nothing here fires anything.
+
+Cron expressions are read by cronsim, which keeps Debian cron's rules where clocks change: a time that is
+skipped in spring runs at the first instant after it, a time that comes twice in autumn runs once, and
+an expression for every hour or every few minutes goes by elapsed time. `every=` goes by elapsed
+time alone, counted from the epoch, so that all workers agree on its ticks.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from palermo.core.topology import check_id
+from palermo.errors import OptionInvalid
+
+#: What becomes of ticks that nobody was there to fire.
+MISSED = ("skip", "once", "all")
+
+#: The shortest time between two ticks, in seconds.
+SHORTEST = 1.0
+
+#: The longest, in seconds: a year.
+LONGEST = 366 * 86_400.0
+
+#: With `missed="all"` at most this many ticks are made up for.
+MAKE_UP = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurring:
+    """A job that runs again and again. Raises OptionInvalid for a time that means nothing."""
+
+    #: Its own name, unique on the exchange; the job's wire name unless given.
+    name: str
+    #: The job's wire name.
+    job: str
+    #: Five or six fields, as in crontab(5) (six: seconds first); "" if it goes by `every`.
+    cron: str = ""
+    #: Seconds between two ticks; None if it goes by `cron`.
+    every: float | None = None
+    #: The time zone of `cron`, by its IANA name.
+    tz: str = "UTC"
+    #: What becomes of ticks that nobody was there to fire: skip them, fire once, or fire all.
+    missed: str = "once"
+    enabled: bool = True
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    queue: str | None = None
+
+    def __post_init__(self) -> None:
+        check_id(self.name)
+        if bool(self.cron) == (self.every is not None):
+            raise OptionInvalid(f"recurring job {self.name!r} needs cron= or every=, and not both.")
+        if self.missed not in MISSED:
+            raise OptionInvalid(f"option missed={self.missed!r} means nothing; it may be {', '.join(MISSED)}.")
+        if self.every is not None:
+            _check_every(self.every)
+        else:
+            self._sim(datetime.now(UTC))
+
+    def ticks(self, after: float) -> Iterator[float]:
+        """The instants at which it is due, in Unix seconds, each later than `after` and than the one before."""
+        if self.every is not None:
+            step, index = self.every, int(after // self.every)
+            while True:
+                index += 1
+                if index * step > after:
+                    yield index * step
+        last = after
+        for moment in self._sim(datetime.fromtimestamp(after, UTC)):
+            instant = moment.timestamp()
+            if instant > last:  # where clocks go back, local times repeat
+                last = instant
+                yield instant
+
+    def next(self, after: float) -> float:
+        """The first of them. Raises OptionInvalid for an expression that is never due again."""
+        for tick in self.ticks(after):
+            return tick
+        raise OptionInvalid(f"cron={self.cron!r} of recurring job {self.name!r} is never due.")
+
+    def due(self, last: float, now: float) -> tuple[list[float], float]:
+        """Which ticks to fire now, none later than `now`, if `last` was the last one; and the next to wait for."""
+        passed: list[float] = []
+        upcoming = self.next(last)
+        if upcoming > now:
+            return [], upcoming
+        if self.missed == "all":
+            passed = list(islice((tick for tick in _until(self.ticks(last), now)), MAKE_UP))
+        else:
+            (newest,) = deque(_until(self.ticks(self._shortly_before(last, now)), now), maxlen=1)
+            late = now - newest
+            # One that has only just come is on time, whatever was missed before it.
+            passed = [newest] if self.missed == "once" or late < _ON_TIME else []
+        return passed, self.next(now)
+
+    def in_words(self) -> str:
+        """When it runs, for people."""
+        if self.every is not None:
+            return f"Every {_duration(self.every)}"
+        return f"{self._sim(datetime.now(UTC)).explain()} ({self.tz})"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "args"} | {
+            "args": list(self.args),
+            "kwargs": dict(self.kwargs),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Recurring":
+        """The one that to_plain described; what this version does not know is left out."""
+        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        return cls(**{**known, "args": tuple(known.get("args", ()))})
+
+    def switched(self, *, on: bool) -> "Recurring":
+        """The same, enabled or not."""
+        return replace(self, enabled=on)
+
+    def _sim(self, after: datetime) -> CronSim:
+        try:
+            zone = ZoneInfo(self.tz)
+        except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+            raise OptionInvalid(
+                f"option tz={self.tz!r} is no time zone that this machine knows; give one such as 'Europe/Rome'"
+                " (without a system database: pip install tzdata)."
+            ) from None
+        try:
+            return CronSim(self.cron, after.astimezone(zone))
+        except CronSimError as error:
+            raise OptionInvalid(
+                f"option cron={self.cron!r} cannot be read: {error}. Write it as crontab(5) has it."
+            ) from None
+
+    def _shortly_before(self, last: float, now: float) -> float:
+        """From where on the newest tick that has passed is looked for, without walking through all since `last`."""
+        if self.every is not None:
+            return max(last, now - 2 * self.every)
+        near = max(last, now - 2 * 86_400.0)
+        # A rare expression may have no tick within two days.
+        return near if next(iter(self.ticks(near)), now + 1) <= now else last
+
+
+#: Seconds by which a tick may be late and still be on time.
+_ON_TIME = 5.0
+
+
+def _until(ticks: Iterator[float], now: float) -> Iterator[float]:
+    for tick in ticks:
+        if tick > now:
+            return
+        yield tick
+
+
+def _check_every(every: object) -> None:
+    if isinstance(every, bool) or not isinstance(every, int | float) or not SHORTEST <= every <= LONGEST:
+        raise OptionInvalid(f"option every={every!r} means nothing; give seconds, from 1 to a year of them.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds % 86_400 == 0:
+        count, unit = seconds / 86_400, "day"
+    elif seconds % 3_600 == 0:
+        count, unit = seconds / 3_600, "hour"
+    elif seconds % 60 == 0:
+        count, unit = seconds / 60, "minute"
+    else:
+        count, unit = seconds, "second"
+    return unit if count == 1 else f"{count:g} {unit}s"
+
+
+def every_seconds(value: timedelta | float) -> float:
+    """What `every=` says, as seconds. Raises OptionInvalid."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    _check_every(seconds)
+    return float(seconds)

@@ -1,0 +1,56 @@
+"""Delayed jobs through kills: of the broker, and of the worker that keeps the time."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.survival import survive
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node
+from tests.worker.site import Process, Site
+
+
+@pytest.fixture
+def site(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield site
+    site.close()
+
+
+def leader(site: Site) -> int:
+    """The pid of the worker that keeps the time; 0 if none does."""
+    found = [row["pid"] for row in site.inspector.workers() if row["clock"]]
+    assert len(found) <= 1
+    return int(found[0]) if found else 0
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_killed_amid_pending_delays_loses_none(private_node: Node) -> None:
+    for seed in range(2):
+        found = asyncio.run(survive(private_node, f"kill-{seed}", jobs=2_000, spread=8.0, kill_after=3.0, seed=seed))
+
+        assert (found.lost, found.early) == (0, 0), found
+        assert found.last < 30, found
+
+
+@pytest.mark.timeout(120)
+def test_another_worker_takes_over_within_five_seconds_of_a_kill(site: Site) -> None:
+    workers: dict[int, Process] = {}
+    for _ in range(2):
+        process = site.start("-c", "4")
+        workers[process.pid] = process
+    first = eventually(lambda: leader(site), within=20)
+    for number in range(40):
+        site.client.enqueue("crew.note", (str(site.notes_path), f"{number}"), {}, delay=1 + number * 0.2)
+    eventually(lambda: len(site.notes()) > 5)
+
+    workers[first].send(signal.SIGKILL)
+    killed = time.monotonic()
+    eventually(lambda: leader(site) not in (0, first), within=20)
+
+    assert time.monotonic() - killed < 5
+    assert eventually(lambda: {f"{number}" for number in range(40)} <= set(site.notes()), within=30)

@@ -1,0 +1,150 @@
+"""When recurring jobs are due."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.errors import OptionInvalid
+from palermo.recurring import Recurring, every_seconds
+
+ROME = ZoneInfo("Europe/Rome")
+
+
+def cron(expression: str, *, tz: str = "Europe/Rome", missed: str = "once") -> Recurring:
+    return Recurring(name="n", job="shop.sweep", cron=expression, tz=tz, missed=missed)
+
+
+def local(recurring: Recurring, after: datetime, count: int) -> list[str]:
+    ticks = islice(recurring.ticks(after.timestamp()), count)
+    return [datetime.fromtimestamp(tick, ROME).strftime("%d %H:%M%z") for tick in ticks]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 2 * * *", ["29 03:00+0200", "30 02:30+0200"]),
+        ("0 * * * *", ["29 00:00+0100", "29 01:00+0100", "29 03:00+0200", "29 04:00+0200"]),
+        ("0 4 * * *", ["29 04:00+0200", "30 04:00+0200"]),
+    ],
+)
+def test_in_spring_a_time_that_is_skipped_runs_right_after(expression: str, expected: list[str]) -> None:
+    assert local(cron(expression), datetime(2026, 3, 28, 23, 30, tzinfo=ROME), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 2 * * *", ["25 02:30+0200", "26 02:30+0100"]),
+        ("0 * * * *", ["25 00:00+0200", "25 01:00+0200", "25 02:00+0200", "25 02:00+0100", "25 03:00+0100"]),
+    ],
+)
+def test_in_autumn_a_time_that_comes_twice_runs_once(expression: str, expected: list[str]) -> None:
+    assert local(cron(expression), datetime(2026, 10, 24, 23, 30, tzinfo=ROME), len(expected)) == expected
+
+
+@given(
+    st.sampled_from(["*/5 * * * *", "0 3 * * 1-5", "15 2 * * *", "0 0 1 * *", "*/10 * * * * *"]),
+    st.floats(min_value=1_577_836_800, max_value=1_893_456_000),
+)
+def test_ticks_go_forward_and_are_the_same_for_all(expression: str, after: float) -> None:
+    recurring = cron(expression)
+    ticks = list(islice(recurring.ticks(after), 5))
+
+    assert after < ticks[0]
+    assert ticks == sorted(set(ticks))
+    assert list(islice(recurring.ticks(ticks[0]), 4)) == ticks[1:]
+
+
+@given(st.floats(min_value=1, max_value=1e6), st.floats(min_value=0, max_value=4e9))
+def test_every_goes_by_elapsed_time(every: float, after: float) -> None:
+    first, second = islice(Recurring(name="n", job="j", every=every).ticks(after), 2)
+
+    assert after < first <= after + every * 1.000_001
+    assert second - first == pytest.approx(every, rel=1e-6, abs=1e-5)
+
+
+def every(seconds: float, missed: str) -> Recurring:
+    return Recurring(name="n", job="j", every=seconds, missed=missed)
+
+
+@pytest.mark.parametrize(
+    ("missed", "fired"),
+    [("skip", []), ("once", [1_090.0]), ("all", [1_010.0 + 10 * n for n in range(9)])],
+)
+def test_missed_ticks_go_by_policy(missed: str, fired: list[float]) -> None:
+    assert every(10, missed).due(1_000.0, 1_097.0) == (fired, 1_100.0)
+
+
+@pytest.mark.parametrize("missed", ["skip", "once", "all"])
+def test_a_tick_on_time_fires_whatever_the_policy(missed: str) -> None:
+    assert every(10, missed).due(1_000.0, 1_010.02) == ([1_010.0], 1_020.0)
+    assert every(10, missed).due(1_000.0, 1_009.9) == ([], 1_010.0)
+
+
+def test_a_year_of_missed_seconds_is_made_up_for_in_bounded_time() -> None:
+    fired, following = every(1, "all").due(0.0, 31_536_000.5)
+    assert (len(fired), following) == (1_000, 31_536_001.0)
+
+    fired, following = every(1, "once").due(0.0, 31_536_000.5)
+    assert (fired, following) == ([31_536_000.0], 31_536_001.0)
+
+
+def test_a_rare_tick_that_was_missed_long_ago_is_found() -> None:
+    yearly = cron("0 0 1 1 *", tz="UTC")
+    last = datetime(2025, 6, 1, tzinfo=UTC).timestamp()
+    now = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
+
+    fired, following = yearly.due(last, now)
+
+    assert fired == [datetime(2026, 1, 1, tzinfo=UTC).timestamp()]
+    assert following == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (every(1, "once"), "Every second"),
+        (every(90, "once"), "Every 90 seconds"),
+        (every(7_200, "once"), "Every 2 hours"),
+        (cron("*/5 * * * *"), "Every fifth minute of every hour (Europe/Rome)"),
+    ],
+)
+def test_it_says_in_words_when_it_runs(given: Recurring, words: str) -> None:
+    assert given.in_words() == words
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"cron": "* * * * *", "every": 5},
+        {"cron": "61 * * * *"},
+        {"cron": "whenever"},
+        {"cron": "* * * * *", "tz": "Mars/Base"},
+        {"cron": "* * * * *", "tz": "../etc"},
+        {"every": 0.5},
+        {"every": True},
+        {"every": 1e12},
+        {"every": 5, "missed": "sometimes"},
+    ],
+)
+def test_a_time_that_means_nothing_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(OptionInvalid):
+        Recurring(name="n", job="j", **options)  # type: ignore[arg-type]
+
+
+def test_it_travels_as_json_has_it() -> None:
+    given = Recurring(name="n", job="j", every=5, args=(1, "x"), kwargs={"a": 2}, queue="q", enabled=False)
+
+    assert Recurring.from_plain({**given.to_plain(), "from a later version": 1}) == given
+    assert given.switched(on=True).enabled
+
+
+def test_every_may_be_a_timedelta() -> None:
+    assert every_seconds(timedelta(minutes=2)) == 120.0
+    with pytest.raises(OptionInvalid, match="every="):
+        every_seconds(timedelta(milliseconds=5))
