@@ -89,25 +89,25 @@ class Stretch:
         return f"{self.level}.{self.index % RING if self.shortest else self.index}"
 
     @classmethod
-    def parse(cls, text: str, now: float) -> "Stretch":
+    def parse(cls, text: str, present: float) -> "Stretch":
         """What str() made; of those of one name the one that is not over yet, or not for long. Raises ValueError."""
         level, _, index = text.partition(".")
         if level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
             found = cls(int(level), int(index))
             if str(found) == text:
-                return found._turn(now) if found.shortest else found
+                return found._turn(present) if found.shortest else found
         raise ValueError(f"{text!r} names no stretch of time")
 
-    def _turn(self, now: float) -> "Stretch":
-        first = max(0, math.floor((now - KEPT) / LEVELS[0].span))
+    def _turn(self, present: float) -> "Stretch":
+        first = max(0, math.floor((present - KEPT) / LEVELS[0].span))
         return replace(self, index=first + (self.index - first) % RING)
 
 
-def stretch(due: float, now: float) -> Stretch | None:
+def stretch(due: float, present: float) -> Stretch | None:
     """Where a job that is due at this instant waits; None if it need not wait."""
-    if due <= now:
+    if due <= present:
         return None
-    level = next(number for number, level in enumerate(LEVELS) if due - now < level.reach)
+    level = next(number for number, level in enumerate(LEVELS) if due - present < level.reach)
     return _at(level, due)
 
 
@@ -133,13 +133,13 @@ def moved(message: Message, due: float) -> Message:
     return adopted(replace(message, run_at=due, expires_at=expires))
 
 
-def is_early(message: Message, now: float) -> bool:
+def is_early(message: Message, present: float) -> bool:
     """Whether another program put it straight into its job queue, to be run later.
 
     What bears `run-at` alone comes from a stretch, and is due by the clock that published it: handing it back would
     have two machines whose clocks differ pass it to and fro.
     """
-    return FOREIGN in message.extra and message.run_at is not None and message.run_at > now
+    return FOREIGN in message.extra and message.run_at is not None and message.run_at > present
 
 
 def adopted(message: Message) -> Message:

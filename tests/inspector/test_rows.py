@@ -204,6 +204,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         "started_at": "1970-01-01T00:00:01Z",
         "processed": 0,
         "failed": 0,
+        "clock": False,
         "jobs": [{"id": "1", "job": "shop.send", "queue": "mail", "started_at": "1970-01-01T00:00:02Z"}],
     }
 
