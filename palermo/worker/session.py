@@ -105,13 +105,16 @@ class Link:
 
 
 async def _leave(broker: Broker, live: Live | None) -> None:
-    with suppress(PalermoError, OSError, TimeoutError):
-        async with asyncio.timeout(_GOODBYE):
-            if live is not None:
-                await live.consumer.close()
-    with suppress(PalermoError, OSError, TimeoutError):
-        async with asyncio.timeout(_GOODBYE):
-            await broker.close()
+    try:
+        with suppress(PalermoError, OSError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                if live is not None:
+                    await live.consumer.close()
+    finally:
+        # Also when the worker ends meanwhile: what waits for a silent line would keep the process for ever.
+        with suppress(PalermoError, OSError, TimeoutError):
+            async with asyncio.timeout(_GOODBYE):
+                await broker.close()
 
 
 class Opener:

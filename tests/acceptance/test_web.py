@@ -179,7 +179,7 @@ def test_P18_every_page_works_without_the_management_plugin(rabbitmq_place: Plac
     place, web = rabbitmq_place, rabbitmq_web
     place.ready(place.worker("-q", "other"))
 
-    assert "jobs 1 0" in eventually(lambda: _with(shown(web, "/"), "jobs 1 0"))
+    assert "jobs no worker 1 0" in eventually(lambda: _with(shown(web, "/"), "jobs no worker 1 0"))
     assert str(place.workers()[0]["pid"]) in shown(web, "/workers")
     for path in ("/queues", "/queues/jobs", "/failures"):
         assert shown(web, path)
