@@ -72,6 +72,7 @@ class Client:
         sign: bool | None = None,
         timeout: float | None = None,
         expires: float | None = None,
+        retries: int | None = None,
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
@@ -82,7 +83,7 @@ class Client:
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         io = self._io()
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires)
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, retries)
         if prepared.message is not None:
             io.publish(prepared.message)
             _enqueued(prepared)
@@ -101,10 +102,11 @@ class Client:
         sign: bool | None = None,
         timeout: float | None = None,
         expires: float | None = None,
+        retries: int | None = None,
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires)
+        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, retries)
         if prepared.message is not None:
             await io.publish_async(prepared.message)
             _enqueued(prepared)
@@ -120,6 +122,7 @@ class Client:
         sign: bool | None = None,
         timeout: float | None = None,
         expires: float | None = None,
+        retries: int | None = None,
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
@@ -132,7 +135,9 @@ class Client:
         waiting: deque[tuple[Errand, list[_Prepared]]] = deque()
         stored = 0
         prepare = self._prepare
-        prepared = (prepare(*call, queue, None, serializer, compression, sign, timeout, expires) for call in calls)
+        prepared = (
+            prepare(*call, queue, None, serializer, compression, sign, timeout, expires, retries) for call in calls
+        )
         try:
             for batch in _batches(prepared, made):
                 messages = [each.message for each in batch if each.message is not None]
@@ -206,6 +211,7 @@ class Client:
         sign: bool | None,
         timeout: float | None,
         expires: float | None,
+        retries: int | None,
     ) -> _Prepared:
         """Bind, ask the hooks, encode."""
         settings = self.settings
@@ -238,8 +244,8 @@ class Client:
             sign=settings.sign if sign is None else sign,
             **more,
         )
-        if timeout is not None or expires is not None:
-            check_options({"timeout": timeout, "expires": expires}, CALLABLE, "enqueue")
+        if timeout is not None or expires is not None or retries is not None:
+            check_options({"timeout": timeout, "expires": expires, "retries": retries}, CALLABLE, "enqueue")
         now = time.time()
         message = Message(
             id=handle.id,
@@ -253,6 +259,7 @@ class Client:
             preview=preview(args, kwargs),
             timeout=None if timeout is None else float(timeout),
             expires_at=None if expires is None else now + expires,
+            max_retries=retries,
         )
         return _Prepared(handle, message, definition, args, kwargs)
 
@@ -334,6 +341,7 @@ def enqueue(
     sign: bool | None = None,
     timeout: float | None = None,
     expires: float | None = None,
+    retries: int | None = None,
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
     return default_client().enqueue(
@@ -347,4 +355,5 @@ def enqueue(
         sign=sign,
         timeout=timeout,
         expires=expires,
+        retries=retries,
     )

@@ -6,7 +6,7 @@ A function becomes an object that still calls it; a class stays the class it was
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo import forking
+from palermo.core.decision import Errors
 from palermo.errors import OptionInvalid
 from palermo.options import CALLABLE, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
@@ -270,6 +271,11 @@ def job(
     arguments: str = "",
     timeout: float | None = None,
     expires: float | None = None,
+    retries: int | None = None,
+    backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
+    retry_for: float | None = None,
+    retry_on: Errors | None = None,
+    discard_on: Errors | None = None,
 ) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
@@ -277,7 +283,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
-    limits its run, `expires` its wait, in seconds. Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    limits its run, `expires` its wait, in seconds. `retries`, `backoff`, `retry_for`, `retry_on` and
+    `discard_on` say what is done when it fails (docs/retries.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
     return _declare(target, options) if target is not None else lambda target: _declare(target, options)

@@ -1,9 +1,11 @@
 """The options of a job: which there are, which are planned, and which values they take."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from palermo.core.message import MAX_SECONDS
+from palermo.core.retry import Own, backoff
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid
 from palermo.registry import nearest
@@ -22,18 +24,20 @@ class EnqueueOptions(TypedDict, total=False):
     timeout: float | None
     #: Seconds from now within which it must be started.
     expires: float | None
+    #: How often the job's policy may try it again.
+    retries: int | None
 
 
 #: What `@palermo.job` takes.
-DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires")
+DECLARABLE = (
+    *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires"),
+    *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
+)
 #: What `.options()` takes.
 CALLABLE = tuple(EnqueueOptions.__annotations__)
 
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {
-    "retries": "automatic retries",
-    "backoff": "automatic retries",
-    "retry_on": "automatic retries",
     "delay": "delayed jobs",
     "cron": "recurring jobs",
     "every": "recurring jobs",
@@ -73,10 +77,36 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
             case "sign" if not isinstance(value, bool):
                 raise OptionInvalid(f"option sign={value!r} is neither True nor False.")
-            case "timeout" | "expires" if not _is_duration(value):
+            case "timeout" | "expires" | "retry_for" if not _is_duration(value):
                 raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
+            case "retries" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+                raise OptionInvalid(f"option retries={value!r} is no count; give a whole number, from 0 on.")
+            case "backoff":
+                _check_backoff(value)
+            case "retry_on" | "discard_on" if not _are_errors(value):
+                raise OptionInvalid(f"option {name}={value!r} is neither an exception class nor a tuple of such.")
             case "arguments" if value not in ("", "one"):
                 raise OptionInvalid(f'option arguments={value!r} means nothing; it may be "one", or left out.')
+
+
+def _check_backoff(value: object) -> None:
+    match backoff(value):
+        case Own(function):
+            try:
+                signature = inspect.signature(function)
+            except (TypeError, ValueError):  # written in C
+                return
+            try:
+                signature.bind(1, ValueError())
+            except TypeError as error:
+                raise OptionInvalid(
+                    f"backoff={value!r} cannot be called with the attempt, from 1, and the error: {error}."
+                ) from None
+
+
+def _are_errors(value: object) -> bool:
+    classes = value if isinstance(value, tuple | list) else (value,)
+    return bool(classes) and all(isinstance(one, type) and issubclass(one, BaseException) for one in classes)
 
 
 def _is_duration(value: object) -> bool:

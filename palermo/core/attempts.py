@@ -88,4 +88,3 @@ def from_header(value: Sequence[Any]) -> tuple[Attempt, ...]:
             case {"attempt": int(number), "class": str(name), "message": str(text), "failed-at": int(failed_at)}:
                 found.append(Attempt(number=number, exception_class=name, message=text, failed_at=failed_at))
     return tuple(found)
-

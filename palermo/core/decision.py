@@ -4,6 +4,7 @@ Pure: what the job declared, its error, its message, the time and the chance com
 in the slot, where the exceptions and the user's backoff functions are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from palermo.core.message import Message
@@ -43,6 +44,9 @@ class Discard(Exception):
         self.reason = reason
 
 
+#: What retry_on and discard_on take.
+Errors = type[BaseException] | Sequence[type[BaseException]]
+
 for _kind in (Retry, Snooze, Discard):
     _kind.__module__ = "palermo"  # the name that users know, and that is kept with a failure
 
@@ -69,15 +73,15 @@ def policy(
     retries: int | None = None,
     backoff: object = None,
     retry_for: float | None = None,
-    retry_on: type[BaseException] | tuple[type[BaseException], ...] = (),
-    discard_on: type[BaseException] | tuple[type[BaseException], ...] = (),
+    retry_on: Errors | None = None,
+    discard_on: Errors | None = None,
 ) -> Policy:
     """The policy that a job's options make. Raises OptionInvalid for a backoff that means nothing.
 
     Without any of them a job is not tried again. Whoever says how, or after what, and not how
     often, gets 25 retries; with `retry_for` as many as the time allows.
     """
-    asks = backoff is not None or retry_for is not None or retry_on != ()
+    asks = backoff is not None or retry_for is not None or bool(retry_on)
     if retries is None and retry_for is None:
         limit: int | None = DEFAULT_RETRIES if asks else 0
     else:
@@ -167,8 +171,8 @@ def _delay(policy: Policy, error: BaseException, attempt: int, chance: float) ->
     return seconds(policy.backoff, attempt, chance, error)
 
 
-def _tuple(kinds: type[BaseException] | tuple[type[BaseException], ...]) -> tuple[type[BaseException], ...]:
-    return kinds if isinstance(kinds, tuple) else (kinds,)
+def _tuple(kinds: Errors | None) -> tuple[type[BaseException], ...]:
+    return (kinds,) if isinstance(kinds, type) else tuple(kinds or ())
 
 
 def _checked(name: str, delay: object) -> float:

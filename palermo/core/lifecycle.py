@@ -111,7 +111,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Store this copy as any job that is enqueued, to run at its time, and once that is confirmed forget the original."""
+    """Store this copy as one that is enqueued, for its time, and once that is confirmed forget the original."""
 
     message: Message
 
@@ -119,9 +119,7 @@ class Retry:
 Settlement = Ack | Fail | Retry | Release
 
 
-def settle(
-    message: Message, result: Result, *, worker: str, now: float, failed_per_queue: bool = False
-) -> Settlement:
+def settle(message: Message, result: Result, *, worker: str, now: float, failed_per_queue: bool = False) -> Settlement:
     """What the broker must do with a delivery whose run gave this result.
 
     `worker` is the tag of the slot that ran it, `now` the Unix time; `failed_per_queue` keeps the
@@ -132,7 +130,7 @@ def settle(
             return Ack()
         case Retrying(None, delay):
             return Retry(replace(message, run_at=now + delay))
-        case Retrying(failure, delay):
+        case Retrying(Failure() as failure, delay):
             return Retry(retry(message, failure, worker=worker, now=now, delay=delay))
         case Raised(failure):
             queue = failed_queue(message.queue, per_queue=failed_per_queue)
@@ -153,9 +151,7 @@ def retry(message: Message, failure: Failure, *, worker: str, now: float, delay:
     return fit(replace(copy, policy_retries=policy_retries, retrying_since=message.retrying_since or now))
 
 
-def _failed(
-    message: Message, failure: Failure, *, worker: str, retries: int, run_at: float | None
-) -> Message:
+def _failed(message: Message, failure: Failure, *, worker: str, retries: int, run_at: float | None) -> Message:
     return replace(
         message,
         failure=failure,

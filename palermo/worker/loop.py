@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.broker import Broker, Consumer, WorkerInfo
-from palermo.core.lifecycle import Interrupted, Raised, Result
+from palermo.core.lifecycle import Interrupted, Raised, Result, Retrying
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import BrokerError
@@ -179,6 +179,8 @@ class Worker:
         self._busy -= 1
         if not isinstance(result, Interrupted):
             self._processed += 1
+        if isinstance(result, Retrying) and result.failure is not None:
+            self._failed += 1
         if isinstance(result, Raised):
             self._failed += 1
             if self._trimmer.wanted and self._trim is None:

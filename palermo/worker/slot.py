@@ -60,10 +60,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
 def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle) -> bytes:
     message = unpack_message(frame[1])
     title.working(message.job, message.id, time.time())
-    if frame[0] == "crashed":
-        result = executor.crashed(message, Failure(**frame[2]))
-    else:
-        result = executor.run(message)
+    result = executor.crashed(message, Failure(**frame[2])) if frame[0] == "crashed" else executor.run(message)
     flush()
     return pack_result(result)
 

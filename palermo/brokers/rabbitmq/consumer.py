@@ -8,7 +8,7 @@ from palermo.brokers.rabbitmq.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
-from palermo.core.lifecycle import Ack, Fail, Release, Settlement
+from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
 
@@ -55,6 +55,10 @@ class RabbitmqConsumer:
             case Fail(message, queue):
                 # Publish before ack. Dying in between runs the job twice; the other order loses it.
                 await self._publish(message, queue)
+                self._check(delivery)
+                channel.raw.basic_ack(tag)
+            case Retry(message):
+                await self._publish(message, message.queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
         self._forget(delivery)
