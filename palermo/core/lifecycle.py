@@ -128,9 +128,9 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
     match result:
         case Succeeded() | Cancelled() | Dropped():
             return Ack()
-        case Retrying(None, delay):
-            return Retry(replace(message, run_at=now + delay))
-        case Retrying(Failure() as failure, delay):
+        case Retrying(failure, delay):
+            if failure is None:
+                return Retry(replace(message, run_at=now + delay))
             return Retry(retry(message, failure, worker=worker, now=now, delay=delay))
         case Raised(failure):
             queue = failed_queue(message.queue, per_queue=failed_per_queue)

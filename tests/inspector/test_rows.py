@@ -49,6 +49,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "retries": None,
         "failed_at": None,
         "error": None,
+        "attempts": [],
         "worker": None,
         "tenant": None,
     }
