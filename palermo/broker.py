@@ -32,9 +32,12 @@ class Delivery:
     redelivered: bool = False
     #: Whether someone cancelled the job while it waited: it is not to be run.
     cancelled: bool = False
-    #: How many workers died while they ran it, as far as the broker's record of starts knows.
-    deaths: int = 0
-    #: The id of a worker that lives and still runs this very job, which the broker took away from it; "" if none does.
+    #: Who did, as far as that was said.
+    cancelled_by: str = ""
+    #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
+    deaths: tuple[str, ...] = ()
+    #: The id of a worker that lives and still runs a job of this id, which the broker took away from it, or that knows
+    #: how it ended; "" if none does.
     running_at: str = ""
 
 
@@ -81,12 +84,15 @@ class WorkerInfo:
     processed: int = 0
     failed: int = 0
     jobs: tuple[RunningJob, ...] = ()
+    #: The ids of jobs that ended here after the broker had taken them back: it can say how.
+    outcomes: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         return {
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues")},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues", "outcomes")},
             "queues": list(self.queues),
+            "outcomes": list(self.outcomes),
             "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
         }
 
@@ -95,7 +101,8 @@ class WorkerInfo:
         """The worker that to_plain described; fields this version does not know are left out."""
         known = {name: plain[name] for name in cls.__slots__ if name in plain}
         jobs = tuple(RunningJob(**{name: job[name] for name in RunningJob.__slots__}) for job in plain.get("jobs", ()))
-        return cls(**{**known, "queues": tuple(plain.get("queues", ())), "jobs": jobs})
+        lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
+        return cls(**{**known, **lists, "jobs": jobs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +114,24 @@ class Order:
     id: str = ""
     #: The ids of the workers that are meant; none for all.
     workers: tuple[str, ...] = ()
+    #: Who gave it, for the workers' logs.
+    by: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        return {"ask": self.action, "id": self.id, "workers": list(self.workers), "by": self.by}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Order":
+        """The order that to_plain wrote; whatever is not as it should be there is as if it were absent."""
+        text = {name: found if isinstance(found := plain.get(name), str) else "" for name in ("ask", "id", "by")}
+        named = plain.get("workers")
+        workers = tuple(str(one) for one in named) if isinstance(named, list) else ()
+        return cls(action=text["ask"], id=text["id"], by=text["by"], workers=workers)
+
+    def meant_for(self, worker: str) -> bool:
+        """Whether this worker is to obey it."""
+        return not self.workers or worker in self.workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +287,10 @@ class Broker(Protocol):
         """All workers that are alive, by id."""
 
     async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
-        """Have workers do something; what those answered who did, by id, within so many seconds."""
+        """Have workers do something; what those answered who did, by id, within so many seconds.
+
+        Returns as soon as all that are meant have answered. Whoever did not answer in time may still obey.
+        """
 
     async def pause(self, queue: str, *, by: str = "") -> None:
         """Have no worker take jobs from the queue until `resume`, whatever is restarted; returns once that is stored.
@@ -274,9 +302,12 @@ class Broker(Protocol):
         """End a pause. Does nothing to a queue that is not paused."""
 
     async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
-        """Mark these jobs, so that whoever takes one that was enqueued before this instant drops it.
+        """Mark these jobs, so that whoever takes one that was enqueued in this second or before drops it.
 
-        Returns once that is stored. A mark is forgotten when its job is dropped, or by `restore`.
+        Who holds one is told by an order to `cancel` it, which nobody waits for.
+        Returns once that is stored. A mark is forgotten once its job is dropped or has run, when
+        `sweep` moves it out of a queue of failed jobs, and by `restore`. Of marks for jobs that never
+        come the newest 100,000 are kept.
         """
 
     async def restore(self, ids: Iterable[str]) -> None:

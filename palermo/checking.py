@@ -51,17 +51,22 @@ class Checked:
     def ok(self) -> bool:
         return not self.problems
 
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """A remark for each queue that is paused: why it may be long, and no problem in itself."""
+        return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
+
     def line(self) -> str:
         """All of it in one line."""
         if self.problems:
-            return "; ".join((*self.problems, *self.unknown))
+            return "; ".join((*self.problems, *self.unknown, *self.paused))
         if self.worker is not None:
             return f"worker {self.worker} answers"
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
             (_count(len(self.queues), "queue"), f"{_count(pending, 'job')} pending", _count(self.workers, "worker"))
         )
-        return "; ".join((seen, *self.unknown))
+        return "; ".join((seen, *self.unknown, *self.paused))
 
     def row(self) -> Row:
         """The same for programs."""

@@ -64,6 +64,8 @@ class Settings:
     failed_max_age: float | None = None
     #: How many failed jobs are kept, the newest; None for all.
     failed_max_count: int | None = None
+    #: How many workers may die while they run a job before it fails as WorkerDied; None for any number.
+    max_deaths: int | None = 3
 
     def __post_init__(self) -> None:
         for name, read in _READERS.items():
@@ -247,6 +249,12 @@ def _count(value: Any) -> int:
     return number
 
 
+def _some(value: Any) -> int:
+    if (number := _count(value)) < 1:
+        raise _Wrong("a whole number, 1 or more, or none")
+    return number
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None or value == "none" else read(value)
 
@@ -265,6 +273,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_per_queue": _truth,
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),
+    "max_deaths": _optional(_some),
 }
 
 

@@ -11,7 +11,7 @@ stop_worker.
 
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ from palermo import hooks
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, check_job_queue, check_queue_name, is_failed
+from palermo.core.topology import FAILED_QUEUE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.dequeuing import Dequeuing
 from palermo.errors import PalermoError
 from palermo.failures import browse_failed, sweep_failed, trim_failed
@@ -27,7 +27,8 @@ from palermo.filters import FailedFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
-from palermo.rows import Listing, Row, job_row, queue_row, worker_row
+from palermo.rows import CANCELLED, Listing, Row, job_row, queue_row, worker_row
+from palermo.steering import cancel, check_action, control
 from palermo.verdicts import (
     Counting,
     Discarding,
@@ -76,11 +77,18 @@ class Inspector:
         return [worker_row(info) for info in self._ask(lambda broker: broker.workers(), again=True)]
 
     def jobs(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Listing:
-        """Jobs that wait in a queue, oldest first. Raises NotFound for a queue that does not exist."""
+        """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
+
+        Raises NotFound for a queue that does not exist.
+        """
         check_queue_name(queue)
         page = self._browse(queue, offset=offset, limit=limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
-        return Listing(self._rows(page.messages, state), page.total)
+        rows = self._rows(page.messages, state)
+        for row, message in zip(rows, page.messages, strict=True):
+            if message.id in page.cancelled:
+                row["state"] = CANCELLED
+        return Listing(rows, page.total)
 
     def size(self, queue: str) -> int:
         """How many jobs wait in a queue. Raises NotFound."""
@@ -204,6 +212,19 @@ class Inspector:
 
     # -- queues
 
+    def pause(self, queue: str, *, by: str = "") -> None:
+        """Have no worker take jobs from a queue until `resume`, whatever is restarted. It need not exist yet.
+
+        Running jobs go on. `by` says who did it.
+        """
+        check_job_queue(queue)
+        self._ask(lambda broker: broker.pause(queue, by=by))
+
+    def resume(self, queue: str, *, by: str = "") -> None:
+        """End a pause; does nothing to a queue that is not paused."""
+        check_job_queue(queue)
+        self._ask(lambda broker: broker.resume(queue, by=by))
+
     def purge(self, queue: str) -> int:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
         check_queue_name(queue)
@@ -258,7 +279,27 @@ class Inspector:
         definition = registry.find(job)
         return (definition.queue if definition else None) or self._client.settings.default_queue
 
+    def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
+        """Have jobs not run, or end where they run; one row for each id: see palermo.steering.cancel.
+
+        Failed jobs are left where they are; `discard` throws them away.
+        """
+        chosen = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
+        for id in chosen:
+            check_id(id)
+        return self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
+
     # -- workers
+
+    def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
+        """Have workers `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.steering.control.
+
+        A worker is meant by its id, its pid or the beginning of its id, as long as only one is
+        called so; None means all. Raises NotFound, before anything is done, for one that is not there.
+        """
+        check_action(action)
+        named = [workers] if isinstance(workers, str) else None if workers is None else list(workers)
+        return self._ask(lambda broker: control(broker, action, named, by=by))
 
     def start_worker(self, modules: Sequence[str], **options: Any) -> "WorkerHandle":
         """Start a worker on this broker in a process of its own; options as for `palermo.start_worker`."""

@@ -25,6 +25,9 @@ from palermo.serialization import Serializers
 
 Row = dict[str, Any]
 
+#: The state of a job that waits and was cancelled: whoever takes it drops it. All other states are JobState's.
+CANCELLED = "cancelled"
+
 #: Deeper than any listing is read; below it values become their repr.
 _MAX_DEPTH = 100
 

@@ -16,7 +16,8 @@ def delete_all(url: str, exchange: str) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
-        channel.queue_delete(internal(exchange, "registry"))
+        for stream in ("registry", "pauses", "cancels", "starts"):
+            channel.queue_delete(internal(exchange, stream))
         for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
             channel.exchange_delete(name)
 

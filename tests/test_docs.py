@@ -9,6 +9,7 @@ import pytest
 from palermo.config import Settings
 from palermo.core.lifecycle import TRANSITIONS, JobState
 from palermo.hooks import HOOKS
+from palermo.worker.orders import ORDERS
 from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +49,12 @@ def test_every_signal_is_documented_with_what_it_does() -> None:
     assert documented == {signal.name: signal.meaning for signal in SIGNALS} | {
         f"{signal.name} with `--resque-signals`": signal.meaning for signal in RESQUE_SIGNALS
     }
+
+
+def test_every_order_is_documented_with_what_it_does_and_answers() -> None:
+    documented = {row[0]: row[1:] for row in rows("operating.md", 3)[1:]}
+
+    assert documented == {order.action: (order.meaning, order.answer) for order in ORDERS}
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -32,11 +32,12 @@ def queues(run: Run, /, as_json: bool) -> None:
 @paging_options
 @click.pass_obj
 def jobs(run: Run, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
-    """List the jobs that wait in QUEUE, oldest first."""
+    """List the jobs that wait in QUEUE, oldest first. Those whose state is cancelled will not run."""
     listing = run.inspector().jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
     columns: list[Column] = [
         field("Id"),
         field("Job"),
+        field("State"),
         ("Created", lambda row: row["created_at"]),
         field("Retries"),
         ("Arguments", lambda row: row["preview"]),

@@ -7,7 +7,7 @@ import time
 from typing import Protocol
 
 from palermo.broker import Delivery, RunningJob
-from palermo.core.failure import Failure
+from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import (
     Ack,
     Cancelled,
@@ -23,7 +23,9 @@ from palermo.core.lifecycle import (
     settle,
 )
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError, WorkerDied
+from palermo.worker.outcomes import Outcomes
+from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
 from palermo.worker.session import Link, Live, pause
 
@@ -45,11 +47,20 @@ class Floor(Protocol):
     #: Set once the worker stops.
     stopping: asyncio.Event
 
+    #: After how many deaths of workers a job fails without being run; None for never.
+    max_deaths: int | None
+    #: Where jobs wait that another worker still runs, and the results that another worker may ask for.
+    parking: Parking
+    outcomes: Outcomes
+
     def began(self) -> None:
         """A lane has taken a job."""
 
-    def ended(self, result: Result) -> None:
-        """A lane has settled one."""
+    def ended(self, message: Message, result: Result, *, settled: bool) -> None:
+        """A lane has settled one, or could not."""
+
+    def cancelled_by(self, id: str) -> str:
+        """Who had this running job cancelled; "" if nobody said."""
 
 
 class Lane:
@@ -79,6 +90,11 @@ class Lane:
             id=message.id, job=message.job, queue=message.queue, slot=self.number, started_at=self._started_at
         )
 
+    @property
+    def message(self) -> Message | None:
+        """The same, as it came."""
+        return None if self._delivery is None else self._delivery.message
+
     async def serve(self) -> None:
         """Take jobs and have them run for as long as the worker takes any; to be cancelled only while waiting."""
         floor = self._floor
@@ -104,7 +120,8 @@ class Lane:
             finally:
                 self.waiting = False
             try:
-                await self._work(live, delivery)
+                if not delivery.running_at or delivery.cancelled or not await floor.parking.take(live, delivery):
+                    await self._work(live, delivery)
             except Exception as error:  # the edge again: the job goes back with the session
                 log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
                 link.lose(live, error)
@@ -113,27 +130,36 @@ class Lane:
         floor, message = self._floor, delivery.message
         self._delivery, self._started_at = delivery, time.time()
         floor.began()
-        if log.isEnabledFor(logging.INFO):
-            log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
         result: Result = Interrupted()
+        settled = False
         try:
-            result = await floor.runner.run(self.number, message)
-            self._tell(message, result)
-            await self._settle(live, delivery, result)
+            if delivery.cancelled:
+                result = Cancelled()
+            elif floor.max_deaths is not None and len(delivery.deaths) >= floor.max_deaths:
+                result = Raised(_worker_died(delivery))
+            else:
+                if log.isEnabledFor(logging.INFO):
+                    log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
+                result = await floor.runner.run(self.number, message)
+            self._tell(delivery, result)
+            settled = await self._settle(live, delivery, result)
         finally:
             self._delivery = None
-            floor.ended(result)
+            floor.ended(message, result, settled=settled)
 
-    async def _settle(self, live: Live, delivery: Delivery, result: Result) -> None:
+    async def _settle(self, live: Live, delivery: Delivery, result: Result) -> bool:
+        """Have the broker do what the result calls for; whether it did."""
         message = delivery.message
         per_queue = self._floor.failed_per_queue
         settlement = settle(message, result, worker=self.tag, now=time.time(), failed_per_queue=per_queue)
         try:
             await live.consumer.settle(delivery, settlement)
             self._refusals = 0
+            return True
         except (BrokerUnavailable, DeliveryLost) as error:
+            self._floor.outcomes.keep(message, result, slot=self.tag)
             log.warning(
-                "result dropped, the broker has given the job back and it will run again id=%s job=%s error=%r",
+                "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
                 message.id,
                 message.job,
                 str(error),
@@ -155,6 +181,7 @@ class Lane:
             )
             await self._rest(wait)
             await self._release(live, delivery)
+        return False
 
     async def _release(self, live: Live, delivery: Delivery) -> None:
         try:
@@ -170,7 +197,8 @@ class Lane:
         except TimeoutError:
             pass
 
-    def _tell(self, message: Message, result: Result) -> None:
+    def _tell(self, delivery: Delivery, result: Result) -> None:
+        message = delivery.message
         match result:
             case Raised(failure):
                 log.error(
@@ -200,7 +228,12 @@ class Lane:
                     "job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message)
                 )
             case Cancelled():
-                log.warning("job cancelled id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
+                log.warning(
+                    "job cancelled id=%s job=%s queue=%s attempt=%d slot=%d ran=%s by=%s",
+                    *self._named(message),
+                    "no" if delivery.cancelled else "yes",
+                    delivery.cancelled_by or self._floor.cancelled_by(message.id) or "?",
+                )
             case Succeeded() if log.isEnabledFor(logging.INFO):
                 log.info(
                     "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
@@ -217,3 +250,12 @@ class Lane:
 def _in_short(failure: Failure) -> str:
     text = failure.message.partition("\n")[0][:200]
     return f"{failure.exception_class}: {text}"
+
+
+def _worker_died(delivery: Delivery) -> Failure:
+    count = len(delivery.deaths)
+    error = WorkerDied(
+        f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."
+        " It was not run again. Look at how those ended (out of memory, kill -9, the machine) before you requeue it."
+    )
+    return from_exception(error, failed_at=int(time.time()))

@@ -9,12 +9,13 @@ worker ends when it is told to, when a burst finds its queues empty, or when the
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from palermo.broker import Broker, Consumer, WorkerInfo
-from palermo.core.lifecycle import Interrupted, Raised, Result, Retrying
+from palermo.broker import Broker, Consumer, RunningJob, WorkerInfo
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
+from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import BrokerError
@@ -22,6 +23,8 @@ from palermo.worker.emptiness import EmptyWatch
 from palermo.worker.ending import FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
 from palermo.worker.lane import Lane
 from palermo.worker.options import WorkerOptions
+from palermo.worker.orders import Orders
+from palermo.worker.parking import Parking
 from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
@@ -67,9 +70,11 @@ class Worker:
         self.runner = runner
         self.taking = True
         self.failed_per_queue = options.settings.failed_per_queue
+        self.max_deaths = options.settings.max_deaths
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
+        self._dumping = asyncio.Lock()
         self.link = Link(
             options.settings.session("worker"),
             give_up=options.burst,
@@ -79,6 +84,9 @@ class Worker:
         )
         self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
         self._serving: dict[Lane, asyncio.Task[None]] = {}
+        self._orders = Orders(self, self._lanes)
+        self.outcomes = self._orders.outcomes
+        self.parking = Parking(self, self._id, self._orders.outcome)
 
     async def run(self) -> int | Anew:
         """Work until the end; the exit code, or why all must begin anew.
@@ -119,7 +127,11 @@ class Worker:
     def act(self, row: SignalRow) -> None:
         """Obey a signal."""
         log.info("signal received signal=%s action=%s", row.name, row.action.value)
-        match row.action:
+        self.order(row.action)
+
+    def order(self, action: Action) -> None:
+        """Do what a signal or someone far away asks for."""
+        match action:
             case Action.KILL_JOBS:
                 self.runner.kill_jobs()
             case Action.DUMP:
@@ -132,12 +144,12 @@ class Worker:
                 self._paused = True
                 self._rest()
                 self._spawn(self._hook("before_pause"))
+            case Action.WAKE if not self.stopping.is_set():
+                self._quiet = False
+                self._resume()
             case Action.RESUME if self._paused and not self.stopping.is_set():
-                self._paused = False
-                self._spawn(self._hook("after_pause"))
-                if not self._quiet:
-                    self._take()
-            case action:
+                self._resume()
+            case _:
                 self._ending.obey(action)
 
     def report(self) -> WorkerInfo:
@@ -153,6 +165,7 @@ class Worker:
             processed=self._processed,
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
+            outcomes=self.outcomes.ids,
         )
 
     @property
@@ -174,10 +187,11 @@ class Worker:
         if self._title is None:
             self._changed()
 
-    def ended(self, result: Result) -> None:
-        """A lane has settled one."""
+    def ended(self, message: Message, result: Result, *, settled: bool) -> None:
+        """A lane has settled one, or could not."""
         self._busy -= 1
-        if not isinstance(result, Interrupted):
+        self._orders.ended(message, result, settled=settled)
+        if not isinstance(result, (Interrupted, Cancelled)):
             self._processed += 1
         if isinstance(result, Retrying) and result.failure is not None:
             self._failed += 1
@@ -191,7 +205,18 @@ class Worker:
         if self._watch is not None:
             self._watch.look()
 
+    def cancelled_by(self, id: str) -> str:
+        """Who had this running job cancelled; "" if nobody said."""
+        return self._orders.cancelled_by(id)
+
     # Taking jobs, and not.
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._spawn(self._hook("after_pause"))
+        if not self._quiet:
+            self._take()
 
     def _take(self) -> None:
         """Let every lane that rests take jobs again."""
@@ -228,12 +253,15 @@ class Worker:
 
     async def _finish(self) -> None:
         await self._served()
+        await self.parking.clear()
         await self._hook("shutdown")
 
     # The session with the broker.
 
     async def _consume(self, broker: Broker) -> Consumer:
-        return await broker.consume(self._selection, slots=len(self._lanes), tag=self._id, report=self.report)
+        return await broker.consume(
+            self._selection, slots=len(self._lanes), tag=self._id, report=self.report, obey=self._orders.obey
+        )
 
     def _opened(self, live: Live) -> None:
         self._changed()
@@ -257,7 +285,8 @@ class Worker:
         live = self.link.live
         if live is None:
             return -1
-        known = {queue.name: queue.pending for queue in await live.broker.queues()}
+        # What waits in a paused queue is not to be done now, and a burst must not wait for ever.
+        known = {queue.name: 0 if queue.paused else queue.pending for queue in await live.broker.queues()}
         return sum(known.get(name, 0) for name in self._selection.select(known))
 
     async def _emptied(self) -> None:
@@ -280,17 +309,24 @@ class Worker:
 
     # Odds and ends.
 
+    async def stacks(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
+        """What this process and every running job are doing; one after the other, since they share a file."""
+        async with self._dumping:
+            yield None, own_stacks()
+            for lane in self._lanes:
+                job = lane.running
+                if job is None:
+                    continue
+                text = await self.runner.stack(lane.number)
+                if lane.running == job:
+                    yield job, text or "it gave no answer within 2 s"
+
     async def _log_stacks(self) -> None:
-        """Log what this process and every running job are doing; one after the other, since they share a file."""
-        log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": own_stacks()})
-        for lane in self._lanes:
-            job = lane.running
+        async for job, text in self.stacks():
             if job is None:
-                continue
-            text = await self.runner.stack(lane.number)
-            if lane.running == job:
-                told = text or "it gave no answer within 2 s"
-                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": told})
+                log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
+            else:
+                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
 
     async def _hook(self, name: str) -> None:
         if name in self._hooks:
@@ -318,6 +354,7 @@ class Worker:
         if self._watch is not None:
             self._watch.close()
         self._ending.close()
+        self.parking.close()
         tasks = [*self._tasks, *self._serving.values()]
         for task in tasks:
             task.cancel()

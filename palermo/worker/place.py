@@ -13,7 +13,8 @@ class Place:
     """What is known of a slot's process, and who waits for it."""
 
     __slots__ = (
-        *("born", "cancelling", "fate", "jobs", "message", "number", "pid", "pipe", "replacing", "sentence"),
+        *("born", "cancelling", "fate", "jobs", "message", "number", "pid", "pipe"),
+        *("replacing", "sentence", "signalled"),
         "_waiter",
     )
 
@@ -27,6 +28,8 @@ class Place:
         self.message: Message | None = None
         #: Whether that was told to end because someone cancelled it.
         self.cancelling = False
+        #: Whether its process was sent a signal that may reach it only once the job has ended.
+        self.signalled = False
         #: Why its process is being killed, if the worker does that.
         self.sentence: Exception | None = None
         #: What gives it a fresh process, while that is going on.
@@ -41,6 +44,7 @@ class Place:
         loop = asyncio.get_running_loop()
         self.fate, self.pid, self.sentence = loop.create_future(), None, None
         self.jobs, self.born = 0, time.monotonic()
+        self.signalled = False
         self._waiter = waiter = loop.create_future()
         return waiter
 

@@ -111,6 +111,7 @@ class ProcessRunner:
         if message is None:
             return
         place.cancelling = True
+        place.signalled = True
         self._children.signal(place, CANCEL)
         loop, error = asyncio.get_running_loop(), JobCancelled("")
         loop.call_later(self._limits.timeout_grace, self._condemn, place, message, error)
@@ -194,10 +195,12 @@ class ProcessRunner:
 
     def _replace_if_worn(self, place: Place) -> None:
         """Begin to give the slot a fresh process, if it is due; its next job waits for that."""
-        if place.sentence is None and not self._limits.wear:
+        if place.sentence is None and not place.signalled and not self._limits.wear:
             return
         # Condemned, and yet in time with its answer: what will be killed must not get another job.
         why = "it was condemned" if place.sentence is not None else ""
+        # By way of the template it may come late, and would break into the next job.
+        why = why or ("a job was cancelled in it" if place.signalled else "")
         why = why or self._limits.worn(jobs=place.jobs, age=time.monotonic() - place.born, pid=place.pid)
         if why and place.replacing is None:
             level = logging.DEBUG if self._limits.max_jobs else logging.INFO

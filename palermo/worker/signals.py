@@ -25,7 +25,8 @@ class Action(Enum):
     INTERRUPT = "interrupt"  #: as STOP the first time; the second time kills at once
     PAUSE = "pause"  #: take no more jobs until told to go on; running jobs go on
     RESUME = "resume"  #: take jobs again
-    QUIET = "quiet"  #: take no more jobs until the worker ends; running jobs go on
+    QUIET = "quiet"  #: take no more jobs until the worker ends or is told to wake; running jobs go on
+    WAKE = "wake"  #: take jobs again, after PAUSE and QUIET alike: no signal says it, see orders.py
     KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and go on
     DUMP = "dump"  #: write what the worker and every running job are doing into the log
     RENEW = "renew"  #: as FINISH, and then begin anew in the same process, with fresh code

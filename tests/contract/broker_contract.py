@@ -11,11 +11,23 @@ from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
+from tests.contract.marking import MarkingContract
+from tests.contract.parking import ParkingContract
 from tests.contract.publishing import PublishingContract
+from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
 
 
-class BrokerContract(PublishingContract, ConsumingContract, LookingContract, SweepingContract, DiagnosingContract):
+class BrokerContract(
+    PublishingContract,
+    ConsumingContract,
+    ParkingContract,
+    LookingContract,
+    SweepingContract,
+    DiagnosingContract,
+    SteeringContract,
+    MarkingContract,
+):
     @pytest.fixture
     def session(self) -> Session:
         """A broker that holds nothing of this exchange."""

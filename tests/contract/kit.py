@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Delivery, QueueInfo, RunningJob, WorkerInfo
+from palermo.broker import Broker, Consumer, Delivery, Obey, QueueInfo, RunningJob, WorkerInfo, deaf
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Ack, Fail, Settlement, fail
 from palermo.core.message import Message
@@ -69,6 +69,9 @@ class Worker:
         await self._consumer.settle(delivery, settlement)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
+    async def park(self, delivery: Delivery) -> None:
+        await self._consumer.park(delivery)
+
     async def rest(self, slot: int) -> None:
         await self._consumer.rest(slot)
 
@@ -79,10 +82,12 @@ class Worker:
         self._report.info = replace(self._report.info, state="working" if jobs else "idle", jobs=jobs)
 
 
-async def consume(broker: Broker, queues: str = "jobs", *, slots: int = 1, report: Report | None = None) -> Worker:
+async def consume(
+    broker: Broker, queues: str = "jobs", *, slots: int = 1, report: Report | None = None, obey: Obey = deaf
+) -> Worker:
     report = report or Report(queues, slots=slots)
     selection = QueueSelection.parse(queues)
-    return Worker(await broker.consume(selection, slots=slots, tag=report.info.id, report=report), report)
+    return Worker(await broker.consume(selection, slots=slots, tag=report.info.id, report=report, obey=obey), report)
 
 
 async def take(consumer: Consumer, slot: int = 1, *, within: float = 10.0) -> Delivery:

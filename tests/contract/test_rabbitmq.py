@@ -3,11 +3,13 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
+from palermo.errors import NotFound
 from tests.contract.broker_contract import BrokerContract
 
 
@@ -20,7 +22,8 @@ class TestRabbitmq(BrokerContract):
         async def tidy(exchange: str) -> None:
             broker = await open_broker(Session(address=session.address, exchange=exchange))
             for queue in await broker.queues():
-                await broker.delete(queue.name)
+                with suppress(NotFound):  # it may be paused and not be there
+                    await broker.delete(queue.name)
             await broker.close()
 
         runner.run(tidy(session.exchange))

@@ -346,3 +346,19 @@ async def test_what_sqlite_cannot_bind_is_refused(broker: Broker) -> None:
     assert (await broker.browse("failed") if await counts(broker, "failed") else None) is None
     await broker.publish(message("7c9e"))
     assert (await broker.browse("jobs", offset=10**30, limit=10**30)).total == 1
+
+
+async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
+    await fill(path, message("7c9e"))
+    change(path, "drop trigger job_gone")
+    for table in ("answer", "command", "cancel", "pause"):
+        change(path, f"drop table {table}")
+    change(path, "pragma user_version = 1")
+
+    broker = await opened(path)
+
+    assert (await broker.browse("jobs")).total == 1
+    await broker.pause("jobs")
+    assert [info.paused for info in await broker.queues()] == [True]
+    await broker.close()
+    await (await opened(path)).close()

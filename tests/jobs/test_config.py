@@ -111,6 +111,7 @@ def test_a_variable_is_read_as_its_setting_is(
         ("publish_timeout", True, "publish_timeout is True and"),
         ("failed_max_count", -1, "failed_max_count is -1 and must be a whole number"),
         ("failed_max_count", 1.5, "failed_max_count is 1.5 and"),
+        ("max_deaths", 0, "max_deaths is 0 and must be a whole number, 1 or more, or none"),
         ("failed_max_age", "1x", "failed_max_age is '1x' and"),
         ("sign", "maybe", "sign is 'maybe' and must be true or false"),
         ("imports", 3, "imports is 3 and must be a list of texts"),

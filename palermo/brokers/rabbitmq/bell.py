@@ -25,13 +25,18 @@ class Bell:
         tag: str,
         on_message: Callable[[str, Channel, Got], bool],
         on_deleted: Callable[[str], None],
+        on_end: Callable[[Channel], None],
     ) -> None:
-        """`on_message` says whether an idle slot took the delivery; `on_deleted` is told which queue is gone."""
+        """`on_message` says whether an idle slot took the delivery; `on_deleted` is told which queue is gone.
+
+        `on_end` is told which channel is.
+        """
         self._link = link
         self._exchange = exchange
         self._tag = tag
         self._on_message = on_message
         self._on_deleted = on_deleted
+        self._on_end = on_end
         self._channel: Channel | None = None
         self._unsettled: dict[Channel, int] = {}
         self._subscribed: dict[str, str] = {}
@@ -63,21 +68,23 @@ class Bell:
         """End the round, if one is on, although nothing came: there are other queues to listen to."""
         self._rung.set()
 
-    def settled(self, channel: Channel) -> None:
-        """One delivery of this channel has been settled."""
+    def settled(self, channel: Channel) -> bool:
+        """One delivery of this channel has been settled; False if it is none of the bell's."""
         if channel not in self._unsettled:
-            return
+            return False
         self._unsettled[channel] -= 1
         if not self._unsettled[channel]:
             del self._unsettled[channel]
             if channel is not self._channel and channel.is_open:
                 channel.raw.close()
+        return True
 
     async def _open(self) -> Channel:
         channel = self._channel
         if channel is None or not channel.is_open or channel in self._unsettled:
             channel = self._channel = await self._link.channel()
             channel.on_close(self._rung.set)
+            channel.on_close(lambda: self._on_end(channel))
             channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
             await channel.call(channel.raw.basic_qos, prefetch_count=1)
         return channel

@@ -10,22 +10,39 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
+from palermo.broker import (
+    Answer,
+    Finding,
+    Obey,
+    Order,
+    Page,
+    QueueInfo,
+    Session,
+    Swept,
+    Verdict,
+    WorkerInfo,
+    deaf,
+)
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.marks import Marks
+from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
-from palermo.brokers.rabbitmq.presence import Presence, ask_workers
+from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
+from palermo.brokers.rabbitmq.starts import Starts
+from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import FAILED_QUEUE, amqp_queue
+from palermo.core.topology import FAILED_QUEUE, amqp_queue, is_failed
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -54,6 +71,7 @@ class RabbitmqBroker:
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
+        self._marks = Marks(self._exchange, link, self._open_publisher, patience=session.timeout)
         self._closed = False
         self._adopting: asyncio.Task[None] | None = None
         self._found: set[str] = set()
@@ -87,7 +105,13 @@ class RabbitmqBroker:
         return count
 
     async def consume(
-        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey = deaf,
     ) -> RabbitmqConsumer:
         link = await self._consume_link()
         declarer = self._declarer_on(link)
@@ -105,25 +129,59 @@ class RabbitmqBroker:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             names = None if selection.fixed else await self._follow(link, source)
             await source.know(names.known if names is not None else set())
-        presence = Presence(self._exchange, report, self._open_publisher)
-        await presence.begin(link)
-        return RabbitmqConsumer(source, presence, names, self._publish)
+        steering = Steering(self._marks, link, obey=obey, pause=source.pause, held=lambda: consumer.held())
+        presence = Presence(self._exchange, report, obey, self._open_publisher, steering.look)
+        starts = Starts(self._exchange, report, self._open_publisher, link, inbox=presence.inbox)
+        past = Past(starts, self._link, self.workers)
+        consumer = RabbitmqConsumer(source, presence, names, steering, self._publish, starts=starts, past=past)
+        try:
+            # The ear before the look: a stream that is made after this is announced.
+            await presence.listen(link)
+            await steering.begin()
+            await presence.begin()
+        except BaseException:
+            await steering.close()
+            raise
+        return consumer
 
     async def queues(self) -> list[QueueInfo]:
         await self._adopted()
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
+        paused = await self._marks.paused()
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
         found: list[QueueInfo] = []
-        for name in sorted(names):
+        for name in sorted(names | paused):
             counted = await self._declarer.count(name)
-            if counted is not None:
+            if counted is not None or name in paused:
                 serving = sum(name in QueueSelection(worker.queues).select([name]) for worker in workers)
-                found.append(QueueInfo(name=name, pending=counted[0], in_progress=running.count(name), workers=serving))
+                info = QueueInfo(
+                    name=name,
+                    pending=counted[0] if counted else 0,
+                    in_progress=running.count(name),
+                    workers=serving,
+                    paused=name in paused,
+                )
+                found.append(info)
         return found
 
     async def workers(self) -> list[WorkerInfo]:
         return await ask_workers(self._link, self._exchange)
+
+    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
+        return await command_workers(self._link, self._exchange, order, timeout=timeout)
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        await self._marks.pause(queue, by)
+
+    async def resume(self, queue: str, *, by: str = "") -> None:
+        await self._marks.resume(queue, by)
+
+    async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
+        await self._marks.cancel(ids, by)
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        await self._marks.restore(ids)
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
@@ -134,7 +192,11 @@ class RabbitmqBroker:
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
                 " so only its counts are shown."
             )
-        return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        page = await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        if not page.messages or is_failed(queue):
+            return page
+        marks = await self._marks.cancelled()
+        return replace(page, cancelled=frozenset(one.id for one in page.messages if marks.find(one)))
 
     async def sweep(
         self,
@@ -144,7 +206,14 @@ class RabbitmqBroker:
         progress: Callable[[Swept], None] | None = None,
     ) -> Swept:
         reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
-        return await sweeping.sweep(reader, queue, decide, self.publish_many, progress or (lambda _: None))
+
+        async def store(messages: list[Message]) -> None:
+            if is_failed(queue):
+                # Whoever requeues a job wants it run, and was told of no mark.
+                await self._marks.restore(message.id for message in messages)
+            await self.publish_many(messages)
+
+        return await sweeping.sweep(reader, queue, decide, store, progress or (lambda _: None))
 
     async def purge(self, queue: str) -> int:
         channel = await self._link.channel()

@@ -1,16 +1,27 @@
 """A worker's claim on jobs: where they come from, how they are settled, and who it says it is."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.link import Channel
+from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
+from palermo.brokers.rabbitmq.starts import Starts
+from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
-from palermo.errors import DeliveryLost
+from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds that a start may take to be written down before the job is run all the same.
+_WRITTEN_WITHIN = 3.0
 
 
 class RabbitmqConsumer:
@@ -21,26 +32,47 @@ class RabbitmqConsumer:
         source: PushSource | PollSource,
         presence: Presence,
         names: Names | None,
+        steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
+        *,
+        starts: Starts,
+        past: Past,
     ) -> None:
         self._source = source
+        self._steering = steering
         self._presence = presence
         self._names = names
         self._publish = publish
+        self._starts = starts
+        self._past = past
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
+        self._parked: dict[int, Delivery] = {}
         self._settled = asyncio.Event()
+        source.ended = self._on_end
+        starts.resume()
 
     async def receive(self, slot: int) -> Delivery:
-        while slot in self._unsettled:
-            self._settled.clear()
-            await self._settled.wait()
-        delivery = await self._source.receive(slot)
-        self._unsettled[slot] = delivery
-        return delivery
+        while True:
+            while slot in self._unsettled:
+                self._settled.clear()
+                await self._settled.wait()
+            delivery = self._steering.checked(await self._source.receive(slot))
+            self._unsettled[slot] = delivery
+            self._starts.watch()
+            if not delivery.redelivered or delivery.cancelled:
+                return delivery
+            looked = await self._look_into(delivery)
+            if looked is not None:
+                return looked
+
+    def held(self) -> Iterable[Delivery]:
+        """What was handed out and is not settled."""
+        return self._unsettled.values()
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        if self._unsettled.get(delivery.slot) is not delivery:
+        parked = id(delivery) in self._parked
+        if not parked and self._unsettled.get(delivery.slot) is not delivery:
             raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
         channel, tag = delivery.token
         match settlement:
@@ -51,7 +83,11 @@ class RabbitmqConsumer:
                 channel.link.raw.flush()
             case Release():
                 self._check(delivery)
+                if not parked:
+                    await self._starts.leave(delivery.slot, delivery.message.id)
+                    self._check(delivery)
                 channel.raw.basic_nack(tag, requeue=True)
+                self._starts.ended(delivery.slot, delivery.message.id, forget=False)
             case Fail(message, queue):
                 # Publish before ack. Dying in between runs the job twice; the other order loses it.
                 await self._publish(message, queue)
@@ -61,7 +97,19 @@ class RabbitmqConsumer:
                 await self._publish(message, message.queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
+        if not isinstance(settlement, Release | Retry):
+            self._steering.gone(delivery)
         self._forget(delivery)
+        if delivery.redelivered and not parked:
+            self._starts.ended(delivery.slot, delivery.message.id, forget=True)
+
+    async def park(self, delivery: Delivery) -> None:
+        self._check(delivery)
+        await self._source.park(delivery)
+        if self._unsettled.get(delivery.slot) is not delivery:
+            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+        self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
+        self._settled.set()
 
     async def rest(self, slot: int) -> None:
         await self._source.rest(slot)
@@ -71,24 +119,90 @@ class RabbitmqConsumer:
             return
         self._closed = True
         await quietly(self._source.close())
-        for delivery in list(self._unsettled.values()):
+        for delivery in [*self._unsettled.values(), *self._parked.values()]:
             give_back(delivery)
             self._forget(delivery)
+        await quietly(self._steering.close())
         if self._names is not None:
             await quietly(self._names.close())
+        await quietly(self._starts.close())
         await quietly(self._presence.end())
+
+    async def _look_into(self, delivery: Delivery) -> Delivery | None:
+        """What is known of a job that was handed out before; None if it went back meanwhile."""
+        slot, job = delivery.slot, delivery.message.id
+        try:
+            story = await self._past.of(job)
+            looked = replace(delivery, deaths=tuple(sorted(story.dead.values())), running_at=story.running_at)
+            if not story.running_at:
+                await self._written_down(slot, job, story.dead)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._decline(delivery))
+            raise
+        except PalermoError:
+            self._forget(delivery)
+            raise
+        if self._unsettled.get(slot) is not delivery:
+            raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+        if not delivery.token[0].is_open:
+            self._forget(delivery)
+            self._starts.ended(slot, job, forget=False)
+            return None
+        self._unsettled[slot] = looked
+        return looked
+
+    async def _written_down(self, slot: int, job: str, dead: dict[str, str]) -> None:
+        try:
+            async with asyncio.timeout(_WRITTEN_WITHIN):
+                await self._starts.begin(slot, job, dead)
+        except (PalermoError, TimeoutError) as error:
+            if self._starts.link.error is not None:
+                raise self._starts.link.error from error
+            log.warning(
+                "start cannot be written down, running the job all the same id=%s error=%r",
+                job,
+                str(error) or "no answer in time",
+            )
+
+    async def _decline(self, delivery: Delivery) -> None:
+        """Give back a job that nobody waits for any more."""
+        await self._starts.leave(delivery.slot, delivery.message.id)
+        if self._unsettled.get(delivery.slot) is delivery:
+            give_back(delivery)
+            self._starts.ended(delivery.slot, delivery.message.id, forget=False)
+            self._forget(delivery)
 
     def _check(self, delivery: Delivery) -> None:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""
         channel, _ = delivery.token
         if not channel.is_open:
+            if id(delivery) not in self._parked:
+                self._starts.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
             raise DeliveryLost(
                 f"job {delivery.message.id} went back to queue {delivery.message.queue!r}: {channel.error}"
             ) from channel.error
 
     def _forget(self, delivery: Delivery) -> None:
-        self._unsettled.pop(delivery.slot, None)
-        self._settled.set()
-        if isinstance(self._source, PollSource):
-            self._source.settled(delivery)
+        parked = self._parked.pop(id(delivery), None) is not None
+        if not parked:
+            self._unsettled.pop(delivery.slot, None)
+            self._settled.set()
+        self._source.settled(delivery, parked=parked)
+
+    def _on_end(self, channel: Channel) -> None:
+        """Say which job the broker has taken back, when it ended a channel and not the whole session."""
+        if channel.link.error is not None or not channel.code:
+            return
+        late = "timed out" in str(channel.error)
+        advice = "it runs longer than consumer_timeout: raise that" if late else "the log of RabbitMQ may say more"
+        for delivery in [*self._unsettled.values(), *self._parked.values()]:
+            if delivery.token[0] is channel:
+                log.warning(
+                    "the broker took a job back that goes on here id=%s job=%s queue=%s error=%r advice=%r",
+                    delivery.message.id,
+                    delivery.message.job,
+                    delivery.message.queue,
+                    str(channel.error),
+                    advice,
+                )

@@ -49,17 +49,27 @@ class PollSource:
         self._selection = selection
         self._queues: dict[str, str] = {}
         self._known: set[str] = set()
+        self._paused: set[str] = set()
         self._channels: list[Channel | None] = [None] * slots
         self._waiting: deque[tuple[int, asyncio.Future[Delivery | None]]] = deque()
         self._pause = _FIRST_PAUSE
-        self._bell = Bell(link, exchange, tag=tag(1), on_message=self._on_rung, on_deleted=self._on_deleted)
+        #: Told of every channel that has ended.
+        self.ended: Callable[[Channel], None] = lambda _: None
+        self._bell = Bell(
+            link,
+            exchange,
+            tag=tag(1),
+            on_message=self._on_rung,
+            on_deleted=self._on_deleted,
+            on_end=lambda channel: self.ended(channel),
+        )
         self._attending: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
     def queues(self) -> tuple[str, ...]:
         """The queues served now, in order of priority."""
-        return tuple(self._queues)
+        return tuple(queue for queue in self._queues if queue not in self._paused)
 
     async def know(self, names: set[str]) -> None:
         """Serve these queues from now on, as far as the selection wants them."""
@@ -84,11 +94,25 @@ class PollSource:
                 return delivery
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
 
+    def pause(self, queues: set[str]) -> None:
+        """Take nothing from these queues; from all others again."""
+        if queues != self._paused:
+            self._paused = queues
+            self._bell.ring()
+
     async def rest(self, slot: int) -> None:
         """Nothing to do: a slot that does not ask holds nothing."""
 
-    def settled(self, delivery: Delivery) -> None:
-        self._bell.settled(delivery.token[0])
+    async def park(self, delivery: Delivery) -> None:
+        """Let the slot go on without this delivery, which stays unsettled."""
+        if self._channels[delivery.slot - 1] is delivery.token[0]:
+            self._channels[delivery.slot - 1] = None
+
+    def settled(self, delivery: Delivery, *, parked: bool) -> None:
+        """A delivery has been settled; the channel of one that was parked has served."""
+        channel, _ = delivery.token
+        if not self._bell.settled(channel) and parked and channel.is_open:
+            channel.raw.close()
 
     async def close(self) -> None:
         self._closed = True
@@ -101,7 +125,7 @@ class PollSource:
         for queue in self.queues:
             channel = self._channels[slot - 1]
             if channel is None or not channel.is_open:
-                channel = self._channels[slot - 1] = await self._link.channel()
+                channel = self._channels[slot - 1] = await self._open()
             try:
                 got = await channel.get(amqp_queue(self._exchange, queue))
             except PalermoError:
@@ -109,9 +133,16 @@ class PollSource:
                     raise
                 await self._missing(queue)
                 continue
-            if got is not None:
+            if got is not None and queue in self._paused:
+                channel.raw.basic_nack(got.tag, requeue=True)
+            elif got is not None:
                 return self._delivery(queue, slot, channel, got)
         return None
+
+    async def _open(self) -> Channel:
+        channel = await self._link.channel()
+        channel.on_close(lambda: self.ended(channel))
+        return channel
 
     async def _missing(self, queue: str) -> None:
         """A queue was deleted under us: one that we were told to serve is made again, one that we found is left out."""
@@ -145,7 +176,7 @@ class PollSource:
         error: PalermoError = BrokerUnavailable("this worker's claim on jobs has been given up.")
         try:
             while self._waiting:
-                if all(kind == CLASSIC for kind in self._queues.values()):
+                if all(self._queues[queue] == CLASSIC for queue in self.queues):
                     await self._bell.listen(self.queues)
                 else:
                     await asyncio.sleep(self._pause)
@@ -161,7 +192,9 @@ class PollSource:
                     future.set_exception(error)
 
     def _on_rung(self, queue: str, channel: Channel, got: Got) -> bool:
-        """Hand the delivery to an idle slot; False if there is none."""
+        """Hand the delivery to an idle slot; False if there is none, or nothing is to be taken from that queue."""
+        if queue in self._paused:
+            return False
         while self._waiting:
             slot, future = self._waiting.popleft()
             if not future.done():

@@ -2,18 +2,19 @@
 
 Every worker has a consumer on the queue `~presence`, which never holds a message: its consumer
 count is the number of living workers, true within milliseconds of a kill -9. A question goes to
-all of them through the fanout exchange `~control`, and each answers by direct reply-to.
+all of them through the fanout exchange `~control`, and each answers by direct reply-to. So does
+an order: whoever has nothing to do about it says that too, so that nobody waits for more.
 """
 
 import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pika import spec
 
-from palermo.broker import WorkerInfo
+from palermo.broker import Answer, Obey, Order, WorkerInfo
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.core.topology import internal
@@ -24,58 +25,119 @@ _REPLY_TO = "amq.rabbitmq.reply-to"
 #: Seconds to wait for a worker that is alive by its connection and does not answer: stopped, or swapped out.
 _PATIENCE = 1.0
 
+#: Seconds that a worker which leaves gives its last answers.
+_LAST_WORDS = 1.0
+
 
 class Presence:
     """A worker's own presence: counted by others, and answering their questions."""
 
     def __init__(
-        self, exchange: str, report: Callable[[], WorkerInfo], publisher: Callable[[], Awaitable[Publisher]]
+        self,
+        exchange: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey,
+        publisher: Callable[[], Awaitable[Publisher]],
+        look: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
+        """`look` is called when someone has made marks, see marks.py, and ends when they are known here."""
+        self._look = look
         self._exchange = exchange
         self._report = report
+        self._obey = obey
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
         self._channel: Channel
+        #: The queue in which it is asked. It belongs to the session and ends with it.
+        # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
+        self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
 
-    async def begin(self, link: Link) -> None:
-        """Be there, until the link ends or `end` is called."""
+    async def listen(self, link: Link) -> None:
+        """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()
         control = internal(self._exchange, "control")
-        # A name used twice would be 405 until the broker notices a dead socket: the random part avoids that.
-        inbox = internal(self._exchange, f"worker.{uuid.uuid4()}")
+        inbox = self.inbox
         await channel.call(channel.raw.exchange_declare, control, "fanout", durable=True)
         await channel.call(channel.raw.queue_declare, inbox, exclusive=True, auto_delete=True)
         await channel.call(channel.raw.queue_bind, inbox, control)
         await channel.call(channel.raw.basic_consume, inbox, self._on_question, auto_ack=True)
+
+    async def begin(self) -> None:
+        """Be there for others."""
+        channel = self._channel
         presence = internal(self._exchange, "presence")
         await channel.call(channel.raw.queue_declare, presence, durable=True, arguments={"x-queue-type": "classic"})
         # Last, so that whoever is counted also answers.
         await channel.call(channel.raw.basic_consume, presence, lambda *_: None, auto_ack=True)
 
     async def end(self) -> None:
+        if self._answers:
+            # An idle worker that is told to stop is here before its answer is out.
+            await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
         for task in self._answers:
             task.cancel()
         await self._channel.close()
 
     def _on_question(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        if not properties.reply_to:
-            return
-        task = asyncio.ensure_future(self._answer(properties.reply_to))
+        task = asyncio.ensure_future(self._answer(_json(body), properties.reply_to))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    async def _answer(self, reply_to: str) -> None:
+    async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
+        answer: Mapping[str, Any] = {}
+        if question.get("ask", "report") == "report":
+            answer = self._report().to_plain()
+        elif question["ask"] == "look":
+            await self._look(question)
+        else:
+            id, order = self._report().id, Order.from_plain(question)
+            answer = {"worker": id, "values": await self._obey(order) if order.meant_for(id) else None}
+        if not reply_to:
+            return
         # From the publishing connection: one that has ever published hangs under a memory alarm, acks included.
-        answer = json.dumps(self._report().to_plain()).encode()
+        body = json.dumps(answer).encode()
         try:
             publisher = await self._publisher()
-            await publisher.send("", reply_to, spec.BasicProperties(content_type="application/json"), answer)
+            await publisher.send("", reply_to, spec.BasicProperties(content_type="application/json"), body)
         except PalermoError:
             return  # who asked has gone, or the session has: nobody is left to tell
 
 
 async def ask_workers(link: Link, exchange: str) -> list[WorkerInfo]:
     """What every living worker says of itself, by id."""
+    answers = await _ask(link, exchange, {"ask": "report"}, timeout=_PATIENCE)
+    return sorted((WorkerInfo.from_plain(answer) for answer in answers), key=lambda worker: worker.id)
+
+
+async def command_workers(link: Link, exchange: str, order: Order, *, timeout: float) -> list[Answer]:
+    """What those answered who had something to do about the order, by id."""
+    named = set(order.workers)
+
+    def enough(answers: list[dict[str, Any]]) -> bool:
+        return bool(named) and named <= {answer.get("worker") for answer in answers}
+
+    found: dict[str, Answer] = {}
+    for answer in await _ask(link, exchange, order.to_plain(), timeout=timeout, enough=enough):
+        match answer:
+            case {"worker": str(worker), "values": dict(values)}:
+                found[worker] = Answer(worker=worker, values=values)
+    return [found[worker] for worker in sorted(found)]
+
+
+async def tell_workers(link: Link, exchange: str, question: Mapping[str, Any]) -> None:
+    """Ask something whose answers matter only as soon as they come."""
+    await _ask(link, exchange, question, timeout=_PATIENCE)
+
+
+async def _ask(
+    link: Link,
+    exchange: str,
+    question: Mapping[str, Any],
+    *,
+    timeout: float,
+    enough: Callable[[list[dict[str, Any]]], bool] = lambda answers: False,
+) -> list[dict[str, Any]]:
+    """What workers answer until all that live have, or it is enough, or the time is up."""
     channel = await link.channel()
     try:
         try:
@@ -85,27 +147,45 @@ async def ask_workers(link: Link, exchange: str) -> list[WorkerInfo]:
                 return []
             raise
         alive = int(presence.method.consumer_count)
-        return sorted(await _collect(channel, exchange, alive), key=lambda worker: worker.id) if alive else []
+        return await _collect(channel, exchange, question, alive=alive, timeout=timeout, enough=enough) if alive else []
     finally:
         await channel.close()
 
 
-async def _collect(channel: Channel, exchange: str, alive: int) -> list[WorkerInfo]:
-    answers: list[WorkerInfo] = []
-    enough = asyncio.Event()
+async def _collect(
+    channel: Channel,
+    exchange: str,
+    question: Mapping[str, Any],
+    *,
+    alive: int,
+    timeout: float,
+    enough: Callable[[list[dict[str, Any]]], bool],
+) -> list[dict[str, Any]]:
+    answers: list[dict[str, Any]] = []
+    done = asyncio.Event()
 
     def on_answer(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        answers.append(WorkerInfo.from_plain(json.loads(body)))
-        if len(answers) >= alive:
-            enough.set()
+        answers.append(_json(body))
+        if len(answers) >= alive or enough(answers):
+            done.set()
 
-    channel.on_close(enough.set)
+    channel.on_close(done.set)
     await channel.call(channel.raw.basic_consume, _REPLY_TO, on_answer, auto_ack=True)
-    question = spec.BasicProperties(reply_to=_REPLY_TO, expiration=str(int(_PATIENCE * 1_000)))
-    channel.raw.basic_publish(internal(exchange, "control"), "", b'{"ask":"report"}', question)
+    # Nobody is to obey when nobody waits for it any more.
+    properties = spec.BasicProperties(reply_to=_REPLY_TO, expiration=str(int(timeout * 1_000)))
+    channel.raw.basic_publish(internal(exchange, "control"), "", json.dumps(question).encode(), properties)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            await enough.wait()
+        async with asyncio.timeout(timeout):
+            await done.wait()
     except TimeoutError:
         pass
     return answers
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    """What was asked or answered; {} for what is not Palermo's."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

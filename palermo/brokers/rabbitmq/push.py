@@ -29,25 +29,32 @@ class Slot:
 
     async def receive(self) -> Delivery:
         while not self._closed:
+            if self._source.paused:
+                await self._await_news()
+                continue
             if self._arrived is not None:
                 delivery, self._arrived = self._arrived, None
                 return delivery
             try:
                 await self._subscribe()
                 if self._arrived is None:
-                    self._asked = asyncio.get_running_loop().create_future()
-                    await self._asked
+                    await self._await_news()
             except asyncio.CancelledError:
                 await asyncio.shield(self.rest())
                 raise
-            finally:
-                self._asked = None
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    async def _await_news(self) -> None:
+        self._asked = asyncio.get_running_loop().create_future()
+        try:
+            await self._asked
+        finally:
+            self._asked = None
 
     async def close(self) -> None:
         """Rest for good, and tell who waits."""
         self._closed = True
-        self._wake()
+        self.wake()
         await self.rest()
 
     async def rest(self) -> None:
@@ -61,14 +68,22 @@ class Slot:
             if delivery is not None and channel is not None and channel.is_open:
                 channel.raw.basic_nack(delivery.token[1], requeue=True)
 
+    async def park(self) -> None:
+        """Leave the channel to its unsettled delivery, and take the next on another."""
+        async with self._lock:
+            channel, tag = self._channel, self._tag
+            self._channel, self._tag = None, ""
+            if channel is not None and channel.is_open and tag:
+                await channel.call(channel.raw.basic_cancel, tag)
+
     async def _subscribe(self) -> None:
         async with self._lock:
             if self._tag and self._channel is not None and self._channel.is_open:
                 return
             if self._channel is None or not self._channel.is_open:
                 channel = self._channel = await self._source.link.channel()
-                channel.on_close(self._on_end)
-                channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+                channel.on_close(lambda: self._on_end(channel))
+                channel.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(channel))
                 await channel.call(channel.raw.basic_qos, prefetch_count=1)
             await self._source.declarer.ensure(self._source.queue)
             # Known before the call: a caller cancelled in its middle unsubscribes by it.
@@ -85,20 +100,25 @@ class Slot:
             token=(self._channel, method.delivery_tag),
             redelivered=method.redelivered,
         )
-        self._wake()
+        self.wake()
 
-    def _on_cancelled_by_broker(self, _: object) -> None:
+    def _on_cancelled_by_broker(self, channel: Channel) -> None:
+        if channel is not self._channel:
+            return
         # The queue was deleted under us: declare it again and subscribe anew.
         self._tag = ""
         self._source.declarer.forget(self._source.queue)
-        self._wake()
+        self.wake()
 
-    def _on_end(self) -> None:
-        self._tag = ""
-        self._arrived = None
-        self._wake()
+    def _on_end(self, channel: Channel) -> None:
+        if channel is self._channel:
+            self._tag = ""
+            self._arrived = None
+            self.wake()
+        self._source.ended(channel)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let it look at what has changed."""
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(None)
 
@@ -114,13 +134,45 @@ class PushSource:
         self.queue = queue
         self.amqp_name = amqp_queue(exchange, queue)
         self.tag = tag
+        #: Told of every channel that has ended.
+        self.ended: Callable[[Channel], None] = lambda _: None
+        #: Whether the queue is to be left alone.
+        self.paused = False
+        self._resting: set[asyncio.Task[None]] = set()
         self._slots = [Slot(self, number) for number in range(1, slots + 1)]
 
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()
 
+    def pause(self, queues: set[str]) -> None:
+        """Take nothing from these queues; from all others again."""
+        before, self.paused = self.paused, self.queue in queues
+        if self.paused == before:
+            return
+        for slot in self._slots:
+            slot.wake()
+            if self.paused:
+                task = asyncio.ensure_future(quietly(self._put_to_rest(slot)))
+                self._resting.add(task)
+                task.add_done_callback(self._resting.discard)
+
+    async def _put_to_rest(self, slot: Slot) -> None:
+        await slot.rest()
+        # The pause may have ended meanwhile.
+        slot.wake()
+
     async def rest(self, slot: int) -> None:
         await self._slots[slot - 1].rest()
+
+    async def park(self, delivery: Delivery) -> None:
+        """Let the slot go on without this delivery, which stays unsettled."""
+        await self._slots[delivery.slot - 1].park()
+
+    def settled(self, delivery: Delivery, *, parked: bool) -> None:
+        """A delivery has been settled; the channel of one that was parked has served."""
+        channel, _ = delivery.token
+        if parked and channel.is_open:
+            channel.raw.close()
 
     async def close(self) -> None:
         for slot in self._slots:

@@ -15,7 +15,7 @@ from typing import Any
 from pika import spec
 
 from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -49,13 +49,14 @@ class Stream:
         self.name = name
         self._publisher = publisher
         self._patience = patience
-        self._holds = holds
+        self.holds = holds
         self._arguments = dict(arguments or {})
-        self._made = False
+        #: Whether it is certain to be there, as far as this session knows.
+        self.made = False
 
     async def make(self) -> None:
         """Make the stream if it is not there."""
-        if self._made:
+        if self.made:
             return
         publisher = await self._publisher()
         channel = await publisher.channel.link.channel()
@@ -69,12 +70,18 @@ class Stream:
             await channel.call(channel.raw.queue_declare, self.name, durable=True, arguments=arguments)
             await self._publish(publisher, {"version": 1})
         await channel.close()
-        self._made = True
+        self.made = True
 
     async def write(self, record: Record) -> None:
         """Add a record, and the stream before if need be; returns once it is stored."""
         await self.make()
-        await self._publish(await self._publisher(), record)
+        try:
+            await self._publish(await self._publisher(), record)
+        except Unroutable:
+            # Deleted since, as whoever cannot read it is told to do.
+            self.made = False
+            await self.make()
+            await self._publish(await self._publisher(), record)
 
     async def follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
         """A reader that has caught up and goes on, giving each record to `on_record`. None without a stream.
@@ -93,7 +100,7 @@ class Stream:
                     raise
                 if loop.time() > deadline:
                     raise BrokerUnavailable(
-                        f"{self._holds} cannot be read: {error} If the stream stays down, delete it"
+                        f"{self.holds} cannot be read: {error} If the stream stays down, delete it"
                         f" (rabbitmqctl delete_queue '{self.name}'): it is made anew when it is needed."
                     ) from error
             await asyncio.sleep(_AGAIN)
@@ -102,8 +109,14 @@ class Stream:
         end = await _last_offset(link, self.name)
         if end is None:
             return None
-        follower = Follower(await link.channel(), on_record)
-        await follower.start(self.name, end)
+        channel = await link.channel()
+        follower = Follower(channel, on_record)
+        try:
+            await follower.start(self.name, end)
+        except asyncio.CancelledError:
+            if channel.is_open:
+                channel.raw.close()
+            raise
         return follower
 
     async def _publish(self, publisher: Publisher, record: Record) -> None:
@@ -133,6 +146,7 @@ class Follower:
 
     async def start(self, stream: str, end: int) -> None:
         self._end = end
+        self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
         await self._caught_up.wait()
         if self._channel.error is not None:
@@ -144,6 +158,11 @@ class Follower:
 
     async def close(self) -> None:
         await self._channel.close()
+
+    def _on_cancelled_by_broker(self, _: object) -> None:
+        # The stream was deleted, or its node has gone.
+        if self._channel.is_open:
+            self._channel.raw.close()
 
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)

@@ -6,8 +6,20 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict, WorkerInfo
-from palermo.brokers.sqlite import holders, sweeping
+from palermo.broker import (
+    Answer,
+    Finding,
+    Obey,
+    Order,
+    Page,
+    QueueInfo,
+    Session,
+    Swept,
+    Verdict,
+    WorkerInfo,
+    deaf,
+)
+from palermo.brokers.sqlite import holders, marks, orders, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -66,7 +78,13 @@ class SqliteBroker:
         return stored
 
     async def consume(
-        self, selection: QueueSelection, *, slots: int, tag: str, report: Callable[[], WorkerInfo]
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        obey: Obey = deaf,
     ) -> SqliteConsumer:
         await holders.bury(self._store, self._directory)
         reported = report()
@@ -75,17 +93,17 @@ class SqliteBroker:
         except OSError as error:
             raise unusable(self._store.shown, error) from error
 
-        def enter(db: sqlite3.Connection) -> int:
+        def enter(db: sqlite3.Connection) -> tuple[int, int]:
             for name in selection.select(()):
                 declare(db, self._exchange, name)
             values = (self._exchange, tag, lock.name, json.dumps(selection.patterns), json.dumps(reported.to_plain()))
             cursor = db.execute(
                 "insert into holder (exchange, tag, lock, selection, report) values (?, ?, ?, ?, ?)", values
             )
-            return cursor.lastrowid or 0
+            return cursor.lastrowid or 0, orders.last(db)
 
         try:
-            holder = await self._store.write(enter)
+            holder, since = await self._store.write(enter)
         except BaseException:
             lock.drop()
             raise
@@ -99,6 +117,7 @@ class SqliteBroker:
             selection=selection,
             report=report,
             reported=reported,
+            orders=orders.Listener(self._store, self._exchange, holder, tag, obey, since=since),
         )
         self._consumers.append(consumer)
         return consumer
@@ -114,6 +133,26 @@ class SqliteBroker:
         )
         return sorted((WorkerInfo.from_plain(json.loads(report)) for (report,) in rows), key=lambda worker: worker.id)
 
+    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
+        await self._settle_down()
+        return await orders.command(self._store, self._directory, self._exchange, order, timeout=timeout)
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        await self._store.write(lambda db: marks.pause(db, self._exchange, queue, by))
+        self._bell.ring()
+
+    async def resume(self, queue: str, *, by: str = "") -> None:
+        await self._store.write(lambda db: marks.resume(db, self._exchange, queue))
+        self._bell.ring()
+
+    async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
+        chosen = list(ids)
+        await self._store.write(lambda db: marks.cancel(db, self._exchange, chosen, by))
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        chosen = list(ids)
+        await self._store.write(lambda db: marks.restore(db, self._exchange, chosen))
+
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         await self._settle_down()
         page = (min(limit, _MOST), min(offset, _MOST))
@@ -128,7 +167,9 @@ class SqliteBroker:
             ((total,),) = db.execute(
                 "select count(*) from job where queue = ? and holder is null", (number,)
             ).fetchall()
-            return Page(messages=tuple(from_row(row, queue) for row in rows), total=total)
+            messages = tuple(from_row(row, queue) for row in rows)
+            cancelled = (one.id for one in messages if marks.find(db, self._exchange, one) is not None)
+            return Page(messages=messages, total=total, cancelled=frozenset(cancelled))
 
         return await self._store.read(find)
 
@@ -220,6 +261,7 @@ class SqliteBroker:
         names = dict(
             db.execute("select id, name from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
         )
+        paused = marks.paused(db, self._exchange)
         held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
         selections = db.execute("select selection from holder where exchange = ?", (self._exchange,)).fetchall()
         served = [
@@ -228,15 +270,19 @@ class SqliteBroker:
             for name in QueueSelection(tuple(json.loads(patterns))).select(names.values())
         ]
         pending = "select count(*) from job where queue = ? and holder is null"
-        return [
+        found = [
             QueueInfo(
                 name=name,
                 pending=db.execute(pending, (number,)).fetchone()[0],
                 in_progress=held.get(number, 0),
                 workers=served.count(name),
+                paused=name in paused,
             )
-            for number, name in sorted(names.items(), key=lambda item: item[1])
+            for number, name in names.items()
         ]
+        unmade = paused.difference(names.values())
+        found += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
+        return sorted(found, key=lambda info: info.name)
 
 
 def _batch(messages: Iterable[Message]) -> list[tuple[str, Row]]:

@@ -11,9 +11,10 @@ from functools import cache
 from typing import TypeVar
 
 from palermo.broker import Delivery, WorkerInfo
-from palermo.brokers.sqlite import holders
+from palermo.brokers.sqlite import holders, marks
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
+from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
@@ -52,6 +53,7 @@ class SqliteConsumer:
         selection: QueueSelection,
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
+        orders: Listener,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -62,8 +64,10 @@ class SqliteConsumer:
         self._selection = selection
         self._report = report
         self._reported = reported
+        self._orders = orders
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
+        self._parked: set[Claim] = set()
         #: Done, but not yet taken out of the file: the next claim does both at once.
         self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -99,8 +103,8 @@ class SqliteConsumer:
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim:
-            raise DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+        if self._held.get(delivery.slot) != claim and claim not in self._parked:
+            raise self._not_ours(delivery)
         self._check()
         match settlement:
             case Ack():
@@ -112,7 +116,7 @@ class SqliteConsumer:
             case Fail(message, queue):
                 found = await self._replace(claim, message, queue)
             case Retry(message):
-                found = await self._replace(claim, message, message.queue)
+                found = await self._replace(claim, message, message.queue, marked=True)
                 self._bell.ring()
             case Release():
 
@@ -121,10 +125,19 @@ class SqliteConsumer:
 
                 found = await self._write(give_back)
                 self._bell.ring()
-        del self._held[delivery.slot]
-        self._wake_all(self._blocked)
+        if claim in self._parked:
+            self._parked.discard(claim)
+        else:
+            del self._held[delivery.slot]
+            self._wake_all(self._blocked)
         if not found:
             raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+
+    async def park(self, delivery: Delivery) -> None:
+        if self._held.get(delivery.slot) != delivery.token:
+            raise self._not_ours(delivery)
+        self._parked.add(self._held.pop(delivery.slot))
+        self._wake_all(self._blocked)
 
     async def rest(self, slot: int) -> None:
         # A job is claimed only by a receive that hands it out, so nothing is ever on its way.
@@ -137,12 +150,14 @@ class SqliteConsumer:
 
     async def close(self) -> None:
         self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
+        await self._orders.end()
         self._ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticking
         self._wake_all(self._waiting)
         self._wake_all(self._blocked)
-        held, self._held = self._held, {}
+        held = [*self._held, *self._parked]
+        self._held, self._parked = {}, set()
         try:
             with contextlib.suppress(BrokerError):
                 await self._write(lambda db: holders.remove(db, self._holder))
@@ -177,23 +192,34 @@ class SqliteConsumer:
         self._resolve(db)
         rows = db.execute(
             f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
-            f" returning id, claims, queue, {COLUMNS}",
+            f" returning id, claims, deaths, queue, {COLUMNS}",
             (self._holder, slot, *self._queues),
         ).fetchall()
         if not rows:
             return None
-        number, claims, queue, *row = rows[0]
+        number, claims, deaths, queue, *row = rows[0]
         message = from_row(row, self._queues[queue])
-        return Delivery(message=message, slot=slot, token=Claim(number, claims), redelivered=claims > 1)
+        by = marks.find(db, self._exchange, message)
+        return Delivery(
+            message=message,
+            slot=slot,
+            token=Claim(number, claims),
+            redelivered=claims > 1,
+            cancelled=by is not None,
+            cancelled_by=by or "",
+            deaths=tuple(deaths.split()),
+        )
 
     def _resolve(self, db: sqlite3.Connection) -> None:
-        """Learn which queues there are, if that has changed."""
+        """Learn which queues there are and which are paused, if that has changed."""
         ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
         if version == self._known:
             return
         rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
         known: dict[str, int] = dict(rows)
-        self._queues = {known[name]: name for name in self._selection.select(known) if name in known}
+        paused = marks.paused(db, self._exchange)
+        chosen = (name for name in self._selection.select(known) if name in known and name not in paused)
+        self._queues = {known[name]: name for name in chosen}
         self._known = version
 
     # -- writing -----------------------------------------------------------
@@ -214,13 +240,18 @@ class SqliteConsumer:
             self._lose(BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead."))
         return result
 
-    async def _replace(self, claim: Claim, message: Message, queue: str) -> bool:
-        """In one transaction put the message in a queue and take the job out of the file, if it is still ours."""
+    async def _replace(self, claim: Claim, message: Message, queue: str, *, marked: bool = False) -> bool:
+        """In one transaction put the message in a queue and take the job out of the file, if it is still ours.
+
+        With `marked` a mark that the job is cancelled stays, which goes with a job that is taken out.
+        """
         row = to_row(message)
 
         def replace(db: sqlite3.Connection) -> bool:
+            marks_of = marks.of(db, self._exchange, message.id) if marked else []
             if found := self._delete(db, claim):
                 insert(db, self._exchange, queue, row)
+                marks.put_back(db, marks_of)
             return found
 
         return await self._write(replace)
@@ -282,6 +313,7 @@ class SqliteConsumer:
         while True:
             await asyncio.sleep(TICK)
             await self._show()
+            await self._orders.look()
             if await holders.bury(self._store, self._directory, but=self._holder):
                 self._bell.ring()
             await self._store.renew()
@@ -317,6 +349,9 @@ class SqliteConsumer:
         self._lost = self._lost or error
         self._wake_all(self._waiting)
         self._wake_all(self._blocked)
+
+    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
 
     def _check(self) -> None:
         if self._lost is not None:

@@ -84,15 +84,23 @@ async def bury(store: Store, directory: str, *, but: int = 0) -> int:
     dead = [(number, name) for number, name in holders if not is_held(directory, name)]
     if not dead:
         return 0
-    released = await store.write(lambda db: sum(remove(db, number) for number, _ in dead))
+    released = await store.write(lambda db: sum(remove(db, number, died=True) for number, _ in dead))
     for _, name in dead:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, name))
     return released
 
 
-def remove(db: sqlite3.Connection, holder: int) -> int:
-    """Forget a holder and give back what it held; returns how many jobs that were."""
+def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
+    """Forget a holder and give back what it held; returns how many jobs that were.
+
+    One that `died` is remembered by its jobs.
+    """
+    if died:
+        db.execute(
+            "update job set deaths = deaths || (select tag from holder where id = ?) || char(10) where holder = ?",
+            (holder, holder),
+        )
     released = release(db, "holder = ?", (holder,))
     db.execute("delete from holder where id = ?", (holder,))
     return released

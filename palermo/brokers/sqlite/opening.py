@@ -22,7 +22,10 @@ MEMORY = ":memory:"
 
 #: "PLRM": how a file says that it is Palermo's.
 APPLICATION_ID = 0x504C524D
-SCHEMA_VERSION = 1
+
+#: What makes the tables, and what was added since: the version of a file is how many of these it has been through.
+_SCHEMA = ("schema.sql", "schema_2.sql", "schema_3.sql")
+SCHEMA_VERSION = len(_SCHEMA)
 
 _OPTIONS = ("timeout",)
 
@@ -154,14 +157,20 @@ def _check_owner(db: sqlite3.Connection, shown: str) -> int:
 
 
 def _check_schema(db: sqlite3.Connection, shown: str) -> None:
-    if _check_owner(db, shown):
+    version = _check_owner(db, shown)
+    if version == SCHEMA_VERSION:
         return
+    for name in _SCHEMA[version:]:
+        _run(db, files("palermo.brokers.sqlite").joinpath(name).read_text(encoding="utf-8"))
+    db.execute(f"pragma application_id = {APPLICATION_ID}")
+    db.execute(f"pragma user_version = {SCHEMA_VERSION}")
+
+
+def _run(db: sqlite3.Connection, script: str) -> None:
+    """Not executescript: it commits what was begun, and two processes may be here at once."""
     statement = ""
-    # Not executescript: it commits what was begun, and two processes may be here at once.
-    for line in files("palermo.brokers.sqlite").joinpath("schema.sql").read_text(encoding="utf-8").splitlines():
+    for line in script.splitlines():
         statement += line + "\n"
         if sqlite3.complete_statement(statement):
             db.execute(statement)
             statement = ""
-    db.execute(f"pragma application_id = {APPLICATION_ID}")
-    db.execute(f"pragma user_version = {SCHEMA_VERSION}")

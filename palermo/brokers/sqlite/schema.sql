@@ -1,5 +1,5 @@
 -- One file holds any number of systems: `exchange` keeps their queues apart.
--- Every change here needs a new SCHEMA_VERSION in opening.py.
+-- This is version 1 and stays as it is: what is added since is in schema_2.sql, … (see _SCHEMA in opening.py).
 
 create table meta (
     key text primary key,

@@ -1,0 +1,176 @@
+"""`palermo pause`, `resume`, `cancel` and `control`: steering workers from afar."""
+
+import getpass
+import socket
+from collections.abc import Sequence
+
+import click
+
+from palermo.cli.edge import FAILED, Run
+from palermo.cli.options import broker_options, json_option, yes_option
+from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
+from palermo.cli.text import count, safe
+from palermo.core.topology import check_job_queue
+from palermo.errors import NotFound
+from palermo.rows import Row
+from palermo.steering import ACTIONS, choose
+
+_CANCELLED = {
+    "marked": "marked: it will not run if it still waits",
+    "cancelled": "cancelled while running on {worker}",
+    "cancelling": "cancelled while running on {worker}, which kills it if it does not end by itself",
+    "done": "too late: it has just finished on {worker}",
+    "failed": "too late: it has just failed on {worker}",
+    "interrupted": "marked: {worker} gave it back, and it will not run again",
+}
+
+
+@click.command()
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@broker_options
+@json_option
+@click.pass_obj
+def pause(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
+    """Have no worker take jobs from QUEUE until `palermo resume QUEUE`, whatever is restarted meanwhile.
+
+    Running jobs go on, and jobs can be enqueued.
+    """
+    for queue in queues:
+        check_job_queue(queue)
+    inspector = run.inspector()
+    known = {row["name"] for row in inspector.queues()}
+    for queue in queues:
+        if queue not in known:
+            note(f"there is no queue {queue!r} yet; it is paused as soon as there is.")
+        inspector.pause(queue, by=whoami())
+    rows = [row for row in inspector.queues() if row["name"] in queues]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        click.echo(
+            f"paused queue {safe(row['name'])}: {count(row['pending'], 'job')} pending,"
+            f" {row['in_progress']:,} in progress."
+        )
+
+
+@click.command()
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@broker_options
+@json_option
+@click.pass_obj
+def resume(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
+    """End the pause of QUEUE."""
+    for queue in queues:
+        check_job_queue(queue)
+    inspector = run.inspector()
+    before = {row["name"]: row for row in inspector.queues()}
+    for queue in queues:
+        inspector.resume(queue, by=whoami())
+    unknown = [queue for queue in queues if queue not in before]
+    if as_json:
+        print_json([{**before[queue], "paused": False} for queue in queues if queue in before])
+    else:
+        for queue in queues:
+            if queue in before:
+                was = "resumed queue {}." if before[queue]["paused"] else "queue {} was not paused."
+                click.echo(was.format(safe(queue)))
+    if unknown:
+        raise NotFound(f"no queue {unknown[0]!r}, paused or not; `palermo queues` lists them.")
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@broker_options
+@json_option
+@click.pass_obj
+def cancel(run: Run, /, ids: tuple[str, ...], as_json: bool) -> None:
+    """Have the jobs with these ids not run if they wait, and end where they run.
+
+    Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
+    are: `palermo failed discard` throws them away.
+    """
+    rows = run.inspector().cancel(ids, by=whoami())
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        said = _CANCELLED.get(row["state"], str(row["state"])).format(worker=row["worker"])
+        click.echo(f"{safe(row['id'])}: {safe(said)}.")
+
+
+@click.command()
+@click.argument("action", type=click.Choice(ACTIONS))
+@click.argument("workers", nargs=-1, metavar="[WORKER...]")
+@click.option("--all", "every", is_flag=True, help="All workers.")
+@yes_option
+@broker_options
+@json_option
+@click.pass_obj
+def control(run: Run, /, action: str, workers: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
+    """Have workers do something, and say what each of them answers.
+
+    \b
+    quiet   take no more jobs until resume; the running ones go on
+    resume  take jobs again, after quiet and after the signals USR2 and TSTP
+    stop    finish the running jobs within the shutdown timeout, and exit
+    kill    kill the running jobs at once, give them back, exit
+    stack   show what the worker and its jobs are doing, without stopping them
+
+    WORKER is an id as `palermo workers` shows it, its pid, or the beginning of the id.
+    """
+    context = click.get_current_context()
+    if bool(workers) == every:
+        raise click.UsageError("name workers or say --all" + (", not both" if every else ""), context)
+    asks = action == "kill" or (action == "stop" and every)
+    if asks:
+        ask_to_confirm(yes=yes)
+    inspector = run.inspector()
+    if asks and not yes:
+        alive = inspector.workers()
+        meant = [row["id"] for row in alive] if every else choose({row["id"]: row["pid"] for row in alive}, workers)
+        busy = sum(len(row["jobs"]) for row in alive if row["id"] in meant)
+        if meant:
+            what = "Kill" if action == "kill" else "Stop"
+            confirm(f"{what} {count(len(meant), 'worker')}, with {count(busy, 'job')} running?", yes=yes)
+    rows = inspector.control(action, None if every else workers, by=whoami())
+    if as_json:
+        print_json(rows)
+    elif action == "stack":
+        _print_stacks(rows)
+    else:
+        columns: list[Column] = [field("Worker"), ("Answer", lambda row: _said(action, row))]
+        print_rows(rows, columns, as_json=False, none="no workers.")
+    if not all(row["answered"] for row in rows):
+        raise click.exceptions.Exit(FAILED)
+
+
+def whoami() -> str:
+    """`user@host`, for the log of who obeys."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "?"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _said(action: str, row: Row) -> str:
+    if not row["answered"]:
+        return "no answer; it may obey yet"
+    if "error" in row:
+        return f"failed: {row['error']}"
+    if "jobs" not in row:
+        return str(row["state"])
+    jobs = count(row["jobs"], "job")
+    return f"{row['state']}: {'killed' if action == 'kill' else 'finishes'} {jobs}"
+
+
+def _print_stacks(rows: Sequence[Row]) -> None:
+    if not rows:
+        note("no workers.")
+    for row in rows:
+        click.echo(f"== {safe(row['worker'])}")
+        if "text" not in row:
+            click.echo(_said("stack", row))
+            continue
+        click.echo(safe(str(row["text"]), lines=True))

@@ -1,0 +1,179 @@
+"""Jobs that run longer than RabbitMQ waits for their acknowledgement: it takes them back, and yet they run once."""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.relay import Relay
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node, url_of
+from tests.worker.site import Process, Site
+
+#: Milliseconds until RabbitMQ takes a job back, and between its looks at that: a minute unless it is told otherwise.
+CONSUMER_TIMEOUT, TICK = 2_000, 300
+
+
+@pytest.fixture(scope="module")
+def hasty_node(module_node: Node) -> Node:
+    """A node that takes jobs back after two seconds."""
+    for name, value in (("consumer_timeout", CONSUMER_TIMEOUT), ("channel_tick_interval", TICK)):
+        module_node.ctl("eval", f"application:set_env(rabbit, {name}, {value}).")
+    return module_node
+
+
+@pytest.fixture
+def hasty(hasty_node: Node, exchange: str, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, url=url_of(hasty_node), exchange=exchange)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def patient(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield site
+    site.close()
+
+
+def taken_back(worker: Process, id: str) -> int:
+    """How often the log says that the broker took this job back, and what to do about it."""
+    line = rf"WARNING the broker took a job back that goes on here id={id} job=crew.hold .*consumer_timeout"
+    return len(re.findall(line, worker.log))
+
+
+def settled(id: str, *workers: Process) -> bool:
+    """Whether one of them has settled the job with another's result."""
+    return any(f"INFO job settled with the result of another worker id={id}" in worker.log for worker in workers)
+
+
+def drained(site: Site) -> bool:
+    return all(row["pending"] == row["in_progress"] == 0 for row in site.inspector.queues() if row["name"] != "failed")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("queues", ["jobs", "low,jobs"], ids=["subscribed", "polled"])
+def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Site, queues: str) -> None:
+    id = hasty.hold()
+    first = hasty.start("-q", queues)
+    eventually(lambda: hasty.notes() == ["held begins"])
+    second = hasty.start("-q", queues)
+    eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log, within=20)
+    assert taken_back(first, id) == 1
+
+    eventually(lambda: taken_back(second, id) >= 1, within=20)
+    for number in range(10):
+        hasty.enqueue("note", str(hasty.notes_path), str(number))
+    eventually(lambda: len(hasty.notes()) == 11, within=20)
+    hasty.open_gate()
+
+    eventually(lambda: settled(id, first, second), within=20)
+    eventually(lambda: drained(hasty))
+    assert hasty.notes().count("held begins") == hasty.notes().count("held ends") == 1
+    assert hasty.errors() == {}
+    assert first.alive
+    assert second.alive
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Site) -> None:
+    id = hasty.hold()
+    worker = hasty.start("-c", "2")
+    eventually(lambda: f"WARNING job parked, another worker has it id={id}" in worker.log, within=20)
+
+    hasty.enqueue("note", str(hasty.notes_path), "meanwhile")
+    eventually(lambda: "meanwhile" in hasty.notes())
+    hasty.open_gate()
+
+    eventually(lambda: settled(id, worker), within=20)
+    eventually(lambda: drained(hasty))
+    assert hasty.notes() == ["held begins", "meanwhile", "held ends"]
+
+
+@pytest.mark.timeout(120)
+def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(hasty: Site) -> None:
+    id = hasty.enqueue("raises_late", str(hasty.notes_path), str(hasty.gate), module="crew_poison")
+    first = hasty.start(modules=("crew_poison",))
+    eventually(lambda: hasty.notes() == ["raising"])
+    second = hasty.start(modules=("crew_poison",))
+    eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log, within=20)
+
+    hasty.open_gate()
+
+    eventually(lambda: settled(id, second), within=20)
+    (row,) = [row for row in hasty.inspector.failed() if row["id"] == id]
+    assert row["error"]["class"] == "ArithmeticError"
+    assert row["worker"].startswith(f"pid:{first.pid}@")
+    assert hasty.notes().count("raising") == 1
+
+
+@pytest.mark.timeout(120)
+def test_when_the_worker_that_runs_a_parked_job_dies_the_job_runs_again(hasty: Site) -> None:
+    id = hasty.hold()
+    first = hasty.start()
+    eventually(lambda: hasty.notes() == ["held begins"])
+    second = hasty.start()
+    eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log, within=20)
+
+    first.end()
+
+    eventually(lambda: hasty.notes().count("held begins") == 2, within=30)
+    hasty.open_gate()
+    eventually(lambda: drained(hasty), within=20)
+    assert hasty.errors() == {}
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_that_is_stopped_in_mid_job_is_not_dead(hasty: Site) -> None:
+    id = hasty.hold()
+    first = hasty.start()
+    eventually(lambda: hasty.notes() == ["held begins"])
+    second = hasty.start()
+    parked = f"WARNING job parked, another worker has it id={id}"
+    eventually(lambda: parked in second.log, within=20)
+
+    first.send(signal.SIGSTOP)
+    eventually(lambda: second.log.count(parked) >= 2, within=30)
+    first.send(signal.SIGCONT)
+    hasty.open_gate()
+
+    eventually(lambda: settled(id, first, second), within=30)
+    eventually(lambda: drained(hasty))
+    assert hasty.notes() == ["held begins", "held ends"]
+    assert hasty.errors() == {}
+
+
+@pytest.mark.timeout(120)
+def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Site) -> None:
+    id = hasty.hold()
+    first = hasty.start()
+    eventually(lambda: hasty.notes() == ["held begins"])
+    second = hasty.start()
+    eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log, within=20)
+
+    second.send(signal.SIGTERM)
+    assert second.wait() == 0
+    hasty.open_gate()
+
+    eventually(lambda: settled(id, first), within=20)
+    eventually(lambda: drained(hasty))
+    assert hasty.notes() == ["held begins", "held ends"]
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(patient: Site, rabbitmq_url: str) -> None:
+    host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
+    id = patient.hold()
+    with Relay(host, int(port)) as relay:
+        worker = patient.start(PALERMO_URL=f"amqp://guest:guest@127.0.0.1:{relay.port}/")
+        eventually(lambda: patient.notes() == ["held begins"])
+        relay.hang_up()
+        eventually(lambda: worker.log.count("INFO connected") == 2, within=20)
+        patient.open_gate()
+
+        eventually(lambda: settled(id, worker), within=30)
+        eventually(lambda: drained(patient))
+
+    assert patient.notes() == ["held begins", "held ends"]

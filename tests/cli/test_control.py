@@ -1,0 +1,157 @@
+"""`palermo pause`, `resume`, `cancel` and `control`."""
+
+import getpass
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.client import Client
+from palermo.errors import NotFound
+from palermo.steering import choose
+from tests.cli.conftest import Palermo
+from tests.helpers import eventually
+from tests.inspector.jobs import message, publish
+from tests.worker.site import Process, Site
+
+
+@pytest.fixture
+def site(tmp_path: Path, client: Client) -> Iterator[Site]:
+    """Workers on the same broker."""
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def worker(site: Site) -> Process:
+    worker = site.start()
+    site.ready(worker)
+    return worker
+
+
+def queues(palermo: Palermo) -> dict[str, bool]:
+    return {row["name"]: row["paused"] for row in json.loads(palermo("queues", "--json").stdout)}
+
+
+def test_pause_and_resume_show_in_the_listing(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"), message("2"))
+
+    assert palermo("pause", "mail").stdout == "paused queue mail: 2 jobs pending, 0 in progress.\n"
+    assert queues(palermo) == {"failed": False, "mail": True}
+    assert "paused" in palermo("queues").stdout.splitlines()[-1]
+    assert "queue mail is paused" in palermo("check").stdout
+
+    assert palermo("resume", "mail").stdout == "resumed queue mail.\n"
+    assert palermo("resume", "mail").stdout == "queue mail was not paused.\n"
+    assert queues(palermo) == {"failed": False, "mail": False}
+
+
+def test_several_queues_at_once_as_json(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"))
+
+    rows = json.loads(palermo("pause", "mail", "later", "--json").stdout)
+
+    assert [(row["name"], row["paused"]) for row in rows] == [("later", True), ("mail", True)]
+    rows = json.loads(palermo("resume", "mail", "later", "--json").stdout)
+    assert [(row["name"], row["paused"]) for row in rows] == [("mail", False), ("later", False)]
+
+
+def test_a_queue_that_is_not_there_can_be_paused_and_that_is_said(palermo: Palermo) -> None:
+    assert "no queue 'typo' yet" in palermo("pause", "typo").stderr
+    assert queues(palermo)["typo"]
+    palermo("resume", "typo")
+
+    assert "'typo'" in palermo("resume", "typo", code=4).stderr
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_failed_jobs_are_not_paused(palermo: Palermo, command: str) -> None:
+    assert "failed" in palermo(command, "failed", code=2).stderr
+    palermo(command, code=2)
+
+
+def test_cancelled_jobs_are_marked_and_shown(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"), message("2"))
+
+    result = palermo("cancel", "2", "nobody")
+
+    assert result.stdout.splitlines() == [
+        "2: marked: it will not run if it still waits.",
+        "nobody: marked: it will not run if it still waits.",
+    ]
+    assert [row["state"] for row in json.loads(palermo("jobs", "mail", "--json").stdout)] == ["pending", "cancelled"]
+    assert "cancelled" in palermo("jobs", "mail").stdout
+    assert json.loads(palermo("cancel", "1", "--json").stdout) == [
+        {"id": "1", "state": "marked", "worker": None, "job": None, "queue": None}
+    ]
+
+
+def test_a_running_job_is_cancelled(palermo: Palermo, site: Site, worker: Process) -> None:
+    id = site.hold()
+    eventually(lambda: site.notes() == ["held begins"])
+    (row,) = site.workers()
+
+    assert palermo("cancel", id).stdout == f"{id}: cancelled while running on {row['id']}.\n"
+
+    assert f"by={getpass.getuser()}@{socket.gethostname()}" in worker.log
+
+
+def test_workers_are_told_by_id_by_pid_and_all_together(palermo: Palermo, site: Site, worker: Process) -> None:
+    (row,) = site.workers()
+
+    assert palermo("control", "quiet", row["id"]).stdout.splitlines()[1].split() == [row["id"], "quiet"]
+    eventually(lambda: json.loads(palermo("workers", "--json").stdout)[0]["state"] == "quiet")
+    assert palermo("control", "resume", str(worker.pid), "--json").stdout.startswith("[")
+    eventually(lambda: site.workers()[0]["state"] == "idle")
+    assert json.loads(palermo("control", "quiet", "--all", "--json").stdout) == [
+        {"worker": row["id"], "answered": True, "state": "quiet"}
+    ]
+
+    palermo("control", "stop", row["id"][:-1])
+    assert worker.wait() == 0
+
+
+def test_stacks_are_printed(palermo: Palermo, site: Site, worker: Process) -> None:
+    id = site.hold()
+    eventually(lambda: site.notes() == ["held begins"])
+
+    shown = palermo("control", "stack", str(worker.pid)).stdout
+
+    assert shown.startswith("== pid:")
+    assert f"job crew.hold {id} in slot 1:" in shown
+    assert "in hold" in shown
+
+
+def test_what_ends_workers_asks_first(palermo: Palermo, worker: Process) -> None:
+    assert "--yes" in palermo("control", "kill", str(worker.pid), code=2).stderr
+    assert "--yes" in palermo("control", "stop", "--all", code=2).stderr
+    assert worker.alive
+
+    assert "stopping: killed 0 jobs" in palermo("control", "kill", "--all", "--yes").stdout
+    worker.wait()
+
+
+def test_workers_that_are_not_there(palermo: Palermo) -> None:
+    assert "no worker '4711'" in palermo("control", "quiet", "4711", code=4).stderr
+    assert "no workers" in palermo("control", "quiet", "--all").stderr
+    assert palermo("control", "stack", "--all", "--json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["quiet"], ["quiet", "1", "--all"], ["dance", "1"]])
+def test_what_makes_no_sense_is_refused(palermo: Palermo, arguments: list[str]) -> None:
+    palermo("control", *arguments, code=2)
+
+
+def test_a_name_must_mean_one_worker() -> None:
+    pids = {"pid:12@a": 12, "pid:120@a": 120, "pid:12@b": 12}
+
+    assert choose(pids, ["120", "pid:12@b", "pid:12@b"]) == ["pid:120@a", "pid:12@b"]
+    with pytest.raises(NotFound, match="may be any of 2 workers: pid:12@a, pid:12@b"):
+        choose(pids, ["12"])
+    with pytest.raises(NotFound, match="may be any of 3"):
+        choose(pids, ["pid:12"])
+    with pytest.raises(NotFound, match="no worker ''"):
+        choose(pids, [""])

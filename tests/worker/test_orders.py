@@ -1,0 +1,110 @@
+"""Orders to real workers: what each does, and what it answers."""
+
+from typing import Any
+
+from palermo.broker import Order
+from tests.helpers import eventually
+from tests.worker.site import Site
+
+
+def command(site: Site, action: str, **more: Any) -> list[dict[str, Any]]:
+    order = Order(action=action, by="anna@desk", **more)
+    return [dict(answer.values) for answer in site.client.run(lambda broker: broker.command(order))]
+
+
+def holding(site: Site) -> str:
+    """A job that a worker runs; its id."""
+    id = site.hold()
+    eventually(lambda: "held begins" in site.notes())
+    return id
+
+
+def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(any_site: Site) -> None:
+    site = any_site
+    site.start()
+    holding(site)
+    site.enqueue("note", str(site.notes_path), "next")
+
+    assert command(site, "quiet") == [{"state": "quiet"}]
+
+    site.open_gate()
+    eventually(lambda: not site.workers()[0]["jobs"])
+    assert site.notes() == ["held begins", "held ends"]
+    assert site.workers()[0]["state"] == "quiet"
+
+    assert command(site, "resume")[0]["state"] in ("idle", "working")
+    eventually(lambda: site.notes()[-1] == "next")
+
+
+def test_stop_finishes_what_runs_and_says_so(any_site: Site) -> None:
+    site = any_site
+    worker = site.start()
+    holding(site)
+
+    assert command(site, "stop") == [{"state": "stopping", "jobs": 1}]
+
+    site.open_gate()
+    assert worker.wait() == 0
+    assert site.notes() == ["held begins", "held ends"]
+    assert "order received action=stop by=anna@desk" in worker.log
+
+
+def test_an_idle_worker_answers_before_it_stops(any_site: Site) -> None:
+    site = any_site
+    worker = site.start()
+    site.ready(worker)
+
+    assert command(site, "stop") == [{"state": "stopping", "jobs": 0}]
+
+    assert worker.wait() == 0
+
+
+def test_kill_gives_back_what_runs(any_site: Site) -> None:
+    site = any_site
+    worker = site.start()
+    holding(site)
+
+    assert command(site, "kill") == [{"state": "stopping", "jobs": 1}]
+
+    assert worker.wait() == 1
+    eventually(lambda: site.pending() == 1)
+
+
+def test_stack_shows_the_worker_and_its_jobs(any_site: Site) -> None:
+    site = any_site
+    site.start()
+    id = holding(site)
+
+    (answer,) = command(site, "stack")
+
+    assert "worker:\n" in answer["text"]
+    assert f"job crew.hold {id} in slot 1:" in answer["text"]
+    assert "in hold" in answer["text"]
+
+
+def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_site: Site) -> None:
+    site = any_site
+    worker = site.start()
+    id = holding(site)
+    (running,) = command(site, "outcome", id=id)
+    assert running.items() >= {"state": "running", "job": "crew.hold", "queue": "jobs", "settled": False}.items()
+
+    (answer,) = command(site, "cancel", id=id)
+
+    ended = {"state": "cancelled", "job": "crew.hold", "queue": "jobs", "settled": True}
+    assert answer == ended
+    assert command(site, "outcome", id=id) == [ended]
+    assert command(site, "cancel", id="another") == []
+    assert site.pending() == 0
+    assert site.errors() == {}
+    assert f"job cancelled id={id}" in worker.log
+    assert "ran=yes by=anna@desk" in worker.log
+
+
+def test_what_nobody_knows_is_not_obeyed(site: Site) -> None:
+    worker = site.start()
+    site.ready(worker)
+
+    assert command(site, "dance") == []
+
+    assert "unknown order" in worker.log
