@@ -16,7 +16,7 @@ FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", 
 @pytest.mark.parametrize(
     "result",
     [Succeeded(), Raised(FAILURE), Cancelled(), Retrying(FAILURE, 2.5), Retrying(None, 0.0), Dropped("x")],
-    ids=str,
+    ids=["done", "failed", "cancelled", "retrying", "snoozing", "discarded"],
 )
 def test_a_result_is_told_as_it_was(result: Result) -> None:
     assert read(describe(result)) == result
