@@ -48,7 +48,7 @@ def test_k1_a_thousand_failing_jobs_run_exactly_four_times_each(any_site: Site) 
     calls = (("crew_retries.fails", (str(site.notes_path), name), {}) for name in names)
     site.client.enqueue_many(calls)
 
-    site.burst("-c", "4", "--log-level", "critical", modules=(MODULE,))
+    site.burst("-c", "4", "--log-level", "error", modules=(MODULE,))
 
     counted = Counter(site.notes())
     wanted = {f"{name} {number}" for name in names for number in (1, 2, 3, 4)}

@@ -36,7 +36,7 @@ def crashes(path):
     ctypes.string_at(0)
 
 
-@palermo.job(retries=1, backoff=0, timeout=0.2)
+@palermo.job(retries=1, backoff=0, timeout=1)
 def overruns(path):
     write(path, f"overruns {palermo.current_job().attempt}")
     while True:
