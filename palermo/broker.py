@@ -17,6 +17,7 @@ from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import DEFAULT_EXCHANGE
 from palermo.errors import BrokerError, UrlInvalid
+from palermo.timetable import Timetable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,12 +252,13 @@ class Consumer(Protocol):
         """Stop taking jobs; what is unsettled goes back to its queue. May be called again."""
 
 
-class Broker(Protocol):
+class Broker(Timetable, Protocol):
     """Where jobs wait. See the module's first lines for its life."""
 
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.
 
+        One whose `run_at` is to come is not handed out before: see palermo.timetable.
         Raises BrokerUnavailable, BrokerRefused or PublishRefused; after any of them the
         message may be stored or not, and publishing it again is safe but may double it.
         """

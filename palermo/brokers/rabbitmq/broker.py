@@ -7,7 +7,6 @@ a program that only enqueues has one connection.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -31,25 +30,23 @@ from palermo.brokers.rabbitmq.declarer import CLASSIC, Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
+from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
-from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
-from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, is_failed
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+from palermo.timetable import Altered, Chosen, Scheduled
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
-_WINDOW = 1_000
-_WINDOW_BYTES = 16 * 1024 * 1024
 
 #: Seconds that closing waits for the registry to learn of a queue.
 _LAST_WORDS = 2.0
@@ -69,40 +66,20 @@ class RabbitmqBroker:
         self._link = link
         self._consuming: Link | None = None
         self._opening = asyncio.Lock()
-        self._publisher: Publisher | None = None
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
         self._marks = Marks(self._exchange, link, self._open_publisher, patience=session.timeout)
         self._closed = False
         self._adopting: asyncio.Task[None] | None = None
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
+        self._outbox = Outbox(session, link, self._declarer)
+        self._timekeeper = Timekeeper(session, link, self._declarer_on)
 
     async def publish(self, message: Message) -> None:
-        await self._publish(message, message.queue)
+        await self._outbox.publish(message, message.queue)
 
     async def publish_many(self, messages: Iterable[Message]) -> int:
-        window: deque[tuple[asyncio.Future[None], Message]] = deque()
-        flying = count = 0
-        for message in messages:
-            if not self._declarer.has(message.queue):
-                await self._declarer.ensure(message.queue)
-            publisher = self._publisher
-            if publisher is None or not publisher.is_open:
-                publisher = await self._open_publisher()
-            window.append((self._send(publisher, message, message.queue), message))
-            count += 1
-            flying += len(message.body)
-            while len(window) >= _WINDOW or flying > _WINDOW_BYTES:
-                future, oldest = window.popleft()
-                flying -= len(oldest.body)
-                if not _is_stored(future):
-                    await self._confirmed(future, oldest)
-            if not self._link.raw.writable.is_set():
-                await self._link.raw.writable.wait()
-        for future, oldest in window:
-            if not _is_stored(future):
-                await self._confirmed(future, oldest)
-        return count
+        return await self._outbox.publish_many(messages)
 
     async def consume(
         self,
@@ -133,7 +110,7 @@ class RabbitmqBroker:
         presence = Presence(self._exchange, report, obey, self._open_publisher, steering.look)
         starts = Starts(self._exchange, report, self._open_publisher, link, inbox=presence.inbox)
         past = Past(starts, self._link, self.workers)
-        consumer = RabbitmqConsumer(source, presence, names, steering, self._publish, starts=starts, past=past)
+        consumer = RabbitmqConsumer(source, presence, names, steering, self._outbox.publish, starts=starts, past=past)
         try:
             # The ear before the look: a stream that is made after this is announced.
             await presence.listen(link)
@@ -214,6 +191,19 @@ class RabbitmqBroker:
             await self.publish_many(messages)
 
         return await sweeping.sweep(reader, queue, decide, store, progress or (lambda _: None))
+
+    async def keep_time(self) -> None:
+        await self._timekeeper.keep()
+
+    @property
+    def leads(self) -> bool:
+        return self._timekeeper.leads
+
+    async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
+        return await self._timekeeper.show(chosen, offset=offset, limit=limit)
+
+    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
+        return await self._timekeeper.alter(chosen, action, at)
 
     async def purge(self, queue: str) -> int:
         channel = await self._link.channel()
@@ -298,68 +288,8 @@ class RabbitmqBroker:
                 for queue in sorted(found - await self._registry.names(self._link)):
                     await self._registry.add(queue)
 
-    # -- publishing ------------------------------------------------------------------------------
-
-    async def _publish(self, message: Message, queue: str) -> None:
-        try:
-            await self._store(message, queue)
-        except Unroutable:
-            try:
-                async with asyncio.timeout(self._session.timeout):
-                    await self._publish_again(message, queue)
-            except TimeoutError:
-                raise self._late(message) from None
-
-    async def _store(self, message: Message, queue: str) -> None:
-        publisher = self._publisher
-        if publisher is None or not publisher.is_open or not self._declarer.has(queue):
-            try:
-                async with asyncio.timeout(self._session.timeout):
-                    await self._declarer.ensure(queue)
-                    publisher = await self._open_publisher()
-            except TimeoutError:
-                raise self._late(message) from None
-        future = self._send(publisher, message, queue)
-        self._link.raw.flush()
-        # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
-        alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message)
-        try:
-            await future
-        finally:
-            alarm.cancel()
-
-    def _overdue(self, future: "asyncio.Future[None]", message: Message) -> None:
-        if not future.done():
-            future.set_exception(self._late(message))
-
-    def _late(self, message: Message) -> BrokerUnavailable:
-        why = "its memory or disk alarm blocks publishers" if self._link.blocked else "it is too busy, or away"
-        return BrokerUnavailable(
-            f"RabbitMQ at {self._link.where} did not confirm job {message.id} within"
-            f" {self._session.timeout:g} s: {why}."
-        )
-
-    def _send(self, publisher: Publisher, message: Message, queue: str) -> "asyncio.Future[None]":
-        return publisher.send(self._exchange, queue, to_properties(message), message.body)
-
-    async def _publish_again(self, message: Message, queue: str) -> None:
-        """The queue was deleted since it was declared: make it again, and publish once more."""
-        self._declarer.forget(queue)
-        await self._declarer.ensure(queue)
-        await self._send(await self._open_publisher(), message, queue)
-
-    async def _confirmed(self, future: "asyncio.Future[None]", message: Message) -> None:
-        """Wait for one confirm of many."""
-        try:
-            await future
-        except Unroutable:
-            await self._publish_again(message, message.queue)
-
     async def _open_publisher(self) -> Publisher:
-        async with self._opening:
-            if self._publisher is None or not self._publisher.is_open:
-                self._publisher = await Publisher.open(self._link)
-            return self._publisher
+        return await self._outbox.open()
 
     # -- consuming -------------------------------------------------------------------------------
 
@@ -386,8 +316,3 @@ class RabbitmqBroker:
 
     def _missing(self, queue: str) -> NotFound:
         return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")
-
-
-def _is_stored(future: "asyncio.Future[None]") -> bool:
-    """Whether a publish is confirmed already: then awaiting it would only cost."""
-    return future.done() and not future.cancelled() and future.exception() is None

@@ -1,224 +1,202 @@
-"""The clock: the one among all workers that publishes delayed jobs when they come due.
+"""The clock: the one among all sessions that decides about delayed jobs, and publishes them when they are due.
 
 It leads as long as it holds the exclusive queue `~leader`, which the broker frees the moment its
 connection ends. It consumes and publishes on that same connection, so that a leader which is
 cut off can do nothing at all: what it held has gone back to the stretches' queues.
 
 The jobs of the near stretches are held (held.py); those of farther ones are spread over shorter
-stretches when these come near. Each is published and confirmed before it is acknowledged, so a kill
+stretches when these come near (reading.py). Each is published and confirmed before it is acknowledged, so a kill
 at any instant loses none, and doubles at most what was being confirmed.
 """
 
 import asyncio
-import logging
 import time
-from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from pika import spec
-
+from palermo.broker import Session
+from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.held import Due
-from palermo.brokers.rabbitmq.later import Later, Stretches, queue_of
-from palermo.brokers.rabbitmq.link import Channel, Got, Link
-from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
-from palermo.brokers.rabbitmq.wire import to_message
-from palermo.core.delay import Stretch
-from palermo.errors import BrokerError, PalermoError
-
-log = logging.getLogger("palermo.rabbitmq")
-
-#: Deliveries held on one channel: an acknowledgement searches all that its channel holds.
-_PREFETCH = 1_000
-
-#: Jobs of a far stretch that are moved at a time.
-_BATCH = 200
-
-#: Seconds after the end of a stretch for which its queue is kept, for publishers whose clocks are slow.
-_KEPT = 60.0
+from palermo.brokers.rabbitmq.later import Later, Roll
+from palermo.brokers.rabbitmq.leader import Lease, Part, Send
+from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.outbox import Outbox
+from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.reading import Holding, Reader, Spreading
+from palermo.brokers.rabbitmq.sheets import Sheets
+from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.core.delay import KEPT, Stretch
+from palermo.timetable import RUN, Altered, Chosen, Scheduled
 
 #: Seconds between two looks at which stretches come near or are over.
 _LOOK_EVERY = 0.5
+
+#: Stretches that begin within so many seconds are opened before anybody looks at the others, which may take as long.
+_AHEAD = 60.0
+
+#: Jobs in one part of an answer.
+_ROWS = 1_000
+
+#: A leader that is cut off is noticed by the broker in two or three of these, in seconds: then another takes over.
+_HEARTBEAT = 5
 
 
 class Clock:
     """One that leads, from its election to the end of its link."""
 
-    def __init__(self, exchange: str, link: Link, later: Later, due: Due, spreader: Publisher) -> None:
+    def __init__(self, exchange: str, link: Link, lease: Lease, outbox: Outbox, due: Due, publisher: Publisher) -> None:
         self._exchange = exchange
         self._link = link
-        self._later = later
+        self._lease = lease
+        self._publisher = publisher
         self._due = due
-        self._spreader = spreader
-        self._stretches: Stretches
-        self._readers: dict[Stretch, Reader] = {}
+        self._now = time.time
+        self._runs = False
+        self._readers: dict[str, Reader] = {}
+        #: The names of those that are left alone, since somebody looks into them.
+        self._reading: set[str] = set()
+        #: Held by whoever opens stretches, and by whoever looks at or changes what is scheduled.
+        self._opening = asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._sheets = Sheets(exchange, link, outbox)
+        self._later: Later = outbox.later
+        self._roll = Roll(exchange, link, self._later, self._news.set)
+
+    @classmethod
+    async def take(cls, session: Session, declarer: Callable[[Link], Declarer]) -> "Clock | None":
+        """The clock, if nobody is it, on a connection of its own. To be closed."""
+        link = await open_link(session, f"{session.name} clock", heartbeat=_HEARTBEAT)
+        try:
+            publisher = await Publisher.open(link)
+            lease = await Lease.take(link, session.exchange, publisher)
+            if lease is not None:
+                declares = declarer(link)
+                due = Due(session.exchange, publisher, declares, now=time.time)
+                return cls(session.exchange, link, lease, Outbox(session, link, declares), due, publisher)
+        except BaseException:
+            await link.close()
+            raise
+        await link.close()
+        return None
+
+    async def close(self) -> None:
+        """Lead no more."""
+        self._due.close()
+        self._lease.close()
+        await self._link.close()
 
     async def run(self) -> None:
         """Lead until the link is lost, which is raised, or the call is cancelled."""
-        self._stretches = await self._later.follow(self._link, lambda _: None)
-        try:
-            while self._link.error is None:
-                await self._look(time.time())
-                await asyncio.sleep(_LOOK_EVERY)
-            raise self._link.error
-        finally:
-            self._due.close()
-            for reader in self._readers.values():
-                reader.close()
+        self._runs = True
+        await self._roll.read()
+        await self._look(self._now(), all_of_the_shortest=True)
+        await self._lease.answer(self._answer)
+        while self._link.error is None:
+            self._news.clear()
+            # Again where there was no list yet, or somebody deleted it.
+            await self._roll.read()
+            await self._look(self._now())
+            await self._roll.tidy()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._news.wait()
+        raise self._link.error
 
-    async def _look(self, now: float) -> None:
-        for stretch in sorted(self._stretches.known):
-            reader = self._readers.get(stretch)
-            if reader is not None and not reader.is_open:
-                del self._readers[stretch]
-                reader = None
-            if reader is None and stretch.opens <= now:
-                make = Holding if stretch.shortest else Spreading
-                self._readers[stretch] = reader = make(self, stretch)
-                await reader.open()
-            if reader is not None and now > stretch.ends + _KEPT and not reader.held:
-                await self._end(stretch, reader)
+    async def learn(self) -> None:
+        """Find out what there is, without leading."""
+        await self._roll.read()
 
-    async def _end(self, stretch: Stretch, reader: "Reader") -> None:
-        """Delete the queue of a stretch that is over, unless something came into it at last."""
+    # -- taking up stretches
+
+    async def _look(self, now: float, *, all_of_the_shortest: bool = False) -> None:
+        async with self._opening:
+            for name in sorted(self._roll.names - self._reading):
+                stretch = Stretch.parse(name, now)
+                reader = self._readers.get(name)
+                if reader is not None and reader.closed:
+                    del self._readers[name]
+                    reader = None
+                if reader is None and (stretch.opens <= now or (all_of_the_shortest and stretch.shortest)):
+                    await self._open(name, stretch)
+                elif reader is not None and not reader.held and self._is_over(stretch, now):
+                    await self._end(name, stretch, reader)
+
+    @staticmethod
+    def _is_over(stretch: Stretch, now: float) -> bool:
+        # A shortest one that is over is by its name already the one that comes round next.
+        return stretch.opens > now if stretch.shortest else stretch.ends + KEPT < now
+
+    async def _open(self, name: str, stretch: Stretch) -> None:
+        reader: Reader
+        if stretch.shortest:
+            reader = Holding(self._exchange, self._link, stretch, self._due)
+        else:
+            reader = Spreading(self._exchange, self._link, stretch, self._later, self._publisher)
+        self._readers[name] = reader
+        await reader.open()
+        if reader.closed:
+            # Deleted by someone: whoever makes it again says so.
+            self._roll.names.discard(name)
+            del self._readers[name]
+
+    async def _end(self, name: str, stretch: Stretch, reader: Reader) -> None:
+        """Read a stretch that is over no longer; delete a long one, unless something came into it at last."""
         await reader.leave()
-        del self._readers[stretch]
-        channel = await self._link.channel()
+        self._readers.pop(name, None)
+        if not stretch.shortest and await self._later.delete(stretch):
+            self._roll.names.discard(name)
+
+    # -- what others tell and ask
+
+    def _answer(self, question: Mapping[str, Any], send: Send) -> Awaitable[Mapping[str, Any]] | None:
+        match question:
+            case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
+                return self._list(Chosen.from_plain(chosen), offset, limit, send)
+            case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
+                return self._alter(Chosen.from_plain(chosen), action, at, send)
+        return None
+
+    async def _list(self, chosen: Chosen, offset: int, limit: int, send: Send) -> Mapping[str, Any]:
+        found = await self.show(chosen, offset=offset, limit=limit)
+        for message in found.messages:
+            send(Part(None, to_properties(message), message.body))
+        return {"total": found.total}
+
+    async def _alter(self, chosen: Chosen, action: str, at: float | None, send: Send) -> Mapping[str, Any]:
+        altered = await self.alter(chosen, action, at)
+        for start in range(0, len(altered), _ROWS):
+            send(Part({"rows": [[one.id, one.job, one.queue, one.run_at] for one in altered[start : start + _ROWS]]}))
+        return {}
+
+    async def show(self, chosen: Chosen, *, offset: int, limit: int) -> Scheduled:
+        """See palermo.timetable.Timetable.scheduled."""
+        async with self._turn, self._untouched() as lying:
+            return await self._sheets.browse(chosen, offset=offset, limit=limit, held=self._due.jobs(), lying=lying)
+
+    async def alter(self, chosen: Chosen, action: str, at: float | None) -> list[Altered]:
+        """See palermo.timetable.Timetable.alter_scheduled."""
+        instant = self._now() if action == RUN or at is None else at
+        async with self._turn, self._untouched() as lying:
+            return await self._sheets.alter(chosen, action, instant, held=self._due, lying=lying)
+
+    @asynccontextmanager
+    async def _untouched(self) -> AsyncIterator[Mapping[Stretch, int]]:
+        """What lies in queues, and stays there: what is due soon has been taken up, and nothing is being spread."""
+        now = self._now()
+        async with self._opening:
+            for name in sorted(self._roll.names):
+                stretch, reader = Stretch.parse(name, now), self._readers.get(name)
+                if isinstance(reader, Spreading):
+                    await reader.leave()
+                    del self._readers[name]
+                elif self._runs and reader is None and stretch.shortest and stretch.opens <= now + _AHEAD:
+                    await self._open(name, stretch)
+            await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
+            self._reading = self._roll.names - set(self._readers)
         try:
-            await channel.call(
-                channel.raw.queue_delete, queue_of(self._exchange, stretch), if_empty=True, if_unused=True
-            )
-        except PalermoError:
-            if self._link.error is not None:
-                raise
-            return  # it is not empty: it is opened again
-        await channel.close()
-        await self._later.remove(stretch)
-        self._stretches.known.discard(stretch)
-
-
-class Reader:
-    """Takes the jobs of one stretch."""
-
-    def __init__(self, clock: Clock, stretch: Stretch) -> None:
-        self.stretch = stretch
-        #: How many of its jobs are held.
-        self.held = 0
-        self._clock = clock
-        self._name = queue_of(clock._exchange, stretch)
-        self._channels: list[tuple[Channel, str]] = []
-        self._closed = False
-
-    @property
-    def is_open(self) -> bool:
-        return not self._closed
-
-    async def open(self) -> None:
-        """Begin to take its jobs; those whose queue is not there, or not any more, are none."""
-        channel = await self._clock._link.channel()
-        channel.on_close(self._on_end)
-        channel.raw.add_on_cancel_callback(lambda _: self._on_end())
-        tag = f"clock-{self.stretch}-{len(self._channels)}"
-        self._channels.append((channel, tag))
-        try:
-            await channel.call(channel.raw.basic_qos, prefetch_count=_PREFETCH)
-            await channel.call(channel.raw.basic_consume, self._name, self._on_message, consumer_tag=tag)
-        except PalermoError:
-            if not channel.missing:
-                raise
-            self._closed = True
-
-    async def leave(self) -> None:
-        """Take no more of them."""
-        self._closed = True
-        for channel, _ in self._channels:
-            await channel.close()
-
-    def close(self) -> None:
-        """The same, of a link that may be gone."""
-        self._closed = True
-
-    def taken(self, got: Got, channel: Channel) -> None:
-        """A job has come."""
-        raise NotImplementedError
-
-    def settled(self) -> None:
-        """One of its jobs is not held any more."""
-        self.held -= 1
-
-    def _on_message(self, raw: Any, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        self.held += 1
-        channel = next(channel for channel, _ in self._channels if channel.raw is raw)
-        self.taken(Got(method.delivery_tag, method.redelivered, properties, body), channel)
-
-    def _on_end(self) -> None:
-        # Deleted by someone, or closed by the broker: what was held has gone back, and is taken again.
-        self._closed = True
-
-
-class Holding(Reader):
-    """The jobs of a near stretch, each held until its instant."""
-
-    def __init__(self, clock: Clock, stretch: Stretch) -> None:
-        super().__init__(clock, stretch)
-        self._widening: asyncio.Task[None] | None = None
-
-    def taken(self, got: Got, channel: Channel) -> None:
-        message = to_message(got.properties, got.body, taken_from=None)
-        self._clock._due.add(message, got.properties, channel, got.tag, self.settled)
-        if self.held > _PREFETCH * len(self._channels) - _BATCH and (self._widening is None or self._widening.done()):
-            self._widening = asyncio.ensure_future(self._widen())
-
-    async def _widen(self) -> None:
-        try:
-            await self.open()
-        except BrokerError:
-            self._closed = True
-
-
-class Spreading(Reader):
-    """The jobs of a far stretch, each moved to the shorter stretch within."""
-
-    def __init__(self, clock: Clock, stretch: Stretch) -> None:
-        super().__init__(clock, stretch)
-        self._waiting: deque[tuple[Got, Channel]] = deque()
-        self._working: asyncio.Task[None] | None = None
-
-    def taken(self, got: Got, channel: Channel) -> None:
-        self._waiting.append((got, channel))
-        if self._working is None or self._working.done():
-            self._working = asyncio.ensure_future(self._work())
-
-    async def _work(self) -> None:
-        try:
-            while self._waiting and not self._closed:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                for got, channel in await self._moved(batch):
-                    if channel.is_open:
-                        channel.raw.basic_ack(got.tag)
-                    self.settled()
-        except PalermoError as error:
-            log.warning("cannot spread delayed jobs stretch=%s error=%r", self.stretch, str(error))
-            await self.leave()
-
-    async def _moved(self, batch: list[tuple[Got, Channel]]) -> list[tuple[Got, Channel]]:
-        """Publish these to the stretches within; those that are stored."""
-        later, link, publisher = self._clock._later, self._clock._link, self._clock._spreader
-        sent: list[tuple[asyncio.Future[None], Stretch, tuple[Got, Channel]]] = []
-        for got, channel in batch:
-            message = to_message(got.properties, got.body, taken_from=None)
-            inner = self.stretch.within(max(message.run_at or 0.0, self.stretch.begins))
-            await later.ensure(inner, link)
-            future = publisher.send("", queue_of(self._clock._exchange, inner), got.properties, got.body)
-            sent.append((future, inner, (got, channel)))
-        await asyncio.wait([future for future, _, _ in sent])
-        stored: list[tuple[Got, Channel]] = []
-        for future, inner, one in sent:
-            error = future.exception()
-            if error is None:
-                stored.append(one)
-            elif isinstance(error, Unroutable):
-                later.forget(inner)
-                self._waiting.append(one)
-            else:
-                raise error
-        return stored
+            yield await self._later.counts(Stretch.parse(name, now) for name in sorted(self._reading))
+        finally:
+            self._reading = set()
+            self._news.set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
@@ -14,9 +15,10 @@ from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
+from palermo.core.delay import adopted, is_early
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
-from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -59,6 +61,9 @@ class RabbitmqConsumer:
                 await self._settled.wait()
             delivery = self._steering.checked(await self._source.receive(slot))
             self._unsettled[slot] = delivery
+            if is_early(delivery.message, time.time()) and not delivery.cancelled:
+                await self._put_off(delivery)
+                continue
             self._starts.watch()
             if not delivery.redelivered or delivery.cancelled:
                 return delivery
@@ -127,6 +132,27 @@ class RabbitmqConsumer:
             await quietly(self._names.close())
         await quietly(self._starts.close())
         await quietly(self._presence.end())
+
+    async def _put_off(self, delivery: Delivery) -> None:
+        """Another program's job that is not due yet: to where it waits, and only when it is stored out of here."""
+        work = asyncio.ensure_future(self._publish(adopted(delivery.message), delivery.message.queue))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait({work})
+            if work.exception() is None:
+                delivery.token[0].raw.basic_ack(delivery.token[1])
+                self._forget(delivery)
+            else:
+                await self._decline(delivery)
+            raise
+        except BrokerError:
+            await self._decline(delivery)
+            raise
+        self._check(delivery)
+        channel, tag = delivery.token
+        channel.raw.basic_ack(tag)
+        self._forget(delivery)
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
         """What is known of a job that was handed out before; None if it went back meanwhile."""

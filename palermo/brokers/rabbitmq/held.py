@@ -1,20 +1,20 @@
 """What the clock holds: jobs that are due within seconds, each unacknowledged until it has been published.
 
 A job is published at its instant, by this machine's wall clock, and acknowledged once that is confirmed.
-Between its instant and the confirm nobody can cancel it any more: who asks is told so.
+From the instant on nobody can cancel it any more: who asks is told so.
 """
 
 import asyncio
 import heapq
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import count
 
-from pika import spec
-
+from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.errors import PalermoError
 
@@ -22,6 +22,9 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: The wall clock may jump: it is looked at this often, in seconds, however far the next job is.
 _LOOK_EVERY = 0.5
+
+#: Jobs published at once, before anything else of this process has its turn.
+_AT_ONCE = 200
 
 #: Seconds until a job that the broker refused is tried again.
 _AGAIN = 1.0
@@ -34,7 +37,6 @@ class Held:
     due: float
     number: int
     message: Message = field(compare=False)
-    properties: spec.BasicProperties = field(compare=False)
     channel: Channel = field(compare=False)
     tag: int = field(compare=False)
     settled: Callable[[], None] = field(compare=False)
@@ -51,95 +53,94 @@ class Held:
 class Due:
     """Jobs in the order of their instants."""
 
-    def __init__(
-        self,
-        exchange: str,
-        publisher: Publisher,
-        *,
-        ready: Callable[[str], bool],
-        ensure: Callable[[str], Awaitable[object]],
-        forget: Callable[[str], None],
-    ) -> None:
-        """`ready` says whether a queue has been declared, `ensure` declares it, `forget` has it declared anew."""
+    def __init__(self, exchange: str, publisher: Publisher, declarer: Declarer, *, now: Callable[[], float]) -> None:
         self._exchange = exchange
         self._publisher = publisher
-        self._ready = ready
-        self._ensure = ensure
-        self._forget = forget
+        self._declarer = declarer
+        self._now = now
         self._heap: list[Held] = []
-        self._by_id: dict[str, Held] = {}
-        self._numbers = 0
+        self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self._closed = False
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
-    def add(
-        self,
-        message: Message,
-        properties: spec.BasicProperties,
-        channel: Channel,
-        tag: int,
-        settled: Callable[[], None],
-    ) -> None:
+    def add(self, message: Message, channel: Channel, tag: int, settled: Callable[[], None]) -> None:
         """Hold a job until its instant; one whose instant has passed is published at once."""
-        self._numbers += 1
-        held = Held(message.run_at or 0.0, self._numbers, message, properties, channel, tag, settled)
+        held = Held(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled)
         heapq.heappush(self._heap, held)
-        self._by_id[message.id] = held
         if self._heap[0] is held:
             self._set_timer()
 
-    def take(self, id: str) -> Held | None:
-        """Take a job out, so that it is not published; None if it is not there, or not any more."""
-        held = self._by_id.pop(id, None)
-        if held is not None:
+    def take(self, means: Callable[[Message], bool]) -> list[Held]:
+        """Take these jobs out, so that they are not published; whoever does so settles them."""
+        self._ring()
+        taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
+        for held in taken:
             held.gone = True
-        return held
+        return sorted(taken)
+
+    def put_back(self, held: Held) -> None:
+        """Hold it again, as if it had not been taken out."""
+        self.add(held.message, held.channel, held.tag, held.settled)
 
     def jobs(self) -> list[Message]:
         """What is held, in the order of the instants."""
-        return [held.message for held in sorted(self._by_id.values())]
+        return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
     def close(self) -> None:
         """Publish no more."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
             task.cancel()
 
-    def _set_timer(self) -> None:
+    @staticmethod
+    def _is_there(held: Held) -> bool:
+        # What came on a channel that is closed has gone back, and comes again.
+        return not held.gone and held.channel.is_open
+
+    def _set_timer(self, wait: float | None = None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        wait = min(_LOOK_EVERY, max(0.0, self._heap[0].due - time.time()))
+        if wait is None:
+            wait = min(_LOOK_EVERY, max(0.0, self._heap[0].due - self._now()))
         self._timer = self._loop.call_later(wait, self._ring)
 
     def _ring(self) -> None:
-        self._timer = None
-        heap = self._heap
-        now = time.time()
+        if self._closed:
+            return
+        link, heap = self._publisher.channel.link, self._heap
+        now, published = self._now(), 0
         while heap and (heap[0].gone or heap[0].due <= now):
+            if published >= _AT_ONCE or not link.raw.writable.is_set():
+                break
             held = heapq.heappop(heap)
-            if not held.gone:
-                self._by_id.pop(held.message.id, None)
+            if held.gone:
+                continue
+            if self._is_there(held):
                 self._publish(held)
-        self._publisher.channel.link.raw.flush()
+                published += 1
+            else:
+                held.settled()
+        if published:
+            link.raw.flush()
         if heap:
-            self._set_timer()
+            self._set_timer(None if link.raw.writable.is_set() else 0.005)
 
     def _publish(self, held: Held) -> None:
+        held.gone = True
         queue = held.message.queue
-        if not self._ready(queue):
+        if not self._declarer.has(queue):
             self._later(self._publish_declared(held))
             return
-        future = self._publisher.send(self._exchange, queue, held.properties, held.message.body)
+        future = self._publisher.send(self._exchange, queue, to_properties(held.message), held.message.body)
         future.add_done_callback(lambda done: self._published(held, done))
 
     async def _publish_declared(self, held: Held) -> None:
         try:
-            await self._ensure(held.message.queue)
+            await self._declarer.ensure(held.message.queue)
         except PalermoError as error:
             self._refused(held, error)
             return
@@ -152,15 +153,16 @@ class Due:
         if error is None:
             held.ack()
         elif isinstance(error, Unroutable):
-            self._forget(held.message.queue)
+            self._declarer.forget(held.message.queue)
             self._later(self._publish_declared(held))
         elif self._publisher.is_open:
             self._refused(held, error)
-        # Else the session is lost, and whoever leads next gets the job.
+        # Else the link is lost, and whoever leads next gets the job.
 
     def _refused(self, held: Held, error: BaseException) -> None:
-        log.warning("a job that is due cannot be published id=%s error=%r", held.message.id, str(error))
-        self._loop.call_later(_AGAIN, self._publish, held)
+        if self._publisher.is_open and not self._closed:
+            log.warning("a job that is due cannot be published id=%s error=%r", held.message.id, str(error))
+            self._loop.call_later(_AGAIN, self._publish, held)
 
     def _later(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

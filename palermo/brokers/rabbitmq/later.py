@@ -1,18 +1,32 @@
-"""Where jobs wait that are due later: a durable queue for each stretch of time, whose names a stream keeps.
+"""Where jobs wait that are due later: a durable queue for each stretch of time in use, and the list of them.
 
-A stretch's queue is declared by whoever first has a job for it, and its name written to the
-stream `~later` before. The clock (clock.py) takes the jobs up when their time comes near.
+A stretch's queue is declared by whoever first has a job for it, who then writes its name to the
+queue `~later`, and only then publishes. Who leads (clock.py) reads that queue and holds what it read, so that
+whoever leads next reads it again; from time to time it replaces all records by one.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from palermo.brokers.rabbitmq.link import Link
-from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.stream import Follower, Record, Stream
+from pika import spec
+
+from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.sweep import waits
+from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.core.delay import Stretch
 from palermo.core.topology import internal
+from palermo.errors import PalermoError
+
+#: Stretches whose queues a session remembers to have made.
+_REMEMBERED = 10_000
+
+#: Records that are replaced by one when there are so many, and seconds after which they are in any case: RabbitMQ takes
+#: back what is held for half an hour.
+_MANY = 50
+_OLD = 600.0
 
 
 def queue_of(exchange: str, stretch: Stretch) -> str:
@@ -20,94 +34,165 @@ def queue_of(exchange: str, stretch: Stretch) -> str:
     return internal(exchange, f"later.{stretch}")
 
 
+def lease(exchange: str) -> str:
+    """The queue that whoever leads holds, see leader.py; what the clock is asked goes there."""
+    return internal(exchange, "leader")
+
+
 class Later:
-    """The stretches' queues of one exchange, as one session sees them."""
+    """The stretches' queues of one exchange, as one link sees them."""
 
     def __init__(
         self,
         exchange: str,
+        link: Link,
         publisher: Callable[[], Awaitable[Publisher]],
-        *,
-        patience: float,
         arguments: Mapping[str, Any],
     ) -> None:
         """`arguments` are those that the queues are declared with."""
         self._exchange = exchange
+        self._link = link
         self._publisher = publisher
         self._arguments = dict(arguments)
-        self._stream = Stream(
-            internal(exchange, "later"), publisher, patience=patience, holds="the stretches of time that hold jobs"
-        )
-        self._made: set[Stretch] = set()
+        self._made: set[str] = set()
+        self._listed = False
         self._lock = asyncio.Lock()
 
     def has(self, stretch: Stretch) -> bool:
-        """Whether its queue has been made in this session."""
-        return stretch in self._made
+        """Whether its queue has been made on this link."""
+        return str(stretch) in self._made
 
-    async def ensure(self, stretch: Stretch, link: Link) -> None:
+    async def ensure(self, stretch: Stretch) -> None:
         """See that its queue is there, and known to the clock."""
         async with self._lock:
-            if stretch in self._made:
+            if str(stretch) in self._made:
                 return
-            await self._stream.write({"stretch": str(stretch)})
-            channel = await link.channel()
-            name = queue_of(self._exchange, stretch)
-            await channel.call(channel.raw.queue_declare, name, durable=True, arguments=self._arguments)
-            await channel.close()
-            self._made.add(stretch)
+            if len(self._made) > _REMEMBERED:
+                self._made.clear()
+            await self.make_list()
+            await self._declare(queue_of(self._exchange, stretch))
+            # Behind the declaration, or its deletion by a clock that found it empty might be the later word; and before
+            # the first job, or nobody would look for that.
+            try:
+                await self.write({"made": str(stretch)})
+            except Unroutable:
+                self._listed = False
+                await self.make_list()
+                await self.write({"made": str(stretch)})
+            self._made.add(str(stretch))
 
     def forget(self, stretch: Stretch) -> None:
         """Its queue has been deleted: make it again next time."""
-        self._made.discard(stretch)
+        self._made.discard(str(stretch))
 
-    async def remove(self, stretch: Stretch) -> None:
-        """Have everyone forget it: its queue has been deleted."""
-        self._made.discard(stretch)
-        await self._stream.write({"gone": str(stretch)})
+    async def make_list(self, *, again: bool = False) -> None:
+        """See that the list is there; `again` if it may have been deleted."""
+        if not self._listed or again:
+            await self._declare(internal(self._exchange, "later"))
+            self._listed = True
 
-    async def make(self) -> None:
-        """Make the stream if it is not there."""
-        await self._stream.make()
+    async def write(self, record: Mapping[str, Any]) -> None:
+        """Add a record to the list; returns once it is stored."""
+        properties = spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json")
+        publisher = await self._publisher()
+        await publisher.send("", internal(self._exchange, "later"), properties, json.dumps(record).encode())
 
-    async def known(self, link: Link) -> set[Stretch]:
-        """The stretches that may hold jobs."""
-        stretches = Stretches(lambda _: None)
-        await stretches.follow(self._stream, link)
-        await stretches.close()
-        return stretches.known
+    async def counts(self, stretches: Iterable[Stretch]) -> dict[Stretch, int]:
+        """How many jobs wait in each of these; those that are not there are left out."""
+        found: dict[Stretch, int] = {}
+        channel: Channel | None = None
+        for one in stretches:
+            if channel is None or not channel.is_open:
+                channel = await self._link.channel()
+            try:
+                frame = await channel.call(channel.raw.queue_declare, queue_of(self._exchange, one), passive=True)
+            except PalermoError:
+                if not channel.missing:
+                    raise
+                continue
+            found[one] = int(frame.method.message_count)
+        if channel is not None:
+            await channel.close()
+        return found
 
-    async def follow(self, link: Link, added: Callable[[Stretch], None]) -> "Stretches":
-        """The same, kept up to date; `added` is told of each that was written, known before or not."""
-        await self._stream.make()
-        stretches = Stretches(added)
-        await stretches.follow(self._stream, link)
-        return stretches
-
-
-class Stretches:
-    """What the stream says, from its first record on."""
-
-    def __init__(self, added: Callable[[Stretch], None]) -> None:
-        self.known: set[Stretch] = set()
-        self._added = added
-        self._follower: Follower | None = None
-
-    async def follow(self, stream: Stream, link: Link) -> None:
-        """Read all that is there, and go on."""
-        self._follower = await stream.follow(link, self._on_record)
-
-    async def close(self) -> None:
-        if self._follower is not None:
-            await self._follower.close()
-
-    def _on_record(self, record: Record) -> None:
+    async def delete(self, stretch: Stretch) -> bool:
+        """Delete its queue unless something is in it, or someone reads it; whether that was done."""
+        self._made.discard(str(stretch))
+        channel = await self._link.channel()
         try:
-            if "gone" in record:
-                self.known.discard(Stretch.parse(str(record["gone"])))
-            elif "stretch" in record:
-                stretch = Stretch.parse(str(record["stretch"]))
-                self.known.add(stretch)
-                self._added(stretch)
-        except ValueError:
-            return  # a later version's
+            await channel.call(
+                channel.raw.queue_delete, queue_of(self._exchange, stretch), if_empty=True, if_unused=True
+            )
+        except PalermoError:
+            if self._link.error is not None:
+                raise
+            return channel.missing
+        await channel.close()
+        return True
+
+    async def _declare(self, name: str) -> None:
+        """Make the queue unless it is there, of whatever type."""
+        channel = await self._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, name, passive=True)
+        except PalermoError:
+            if not channel.missing:
+                raise
+            channel = await self._link.channel()
+            await channel.call(channel.raw.queue_declare, name, durable=True, arguments=self._arguments)
+        await channel.close()
+
+
+class Roll:
+    """The list, as whoever leads reads it. The names on it are of stretches that may hold jobs."""
+
+    def __init__(self, exchange: str, link: Link, later: Later, news: Callable[[], None]) -> None:
+        """`news` is called when a name has come that was not known."""
+        self.names: set[str] = set()
+        self._queue = internal(exchange, "later")
+        self._link = link
+        self._later = later
+        self._news = news
+        self._channel: Channel | None = None
+        self._held: list[int] = []
+        self._since = 0.0
+
+    async def read(self) -> None:
+        """Know all that was written before this call; what is written later comes by itself. A second call reads on."""
+        if self._channel is not None and self._channel.is_open:
+            return
+        await self._later.make_list(again=True)
+        self._held, self._since = [], asyncio.get_running_loop().time()
+        channel = self._channel = await self._link.channel()
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        try:
+            await channel.call(channel.raw.basic_qos, prefetch_count=65_535)
+            await channel.call(channel.raw.basic_consume, self._queue, self._on_record)
+            while await waits(channel, self._queue):  # noqa: ASYNC110 - the broker is asked, nobody tells
+                await asyncio.sleep(0.01)
+        except PalermoError:
+            if not channel.missing:
+                raise
+
+    async def tidy(self) -> None:
+        """Replace the records by one, if they are many or old."""
+        channel, loop = self._channel, asyncio.get_running_loop()
+        if channel is None or not channel.is_open or not self._held:
+            return
+        if len(self._held) < _MANY and loop.time() - self._since < _OLD:
+            return
+        held, self._held, self._since = self._held, [], loop.time()
+        await self._later.write({"all": sorted(self.names)})
+        for tag in held:
+            channel.raw.basic_ack(tag)
+
+    def _on_record(self, raw: Any, method: Any, properties: object, body: bytes) -> None:
+        try:
+            record = json.loads(body)
+            names = {str(Stretch.parse(name, 0.0)) for name in (record.get("all") or [record["made"]])}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            names = set()  # a later version's
+        self._held.append(method.delivery_tag)
+        if not names <= self.names:
+            self.names |= names
+            self._news()

@@ -1,37 +1,48 @@
 """Who leads: the lease on being the clock, and the questions that the clock is asked.
 
 The lease is an exclusive queue, `~leader`: the broker lets one connection have it, and frees it
-the moment that connection ends. What is published to it, anyone can: so the leader is asked.
+the moment that connection ends. What is published to it, anyone can: so the leader is asked, and told.
+An answer comes in parts, the last of which bears the header `~end`.
 """
 
 import asyncio
 import json
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.later import lease
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.core.topology import internal
+from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
 from palermo.errors import PalermoError
-
-#: What the leader answers to a question; both as JSON has it.
-Answering = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-#: The broker's answer to who wants the lease while another holds it.
-RESOURCE_LOCKED = 405
 
 _REPLY_TO = "amq.rabbitmq.reply-to"
 
-#: Seconds that the leader has to answer.
-_PATIENCE = 2.0
+#: Seconds between two signs of life that a leader gives while it works on an answer.
+_ALIVE_EVERY = 1.0
+
+#: Seconds without one after which it counts as gone.
+_PATIENCE = 5.0
+
+END = "~end"
 
 
-def lease(exchange: str) -> str:
-    """The queue that whoever leads holds."""
-    return internal(exchange, "leader")
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an answer: values, or a message as it lies on the broker."""
+
+    values: Mapping[str, Any] | None
+    properties: spec.BasicProperties | None = None
+    body: bytes = b""
+
+
+Send = Callable[[Part], None]
+
+#: What answers a question, by sending parts; the values of the last one are returned. None: nobody waits for an answer.
+Answering = Callable[[Mapping[str, Any], Send], Awaitable[Mapping[str, Any]] | None]
 
 
 async def is_vacant(link: Link, exchange: str) -> bool:
@@ -52,10 +63,12 @@ async def is_vacant(link: Link, exchange: str) -> bool:
 class Lease:
     """The lease, once it is held."""
 
-    def __init__(self, channel: Channel, publisher: Publisher) -> None:
+    def __init__(self, exchange: str, channel: Channel, publisher: Publisher) -> None:
+        self._exchange = exchange
         self._channel = channel
         self._publisher = publisher
-        self._answer: Answering = lambda question: {}
+        self._answer: Answering
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def take(cls, link: Link, exchange: str, publisher: Publisher) -> "Lease | None":
@@ -67,51 +80,87 @@ class Lease:
             if channel.code == RESOURCE_LOCKED:
                 return None
             raise
-        return cls(channel, publisher)
+        return cls(exchange, channel, publisher)
 
-    async def answer(self, exchange: str, answering: Answering) -> None:
+    async def answer(self, answering: Answering) -> None:
         """Answer questions with this from now on."""
         self._answer = answering
         raw = self._channel.raw
-        await self._channel.call(raw.basic_consume, lease(exchange), self._on_question, auto_ack=True)
+        await self._channel.call(raw.basic_consume, lease(self._exchange), self._on_question, auto_ack=True)
+
+    def close(self) -> None:
+        """Answer no more."""
+        for task in self._tasks:
+            task.cancel()
 
     def _on_question(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         try:
-            answer = self._answer(json.loads(body))
-        except (ValueError, KeyError, TypeError) as error:
-            answer = {"error": repr(error)}
-        sent = self._publisher.send(
-            "",
-            str(properties.reply_to),
-            spec.BasicProperties(content_type="application/json", correlation_id=properties.correlation_id),
-            json.dumps(answer).encode(),
-        )
+            question = json.loads(body)
+        except ValueError:
+            return
+        reply_to = properties.reply_to
+
+        def send(part: Part) -> None:
+            if reply_to:
+                self._reply(str(reply_to), part)
+
+        if not isinstance(question, dict):
+            return
+        answer = self._answer(question, send)
+        if answer is not None:
+            task = asyncio.ensure_future(self._see_to(answer, send))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _see_to(self, answer: Awaitable[Mapping[str, Any]], send: Send) -> None:
+        work = asyncio.ensure_future(answer)
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=_ALIVE_EVERY)
+                if not work.done():
+                    send(Part({}))
+            send(Part({END: True, **work.result()}))
+        except PalermoError as error:
+            send(Part({END: True, "error": str(error)}))
+        finally:
+            work.cancel()
+
+    def _reply(self, reply_to: str, part: Part) -> None:
+        properties = part.properties
+        if part.values is not None:
+            properties = spec.BasicProperties(
+                content_type="application/json", headers={END: bool(part.values.get(END)), "~values": True}
+            )
+        body = part.body if part.values is None else json.dumps(part.values).encode()
+        sent = self._publisher.send("", reply_to, properties or spec.BasicProperties(), body)
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may be gone
 
 
-async def ask_leader(link: Link, exchange: str, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the leader answers; None if nobody leads, or it does not answer in time."""
+async def ask_leader(link: Link, exchange: str, question: Mapping[str, Any]) -> list[Part] | None:
+    """The parts of the leader's answer, the last of values; None if nobody leads, or it went silent."""
     channel = await link.channel()
-    answered: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
+    parts: asyncio.Queue[Part | None] = asyncio.Queue()
 
     def on_answer(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        if not answered.done():
-            answered.set_result(json.loads(body))
+        values = "~values" in (properties.headers or {})
+        parts.put_nowait(Part(json.loads(body)) if values else Part(None, properties, body))
 
-    def on_return(*_: object) -> None:
-        if not answered.done():
-            answered.set_result(None)
-
-    channel.on_close(lambda: on_return())
-    channel.raw.add_on_return_callback(on_return)
+    channel.on_close(lambda: parts.put_nowait(None))
+    channel.raw.add_on_return_callback(lambda *_: parts.put_nowait(None))
+    answer: list[Part] = []
     try:
         await channel.call(channel.raw.basic_consume, _REPLY_TO, on_answer, auto_ack=True)
-        asked = spec.BasicProperties(
-            reply_to=_REPLY_TO, correlation_id=str(uuid.uuid4()), expiration=str(int(_PATIENCE * 1_000))
-        )
+        # Nobody is to act on it when nobody waits for it any more.
+        asked = spec.BasicProperties(reply_to=_REPLY_TO, expiration=str(int(_PATIENCE * 1_000)))
         channel.raw.basic_publish("", lease(exchange), json.dumps(question).encode(), asked, mandatory=True)
-        async with asyncio.timeout(_PATIENCE):
-            return await answered
+        while True:
+            async with asyncio.timeout(_PATIENCE):
+                part = await parts.get()
+            if part is None:
+                return None
+            answer.append(part)
+            if part.values is not None and part.values.get(END):
+                return answer
     except TimeoutError:
         return None
     finally:

@@ -191,8 +191,10 @@ class Link:
         return str((self.raw.server_properties or {}).get("version", "?"))
 
 
-async def open_link(session: Session, purpose: str) -> Link:
+async def open_link(session: Session, purpose: str, *, heartbeat: int | None = None) -> Link:
     """A connection to the first host of the address that takes us, within the session's timeout over all of them.
+
+    `heartbeat` is asked for in seconds where the address says nothing of it.
 
     Raises BrokerRefused when a host refuses our credentials or virtual host (another host of the
     same cluster would too), else BrokerUnavailable naming every host that was tried.
@@ -208,7 +210,7 @@ async def open_link(session: Session, purpose: str) -> Link:
         link = Link(session.address, where)
         try:
             link.raw = await connect(
-                _parameters(session, host, port, purpose),
+                _parameters(session, host, port, purpose, heartbeat),
                 timeout=left / (len(hosts) - number),
                 on_close=link._on_close,
             )
@@ -224,7 +226,9 @@ async def open_link(session: Session, purpose: str) -> Link:
     raise BrokerUnavailable(" ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time.")
 
 
-def _parameters(session: Session, host: str, port: int, purpose: str) -> pika.ConnectionParameters:
+def _parameters(
+    session: Session, host: str, port: int, purpose: str, heartbeat: int | None
+) -> pika.ConnectionParameters:
     """pika's own reading of the URL, so that its query takes the names of pika's documentation."""
     address = session.address
     netloc = f"[{host}]" if ":" in host else quote(host, safe="")
@@ -240,6 +244,8 @@ def _parameters(session: Session, host: str, port: int, purpose: str) -> pika.Co
             f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
             f" Given: {', '.join(name for name, _ in address.options)}."
         ) from None
+    if heartbeat is not None and "heartbeat" not in dict(address.options):
+        parameters.heartbeat = heartbeat
     properties = dict(parameters.client_properties or {})
     properties.setdefault("connection_name", f"palermo {purpose} pid:{getpid()}@{socket.gethostname()}")
     parameters.client_properties = properties

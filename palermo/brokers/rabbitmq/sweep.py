@@ -33,10 +33,11 @@ _QUIET = 0.05
 class Reader:
     """One look into one queue. Everything it still holds goes back when it is closed."""
 
-    def __init__(self, link: Link, exchange: str, queue: str) -> None:
+    def __init__(self, link: Link, exchange: str, queue: str = "", *, name: str = "") -> None:
+        """`name` is that of the AMQP queue, where it is not a job queue's."""
         self._link = link
-        self._queue = queue
-        self._name = amqp_queue(exchange, queue)
+        self._queue = queue or name
+        self._name = name or amqp_queue(exchange, queue)
         self._held: list[Channel] = []
 
     async def count(self) -> int:
@@ -78,18 +79,19 @@ class Reader:
                 channel.raw.basic_nack(0, multiple=True, requeue=True)
             await channel.close()
         if held:
-            await self._restored()
+            await restored(self._link, self._name)
 
-    async def _restored(self) -> None:
-        """Wait until the queue has put back what it was given: until then it counts, and hands out, less.
 
-        Declaring is answered out of turn, but a get waits for all that came before it.
-        """
-        channel = await self._link.channel()
-        got = await channel.get(self._name)
-        if got is not None:
-            channel.raw.basic_nack(got.tag, requeue=True)
-        await channel.close()
+async def restored(link: Link, queue: str) -> None:
+    """Wait until an AMQP queue has put back what it was given: until then it counts, and hands out, less.
+
+    Declaring is answered out of turn, but a get waits for all that came before it.
+    """
+    channel = await link.channel()
+    got = await channel.get(queue)
+    if got is not None:
+        channel.raw.basic_nack(got.tag, requeue=True)
+    await channel.close()
 
 
 async def _take(channel: Channel, queue: str, count: int) -> list[Got]:
@@ -111,7 +113,7 @@ async def _take(channel: Channel, queue: str, count: int) -> list[Got]:
             async with asyncio.timeout(_QUIET):
                 await news.wait()
         except TimeoutError:
-            if len(got) == seen and not await _waits(channel, queue) and len(got) == seen:
+            if len(got) == seen and not await waits(channel, queue) and len(got) == seen:
                 break
         if channel.error is not None:
             raise channel.error
@@ -121,7 +123,7 @@ async def _take(channel: Channel, queue: str, count: int) -> list[Got]:
     return got
 
 
-async def _waits(channel: Channel, queue: str) -> int:
+async def waits(channel: Channel, queue: str) -> int:
     """How many messages wait, asked twice: the second answer comes after all that the first saw being delivered."""
     await channel.call(channel.raw.queue_declare, queue, passive=True)
     frame = await channel.call(channel.raw.queue_declare, queue, passive=True)
@@ -147,12 +149,14 @@ async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest:
 
 async def sweep(
     reader: Reader,
-    queue: str,
+    queue: str | None,
     decide: Callable[[Message], Verdict],
     publish: Callable[[list[Message]], Awaitable[object]],
     progress: Callable[[Swept], None],
 ) -> Swept:
     """Ask `decide` about every message that waits; see palermo.broker.Broker.sweep.
+
+    `queue` is where they were taken from; None where they wait for their time.
 
     `publish` stores a batch of messages and returns when all are confirmed: only then are the
     old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
@@ -178,6 +182,8 @@ async def sweep(
                 )
                 if stopped := looked < len(batch):
                     break
+                # A clock that sweeps has jobs to publish at their instants.
+                await asyncio.sleep(0)
             progress(swept)
             if not kept:
                 await reader.release(channel)
@@ -188,7 +194,9 @@ async def sweep(
     return swept
 
 
-def _judge(batch: list[Got], decide: Callable[[Message], Verdict], queue: str) -> tuple[list[int], list[Message], int]:
+def _judge(
+    batch: list[Got], decide: Callable[[Message], Verdict], queue: str | None
+) -> tuple[list[int], list[Message], int]:
     """The tags of what is to leave the queue, what is to be published first, and how many were looked at."""
     gone: list[int] = []
     moves: list[Message] = []

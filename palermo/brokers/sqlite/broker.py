@@ -24,13 +24,15 @@ from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.faults import unusable
-from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, to_row
+from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.opening import open_store, side_directory
 from palermo.brokers.sqlite.store import Store
+from palermo.brokers.sqlite.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import check_exchange_name
 from palermo.errors import BrokerError, BrokerUnavailable, NotFound
+from palermo.timetable import Altered, Chosen, Scheduled
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -59,6 +61,7 @@ class SqliteBroker:
         self._exchange = exchange
         self._directory = side_directory(store.path)
         self._bell = Bell(self._directory, store.data_version)
+        self._timekeeper = Timekeeper(store, self._bell, exchange)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
@@ -71,7 +74,7 @@ class SqliteBroker:
         waiting = iter(messages)
         stored = 0
         while batch := _batch(waiting):
-            await self._store.write(lambda db, batch=batch: self._insert(db, batch), publishing=True)  # type: ignore[misc]
+            await self._store.write(lambda db, batch=batch: insert_many(db, self._exchange, batch), publishing=True)  # type: ignore[misc]
             self._bell.ring()
             stored += len(batch)
             await asyncio.sleep(0)
@@ -191,6 +194,19 @@ class SqliteBroker:
             moved=self._bell.ring,
         )
 
+    async def keep_time(self) -> None:
+        await self._timekeeper.keep()
+
+    @property
+    def leads(self) -> bool:
+        return self._timekeeper.leads
+
+    async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
+        return await self._timekeeper.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
+
+    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
+        return await self._timekeeper.alter(chosen, action, at)
+
     async def purge(self, queue: str) -> int:
         await self._settle_down()
         number = await self._store.read(lambda db: self._number(db, queue))
@@ -239,13 +255,6 @@ class SqliteBroker:
             await consumer.flush()
         if await holders.bury(self._store, self._directory):
             self._bell.ring()
-
-    def _insert(self, db: sqlite3.Connection, batch: list[tuple[str, Row]]) -> None:
-        numbers = {queue: declare(db, self._exchange, queue) for queue in dict(batch)}
-        db.executemany(
-            f"insert into job (queue, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
-            ((numbers[queue], *row) for queue, row in batch),
-        )
 
     def _number(self, db: sqlite3.Connection, queue: str) -> int:
         rows = db.execute(

@@ -1,21 +1,26 @@
 """Messages as rows: the same headers as on the wire, so that both brokers read and write jobs by one rule."""
 
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
 from palermo.brokers.sqlite.values import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.topology import is_failed
 
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
-Row = tuple[str, str, str, str, str, bytes]
+#: What of a Row is in the columns, which is all but when it is due and its wire name.
+WIDTH = 6
+
+Row = tuple[str, str, str, str, str, bytes, float | None, str]
 
 
 def to_row(message: Message) -> Row:
-    """The message as values for COLUMNS. Raises EncodeError for a header that cannot be kept."""
+    """The message as values for COLUMNS, and what `insert` needs beside. Raises EncodeError for a header that cannot be kept."""
     return (
         message.id,
         message.content_type,
@@ -23,11 +28,13 @@ def to_row(message: Message) -> Row:
         dumps(to_headers(message)),
         dumps(message.properties) if message.properties else "",
         message.body,
+        message.run_at,
+        message.job,
     )
 
 
-def from_row(row: Iterable[Any], taken_from: str) -> Message:
-    """The message in the values of COLUMNS, as taken from this queue."""
+def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
+    """The message in the values of COLUMNS, as taken from this queue; None where it waits for its time."""
     message_id, content_type, content_encoding, headers, properties, body = row
     return from_wire(
         message_id=message_id,
@@ -42,11 +49,28 @@ def from_row(row: Iterable[Any], taken_from: str) -> Message:
 
 
 def insert(db: sqlite3.Connection, exchange: str, queue: str, row: Row) -> None:
-    """Put a message at the end of a queue, which is made if need be."""
-    db.execute(
-        f"insert into job (queue, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
-        (declare(db, exchange, queue), *row),
-    )
+    """Put a message at the end of a queue, which is made if need be; or apart, if it is due later."""
+    insert_many(db, exchange, [(queue, row)])
+
+
+def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str, Row]]) -> None:
+    """The same for many."""
+    now, numbers = time.time(), dict[str, int]()
+    due: list[tuple[Any, ...]] = []
+    later: list[tuple[Any, ...]] = []
+    for queue, row in rows:
+        run_at, job = row[WIDTH:]
+        if run_at is not None and run_at > now and not is_failed(queue):
+            later.append((exchange, queue, job, run_at, *row[:WIDTH]))
+            continue
+        if queue not in numbers:
+            numbers[queue] = declare(db, exchange, queue)
+        due.append((numbers[queue], *row[:WIDTH]))
+    db.executemany(f"insert into job (queue, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", due)
+    if later:
+        db.executemany(
+            f"insert into later (exchange, queue, job, run_at, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", later
+        )
 
 
 def declare(db: sqlite3.Connection, exchange: str, queue: str) -> int:

@@ -1,0 +1,112 @@
+"""One session's part in keeping the time: standing by, leading, and asking whoever leads."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from palermo.broker import Session
+from palermo.brokers.rabbitmq.clock import Clock
+from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.leader import Part, ask_leader, is_vacant
+from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.wire import to_message
+from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.timetable import Altered, Chosen, Scheduled
+
+log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
+
+#: Seconds between two looks at whether somebody leads, at least and at most.
+_LOOK_EVERY = (1.0, 2.0)
+
+#: Seconds until a leader whose connection broke tries again.
+_AGAIN = 1.0
+
+#: How often the leader is asked, when one that was asked went away.
+_ATTEMPTS = 5
+
+
+class Timekeeper:
+    """See palermo.timetable.Timetable."""
+
+    def __init__(self, session: Session, link: Link, declarer: Callable[[Link], Declarer]) -> None:
+        self._session = session
+        self._link = link
+        self._declarer = declarer
+        self.leads = False
+
+    async def keep(self) -> None:
+        """Lead where nobody else does, and else stand by, until the link is lost."""
+        while self._link.error is None:
+            try:
+                if await is_vacant(self._link, self._session.exchange):
+                    await self._lead()
+                await asyncio.sleep(random.uniform(*_LOOK_EVERY))
+            except PalermoError as error:
+                if self._link.error is None:
+                    log.warning("cannot keep the time error=%r", str(error))
+                    await asyncio.sleep(_AGAIN)
+
+    async def _lead(self) -> None:
+        clock = await Clock.take(self._session, self._declarer)
+        if clock is None:
+            return
+        log.info("keeping the time exchange=%s", self._session.exchange)
+        self.leads = True
+        running = asyncio.ensure_future(clock.run())
+        lost = asyncio.ensure_future(self._link.lost.wait())
+        try:
+            await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running
+        finally:
+            self.leads = False
+            running.cancel()
+            lost.cancel()
+            await asyncio.wait({running, lost})
+            await clock.close()
+
+    async def show(self, chosen: Chosen, *, offset: int, limit: int) -> Scheduled:
+        """See palermo.timetable.Timetable.scheduled."""
+        question = {"ask": "list", "chosen": chosen.to_plain(), "offset": offset, "limit": limit}
+
+        def read(parts: list[Part]) -> Scheduled:
+            messages = (to_message(p.properties, p.body, taken_from=None) for p in parts if p.properties is not None)
+            return Scheduled(messages=tuple(messages), total=int((parts[-1].values or {})["total"]))
+
+        return await self._decide(question, read, lambda clock: clock.show(chosen, offset=offset, limit=limit))
+
+    async def alter(self, chosen: Chosen, action: str, at: float | None) -> list[Altered]:
+        """See palermo.timetable.Timetable.alter_scheduled."""
+        question = {"ask": "alter", "chosen": chosen.to_plain(), "action": action, "at": at}
+
+        def read(parts: list[Part]) -> list[Altered]:
+            rows = [row for part in parts for row in (part.values or {}).get("rows", ())]
+            return [Altered(id=id, job=job, queue=queue, run_at=due) for id, job, queue, due in rows]
+
+        return await self._decide(question, read, lambda clock: clock.alter(chosen, action, at))
+
+    async def _decide(
+        self, question: Mapping[str, object], read: Callable[[list[Part]], T], do: Callable[[Clock], Awaitable[T]]
+    ) -> T:
+        """What the leader answers; where nobody leads we take the lease for as long as it takes to do it."""
+        for _ in range(_ATTEMPTS):
+            parts = await ask_leader(self._link, self._session.exchange, question)
+            if parts:
+                if error := (parts[-1].values or {}).get("error"):
+                    raise BrokerUnavailable(f"who keeps the time could not do it: {error}")
+                return read(parts)
+            clock = await Clock.take(self._session, self._declarer)
+            if clock is not None:
+                try:
+                    await clock.learn()
+                    return await do(clock)
+                finally:
+                    await clock.close()
+            await asyncio.sleep(0.2)
+        raise BrokerUnavailable(
+            "the worker that keeps the time does not answer. Try again: another takes over within seconds."
+        )

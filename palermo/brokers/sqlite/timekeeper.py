@@ -1,0 +1,135 @@
+"""Jobs that are due later, in a table of their own until their time has come."""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from palermo.brokers.sqlite.bell import Bell
+from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.store import Store
+from palermo.core.delay import moved
+from palermo.core.message import Message
+from palermo.timetable import CANCEL, RUN, Altered, Chosen, Scheduled
+
+#: The wall clock may jump, and a publisher die between its commit and its ring: the file is asked this often, in seconds.
+_LOOK_EVERY = 0.5
+
+#: Jobs put into their queues, or altered, in one transaction.
+_STEP = 500
+
+
+class Timekeeper:
+    """See palermo.timetable.Timetable. A transaction decides about each job, so any number may keep the time at once."""
+
+    def __init__(self, store: Store, bell: Bell, exchange: str) -> None:
+        self._store = store
+        self._bell = bell
+        self._exchange = exchange
+        self.leads = False
+
+    async def keep(self) -> None:
+        """Put jobs into their queues when they are due, until this is cancelled or the file is lost."""
+        rung = asyncio.Event()
+        self._bell.listen(rung.set)
+        self.leads = True
+        try:
+            while True:
+                rung.clear()
+                due = await self._store.read(self._next)
+                if due is not None and due <= time.time():
+                    await self._store.write(self._put_in_queues)
+                    self._bell.ring()
+                    await asyncio.sleep(0)
+                    continue
+                wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(0.0, due - time.time()))
+                try:
+                    async with asyncio.timeout(wait):
+                        await rung.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self.leads = False
+            self._bell.ignore(rung.set)
+
+    async def show(self, chosen: Chosen, *, offset: int, limit: int) -> Scheduled:
+        """A page of the jobs that are meant, and how many there are."""
+
+        def find(db: sqlite3.Connection) -> Scheduled:
+            where, values = self._where(db, chosen)
+            rows = db.execute(
+                f"select {COLUMNS} from later where {where} order by run_at, id limit ? offset ?",
+                (*values, limit, offset),
+            ).fetchall()
+            ((total,),) = db.execute(f"select count(*) from later where {where}", values).fetchall()
+            return Scheduled(messages=tuple(from_row(row, None) for row in rows), total=total)
+
+        return await self._store.read(find)
+
+    async def alter(self, chosen: Chosen, action: str, at: float | None) -> list[Altered]:
+        """Do this to the jobs that are meant and there when it begins; in steps, each wholly or not."""
+        altered: dict[str, Altered] = {}
+        (last,) = await self._store.read(
+            lambda db: db.execute(
+                "select coalesce(max(id), 0) from later where exchange = ?", (self._exchange,)
+            ).fetchone()
+        )
+        after = 0
+        while True:
+            rows = await self._store.write(lambda db, after=after: self._step(db, chosen, action, at, after, last))  # type: ignore[misc]
+            if not rows:
+                break
+            for number, message in rows:
+                after = number
+                altered.setdefault(
+                    message.id,
+                    Altered(id=message.id, job=message.job, queue=message.queue, run_at=message.run_at or 0.0),
+                )
+            if action != CANCEL:
+                self._bell.ring()
+            await asyncio.sleep(0)
+        return sorted(altered.values(), key=lambda one: one.run_at)
+
+    def _step(
+        self, db: sqlite3.Connection, chosen: Chosen, action: str, at: float | None, after: int, last: int
+    ) -> list[tuple[int, Message]]:
+        where, values = self._where(db, chosen)
+        rows = db.execute(
+            f"select id, {COLUMNS} from later where {where} and id > ? and id <= ? order by id limit ?",
+            (*values, after, last, _STEP),
+        ).fetchall()
+        found = [(int(number), from_row(row, None)) for number, *row in rows]
+        db.executemany("delete from later where id = ?", ((number,) for number, _ in found))
+        if action != CANCEL:
+            instant = time.time() if action == RUN or at is None else at
+            moves = (moved(message, instant) for _, message in found)
+            insert_many(db, self._exchange, [(message.queue, to_row(message)) for message in moves])
+        return found
+
+    def _next(self, db: sqlite3.Connection) -> float | None:
+        ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
+        return None if due is None else float(due)
+
+    def _put_in_queues(self, db: sqlite3.Connection) -> None:
+        rows: Iterable[Any] = db.execute(
+            f"select id, queue, {COLUMNS} from later where exchange = ? and run_at <= ? order by run_at, id limit ?",
+            (self._exchange, time.time(), _STEP),
+        ).fetchall()
+        for number, queue, *row in rows:
+            insert(db, self._exchange, queue, (*row, None, ""))
+            db.execute("delete from later where id = ?", (number,))
+
+    def _where(self, db: sqlite3.Connection, chosen: Chosen) -> tuple[str, tuple[Any, ...]]:
+        """The condition for these jobs, and its values."""
+        if chosen.everything:
+            return "exchange = ?", (self._exchange,)
+        if chosen.ids is not None and chosen.queue is None and chosen.job is None and len(chosen.ids) <= _STEP:
+            marks = ", ".join("?" * len(chosen.ids))
+            return f"exchange = ? and message_id in ({marks})", (self._exchange, *chosen.ids)
+
+        def means(id: str, queue: str, job: str) -> bool:
+            return chosen.means(Message(id=id, queue=queue, job=job))
+
+        db.create_function("means", 3, means, deterministic=True)
+        return "exchange = ? and means(message_id, queue, job)", (self._exchange,)

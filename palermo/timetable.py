@@ -1,0 +1,102 @@
+"""What a broker does with jobs that are due later: the part of the contract that palermo.broker.Broker has from here.
+
+A job whose `run_at` is to come waits apart from its queue until then. On RabbitMQ somebody has to
+keep the time: one session leads, and others take over when it ends. It alone decides what becomes of a scheduled job,
+so of two things that happen at once to one job, coming due and being cancelled, exactly one does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from palermo.core.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which scheduled jobs are meant, all of it at once; what asks for nothing means every job."""
+
+    #: These ids; None for any.
+    ids: frozenset[str] | None = None
+    #: The queue and the job's wire name; they may hold `*`, `?` and `[…]`.
+    queue: str | None = None
+    job: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        return self.ids is None and self.queue is None and self.job is None
+
+    def means(self, message: Message) -> bool:
+        """Whether this message is meant."""
+        return (
+            (self.ids is None or message.id in self.ids)
+            and (self.queue is None or _named(message.queue, self.queue))
+            and (self.job is None or _named(message.job, self.job))
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        return {"ids": None if self.ids is None else sorted(self.ids), "queue": self.queue, "job": self.job}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Chosen":
+        """What to_plain wrote."""
+        ids = plain.get("ids")
+        return cls(
+            ids=None if ids is None else frozenset(map(str, ids)), queue=plain.get("queue"), job=plain.get("job")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """Jobs that are due later, in the order of their instants."""
+
+    messages: tuple[Message, ...]
+    #: How many are meant in all.
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Altered:
+    """A scheduled job that was cancelled, put into its queue, or given another instant."""
+
+    id: str
+    job: str
+    queue: str
+    #: When it was due before, in Unix seconds.
+    run_at: float
+
+
+#: What may be done to scheduled jobs; "run" puts them into their queues now.
+CANCEL, RUN, MOVE = "cancel", "run", "move"
+
+
+class Timetable(Protocol):
+    """See the module's first lines."""
+
+    async def keep_time(self) -> None:
+        """See to it, as long as the session lasts, that jobs come to their queues when they are due.
+
+        Leads where nobody else does, and else stands by. Returns when the session is lost or closed; to be cancelled
+        when the worker takes its leave. `leads` says whether it leads now.
+        """
+
+    @property
+    def leads(self) -> bool:
+        """Whether this session is the one that publishes what is due."""
+
+    async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
+        """Some of the jobs that are due later, soonest first."""
+
+    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
+        """Cancel these jobs, put them into their queues now, or have them run at another instant; which were there.
+
+        A job that is not among them has come due before, or was not there: nothing was done to it.
+        `at` is the instant for "move", in Unix seconds; one that has passed is as "run". Returns once all is stored;
+        interrupted, each job has been altered or not, or at most is there twice.
+        """
+
+
+def _named(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
