@@ -15,6 +15,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from palermo.core.decision import Discard, Retry, Snooze
+from palermo.core.retry import Exponential, Fixed, Linear
 from palermo.errors import PalermoError
 from palermo.hooks import DontEnqueue, DontProcess, failure_backend, hook
 from palermo.jobs import Job, JobClass, current_job, job
@@ -27,13 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Discard",
     "DontEnqueue",
     "DontProcess",
+    "Exponential",
+    "Fixed",
     "Inspector",
     "Job",
     "JobClass",
+    "Linear",
     "PalermoError",
+    "Retry",
     "Settings",
+    "Snooze",
     "connect",
     "current_job",
     "enqueue",

@@ -237,7 +237,7 @@ class Consumer(Protocol):
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Do what the settlement says, so that at no instant is the job nowhere.
 
-        Returns once a Fail is stored and confirmed. Raises DeliveryLost if the job went
+        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went
         back to its queue meanwhile, and BrokerUnavailable if the session is lost; in both
         cases nothing was taken away.
         """

@@ -75,6 +75,7 @@ class Client:
         expires: float | None = None,
         delay: Delay | None = None,
         run_at: Instant | None = None,
+        retries: int | None = None,
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
@@ -86,7 +87,9 @@ class Client:
         """
         io = self._io()
         when = (delay, run_at)
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when)
+        prepared = self._prepare(
+            job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
+        )
         if prepared.message is not None:
             io.publish(prepared.message)
             _enqueued(prepared)
@@ -107,11 +110,14 @@ class Client:
         expires: float | None = None,
         delay: Delay | None = None,
         run_at: Instant | None = None,
+        retries: int | None = None,
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
         when = (delay, run_at)
-        prepared = self._prepare(job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when)
+        prepared = self._prepare(
+            job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
+        )
         if prepared.message is not None:
             await io.publish_async(prepared.message)
             _enqueued(prepared)
@@ -129,6 +135,7 @@ class Client:
         expires: float | None = None,
         delay: Delay | None = None,
         run_at: Instant | None = None,
+        retries: int | None = None,
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
@@ -143,7 +150,8 @@ class Client:
         prepare = self._prepare
         when = (delay, run_at)
         prepared = (
-            prepare(*call, queue, None, serializer, compression, sign, timeout, expires, when) for call in calls
+            prepare(*call, queue, None, serializer, compression, sign, timeout, expires, when, retries)
+            for call in calls
         )
         try:
             for batch in _batches(prepared, made):
@@ -219,6 +227,7 @@ class Client:
         timeout: float | None,
         expires: float | None,
         when: tuple[Delay | None, Instant | None],
+        retries: int | None,
     ) -> _Prepared:
         """Bind, ask the hooks, encode."""
         settings = self.settings
@@ -254,8 +263,8 @@ class Client:
             sign=settings.sign if sign is None else sign,
             **more,
         )
-        if timeout is not None or expires is not None:
-            check_options({"timeout": timeout, "expires": expires}, CALLABLE, "enqueue")
+        if timeout is not None or expires is not None or retries is not None:
+            check_options({"timeout": timeout, "expires": expires, "retries": retries}, CALLABLE, "enqueue")
         now = time.time()
         message = Message(
             id=handle.id,
@@ -270,6 +279,7 @@ class Client:
             timeout=None if timeout is None else float(timeout),
             expires_at=None if expires is None else (later or now) + expires,
             run_at=later,
+            max_retries=retries,
         )
         return _Prepared(handle, message, definition, args, kwargs)
 
@@ -353,6 +363,7 @@ def enqueue(
     expires: float | None = None,
     delay: Delay | None = None,
     run_at: Instant | None = None,
+    retries: int | None = None,
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
     return default_client().enqueue(
@@ -368,4 +379,5 @@ def enqueue(
         expires=expires,
         delay=delay,
         run_at=run_at,
+        retries=retries,
     )

@@ -62,6 +62,7 @@ HOOKS: tuple[HookRow, ...] = (
     _row("around_process", "slot", _JOB, _NOTHING, f"DontProcess before the yield: skipped, no failure; else {_FAILS}"),
     _row("after_process", "slot", _JOB, _NOTHING, _FAILS),
     _row("on_failure", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
+    _row("on_exhausted", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
     _row("before_dequeue", "caller", _JOB, "not dequeued", "the caller gets it, nothing is dequeued"),
     _row("after_dequeue", "caller", _JOB, _NOTHING, "the caller gets it; the jobs are gone all the same"),
     _row("before_first_fork", "template", _WORKER, _NOTHING, "the worker does not start"),
@@ -160,7 +161,7 @@ def hook(function: F) -> F:
 def bound(kind: str, definition: "JobDefinition", instance: object | None = None) -> tuple[Callable[..., Any], ...]:
     """The hooks of one kind that apply to a job, global ones first, to be called with the job's own arguments.
 
-    For on_failure the error goes before these. `instance` is the object whose `process`
+    For on_failure and on_exhausted the error goes before these. `instance` is the object whose `process`
     runs, so that a class's hooks and its process share state.
     """
     own = definition.hooks(kind, instance)

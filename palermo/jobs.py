@@ -6,7 +6,7 @@ A function becomes an object that still calls it; a class stays the class it was
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo import forking
+from palermo.core.decision import Errors
 from palermo.errors import OptionInvalid
 from palermo.moments import Delay, Instant, seconds
 from palermo.options import CALLABLE, DECLARABLE, EnqueueOptions, check_options
@@ -298,6 +299,11 @@ def job(
     timeout: float | None = None,
     expires: float | None = None,
     delay: Delay | None = None,
+    retries: int | None = None,
+    backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
+    retry_for: float | None = None,
+    retry_on: Errors | None = None,
+    discard_on: Errors | None = None,
 ) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
@@ -305,7 +311,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
-    limits its run, `expires` its wait, in seconds; `delay` is how long it waits first.
+    limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `retries`, `backoff`,
+    `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md).
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")

@@ -1,9 +1,11 @@
 """The options of a job: which there are, which are planned, and which values they take."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from palermo.core.message import MAX_SECONDS
+from palermo.core.retry import Own, backoff
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid
 from palermo.moments import Delay, Instant, instant, seconds
@@ -27,18 +29,20 @@ class EnqueueOptions(TypedDict, total=False):
     delay: Delay | None
     #: The same as an instant: Unix seconds, or an aware datetime.
     run_at: Instant | None
+    #: How often the job's policy may try it again.
+    retries: int | None
 
 
 #: What `@palermo.job` takes.
-DECLARABLE = ("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay")
+DECLARABLE = (
+    *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay"),
+    *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
+)
 #: What `.options()` takes.
 CALLABLE = tuple(EnqueueOptions.__annotations__)
 
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {
-    "retries": "automatic retries",
-    "backoff": "automatic retries",
-    "retry_on": "automatic retries",
     "cron": "recurring jobs",
     "every": "recurring jobs",
     "tz": "recurring jobs",
@@ -77,14 +81,40 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
             case "sign" if not isinstance(value, bool):
                 raise OptionInvalid(f"option sign={value!r} is neither True nor False.")
-            case "timeout" | "expires" if not _is_duration(value):
+            case "timeout" | "expires" | "retry_for" if not _is_duration(value):
                 raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
             case "delay":
                 seconds(value)
             case "run_at":
                 instant(value)
+            case "retries" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+                raise OptionInvalid(f"option retries={value!r} is no count; give a whole number, from 0 on.")
+            case "backoff":
+                _check_backoff(value)
+            case "retry_on" | "discard_on" if not _are_errors(value):
+                raise OptionInvalid(f"option {name}={value!r} is neither an exception class nor a tuple of such.")
             case "arguments" if value not in ("", "one"):
                 raise OptionInvalid(f'option arguments={value!r} means nothing; it may be "one", or left out.')
+
+
+def _check_backoff(value: object) -> None:
+    match backoff(value):
+        case Own(function):
+            try:
+                signature = inspect.signature(function)
+            except (TypeError, ValueError):  # written in C
+                return
+            try:
+                signature.bind(1, ValueError())
+            except TypeError as error:
+                raise OptionInvalid(
+                    f"backoff={value!r} cannot be called with the attempt, from 1, and the error: {error}."
+                ) from None
+
+
+def _are_errors(value: object) -> bool:
+    classes = value if isinstance(value, tuple | list) else (value,)
+    return bool(classes) and all(isinstance(one, type) and issubclass(one, BaseException) for one in classes)
 
 
 def _is_duration(value: object) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, get_type_hints
 
+from palermo.core.decision import Errors, Policy, policy
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
 from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
@@ -40,6 +41,12 @@ class JobDefinition:
     expires: float | None = None
     #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
     delay: float | None = None
+    #: What is done when it fails, as declared; see `policy`.
+    retries: int | None = None
+    backoff: Any = None
+    retry_for: float | None = None
+    retry_on: Errors | None = None
+    discard_on: Errors | None = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
 
@@ -47,6 +54,17 @@ class JobDefinition:
     def one(self) -> bool:
         """Whether the decoded body is the single argument."""
         return self.arguments == "one"
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Whether and when it is tried again."""
+        return policy(
+            retries=self.retries,
+            backoff=self.backoff,
+            retry_for=self.retry_for,
+            retry_on=self.retry_on,
+            discard_on=self.discard_on,
+        )
 
     @cached_property
     def classes(self) -> Mapping[str, type]:

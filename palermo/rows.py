@@ -17,7 +17,7 @@ from palermo.broker import QueueInfo, WorkerInfo
 from palermo.classes import Unrestored
 from palermo.core.arguments import unpack
 from palermo.core.failure import printable
-from palermo.core.lifecycle import JobState
+from palermo.core.lifecycle import JobState, attempts
 from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.errors import SerializationError
@@ -61,6 +61,8 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
     if shown is None and args is not None and kwargs is not None:
         shown = preview(args, kwargs)
     failure = message.failure
+    if state is JobState.PENDING and failure is not None:
+        state = JobState.RETRYING
     tenant = message.extra.get("tenant")
     return {
         "id": printable(message.id),
@@ -81,6 +83,15 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
             "message": printable(failure.message),
             "traceback": printable(failure.stack_trace),
         },
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "class": printable(attempt.exception_class),
+                "message": printable(attempt.message),
+                "failed_at": instant(attempt.failed_at) if attempt.failed_at else None,
+            }
+            for attempt in attempts(message, state)
+        ],
         "worker": None if message.worker is None else printable(message.worker),
         "tenant": printable(tenant) if isinstance(tenant, str) else None,
     }

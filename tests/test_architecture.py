@@ -164,7 +164,8 @@ def test_core_uses_only_what_is_pure(module: Module) -> None:
     called = {node.id for node in ast.walk(module.tree) if isinstance(node, ast.Name)}
 
     assert {name for name in foreign if name not in _PURE and name.partition(".")[0] not in _PURE} == set()
-    assert (used | called) & _IMPURE == set()
+    # A parameter may be called `now`: it is how the present comes in.
+    assert (used | called - {"now"}) & _IMPURE == set()
 
 
 @each_module()

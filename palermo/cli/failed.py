@@ -18,7 +18,7 @@ from palermo.cli.output import (
     print_rows,
     progress,
 )
-from palermo.cli.text import count, safe
+from palermo.cli.text import count, one_line, safe
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.filters import FailedFilter
@@ -102,6 +102,11 @@ def show(run: Run, /, id: str, as_json: bool) -> None:
             ("message", error["message"]),
         )
     )
+    if len(row["attempts"]) > 1:
+        click.echo("\nattempts")
+        for each in row["attempts"]:
+            told = f"{each['class']}: {each['message']}"
+            click.echo(f"  {each['attempt']}  {each['failed_at'] or '?'}  {one_line(told)}")
     if error["traceback"]:
         click.echo("\n" + safe(error["traceback"].rstrip(), lines=True))
 

@@ -8,6 +8,7 @@ from TRANSITIONS; test_docs.py fails when they differ.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from palermo.core.attempts import Attempt, append
 from palermo.core.failure import Failure
 from palermo.core.message import Message, fit
 from palermo.core.topology import FAILED_QUEUE, failed_queue
@@ -18,9 +19,10 @@ class JobState(StrEnum):
 
     PENDING = "pending"  #: waits in its queue
     WORKING = "working"  #: a worker's slot runs it
+    RETRYING = "retrying"  #: has failed, and waits to be tried again by itself
     FAILED = "failed"  #: lies in `failed` until someone requeues or discards it
     DONE = "done"  #: has finished; nothing of it is left on the broker
-    DISCARDED = "discarded"  #: was taken away by a person: discarded, purged, dequeued or cancelled
+    DISCARDED = "discarded"  #: was taken away unfinished: by a person, or as its own code or policy said
 
 
 #: Every way from one state to another: what happens, from where, to where.
@@ -30,11 +32,17 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
     ("succeed", JobState.WORKING, JobState.DONE),
     ("raise", JobState.WORKING, JobState.FAILED),
     ("crash", JobState.WORKING, JobState.FAILED),
+    ("retry", JobState.WORKING, JobState.RETRYING),
+    ("snooze", JobState.WORKING, JobState.PENDING),
+    ("drop", JobState.WORKING, JobState.DISCARDED),
     ("release", JobState.WORKING, JobState.PENDING),
+    ("take", JobState.RETRYING, JobState.WORKING),
     ("requeue", JobState.FAILED, JobState.PENDING),
     ("discard", JobState.FAILED, JobState.DISCARDED),
     ("purge", JobState.PENDING, JobState.DISCARDED),
+    ("purge", JobState.RETRYING, JobState.DISCARDED),
     ("cancel", JobState.PENDING, JobState.DISCARDED),
+    ("cancel", JobState.RETRYING, JobState.DISCARDED),
     ("cancel", JobState.WORKING, JobState.DISCARDED),
 )
 
@@ -48,9 +56,25 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The job raised, or could not be run at all, or its process died under it."""
+    """The job raised, or could not be run at all, or its process died under it; and that is the end of it."""
 
     failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """The job is to run again, after `delay` seconds."""
+
+    #: Why; None for a job that snoozes, which does not count against its retries.
+    failure: Failure | None
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The job is not worth doing any more: it said so itself, or its policy said so of its error."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +87,7 @@ class Cancelled:
     """A person cancelled the job, before it began or while it ran."""
 
 
-Result = Succeeded | Raised | Interrupted | Cancelled
+Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +109,29 @@ class Release:
     """Give it back to its queue, at its old place where the broker can."""
 
 
-Settlement = Ack | Fail | Release
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Store this copy as one that is enqueued, for its time, and once that is confirmed forget the original."""
+
+    message: Message
 
 
-def settle(message: Message, result: Result, *, worker: str, failed_per_queue: bool = False) -> Settlement:
+Settlement = Ack | Fail | Retry | Release
+
+
+def settle(message: Message, result: Result, *, worker: str, now: float, failed_per_queue: bool = False) -> Settlement:
     """What the broker must do with a delivery whose run gave this result.
 
-    `worker` is the tag of the slot that ran it; `failed_per_queue` keeps the failed jobs of
-    every queue apart, in `failed:<queue>`.
+    `worker` is the tag of the slot that ran it, `now` the Unix time; `failed_per_queue` keeps the
+    failed jobs of every queue apart, in `failed:<queue>`.
     """
     match result:
-        case Succeeded() | Cancelled():
+        case Succeeded() | Cancelled() | Dropped():
             return Ack()
+        case Retrying(failure, delay):
+            if failure is None:
+                return Retry(replace(message, run_at=now + delay))
+            return Retry(retry(message, failure, worker=worker, now=now, delay=delay))
         case Raised(failure):
             queue = failed_queue(message.queue, per_queue=failed_per_queue)
             return Fail(fail(message, failure, worker=worker), queue)
@@ -106,21 +141,54 @@ def settle(message: Message, result: Result, *, worker: str, failed_per_queue: b
 
 def fail(message: Message, failure: Failure, *, worker: str) -> Message:
     """The copy of the message that goes to `failed`: same id, body and headers, and the error's."""
-    return fit(replace(message, failure=failure, worker=worker, retries=message.retries or 0))
+    return fit(_failed(message, failure, worker=worker, retries=message.retries or 0, run_at=None))
+
+
+def retry(message: Message, failure: Failure, *, worker: str, now: float, delay: float) -> Message:
+    """The copy of the message that runs again by itself after `delay` seconds, with the error for those who look."""
+    copy = _failed(message, failure, worker=worker, retries=(message.retries or 0) + 1, run_at=now + delay)
+    policy_retries = (message.policy_retries or 0) + 1
+    return fit(replace(copy, policy_retries=policy_retries, retrying_since=message.retrying_since or now))
+
+
+def _failed(message: Message, failure: Failure, *, worker: str, retries: int, run_at: float | None) -> Message:
+    return replace(
+        message,
+        failure=failure,
+        attempts=_with(message, message.retries or 0),
+        worker=worker,
+        retries=retries,
+        run_at=run_at,
+    )
 
 
 def requeue(failed: Message, *, queue: str | None = None) -> Message:
     """The copy of a failed message that runs again, in another queue if one is named.
 
     Same id; `retries` goes up by one, the policy's own count starts again at 0, and the
-    error headers are gone. So is the instant of expiry: whoever asks for it wants it run now.
+    error is among the earlier ones. The instant of expiry is gone: whoever asks for it wants it run now.
     """
     return replace(
         failed,
         queue=queue or failed.queue,
         failure=None,
+        attempts=_with(failed, (failed.retries or 0) + 1),
         worker=None,
         retries=(failed.retries or 0) + 1,
         policy_retries=0,
+        retrying_since=None,
         expires_at=None,
+        run_at=None,
     )
+
+
+def attempts(message: Message, state: JobState) -> tuple[Attempt, ...]:
+    """All that is known of a job's tries that failed, oldest first; `state` is where it is now."""
+    return _with(message, (message.retries or 0) + (1 if state is JobState.FAILED else 0))
+
+
+def _with(message: Message, number: int) -> tuple[Attempt, ...]:
+    """The earlier errors of a message and its latest, of the try with this number."""
+    if message.failure is None:
+        return message.attempts
+    return append(message.attempts, Attempt.of(message.failure, number))

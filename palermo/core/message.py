@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from palermo.core import attempts
+from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure, cut
 from palermo.core.topology import DEFAULT_QUEUE, is_failed
 from palermo.errors import HeadersTooLarge
@@ -43,8 +45,14 @@ _TEXT = {
     "arguments": "arguments",
     "worker": "worker",
 }
-_NUMBER = {"created-at": "created_at", "retries": "retries", "policy-retries": "policy_retries"}
-_SECONDS = {"timeout": "timeout", "expires-at": "expires_at", "run-at": "run_at"}
+_NUMBER = {
+    "created-at": "created_at",
+    "retries": "retries",
+    "policy-retries": "policy_retries",
+    "max-retries": "max_retries",
+}
+_SECONDS = {"timeout": "timeout", "expires-at": "expires_at", "run-at": "run_at", "retrying-since": "retrying_since"}
+_ATTEMPTS = "attempts-log"
 
 #: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
 _FOREIGN_RUN_AT = "perform_job_at"
@@ -75,6 +83,10 @@ class Message:
     retries: int | None = None
     #: The same, by policy alone; a requeue by hand starts it again at 0.
     policy_retries: int | None = None
+    #: How often policy may try it again, where this one enqueue said so; None where the job's declaration decides.
+    max_retries: int | None = None
+    #: Unix seconds of the first failure that policy answered; a requeue by hand forgets it.
+    retrying_since: float | None = None
     #: The arguments for people, at most 100 characters and then "..."; None where the publisher gave none.
     preview: str | None = None
     #: Seconds that one run may take; None for no limit of its own.
@@ -83,8 +95,10 @@ class Message:
     expires_at: float | None = None
     #: Unix seconds before which it is not started; None for at once.
     run_at: float | None = None
-    #: Why it failed last; None unless it lies in `failed`.
+    #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
     failure: Failure | None = None
+    #: Why it failed before that, oldest first, within a budget.
+    attempts: tuple[Attempt, ...] = ()
     #: The tag of the worker's slot in which it failed last.
     worker: str | None = None
     #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.
@@ -116,6 +130,9 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "preview": message.preview,
         "retries": message.retries,
         "policy-retries": message.policy_retries,
+        "max-retries": message.max_retries,
+        "retrying-since": message.retrying_since,
+        _ATTEMPTS: attempts.to_header(message.attempts) or None,
         "worker": message.worker,
         "arguments": message.arguments or None,
         "timeout": message.timeout,
@@ -167,6 +184,10 @@ def from_wire(
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
                 fields[_SECONDS[name]] = float(value)
                 continue
+        elif name == _ATTEMPTS:
+            if isinstance(value, list | tuple):
+                fields["attempts"] = attempts.from_header(value)
+                continue
         elif name == "id":
             if isinstance(value, str):
                 message_id = message_id or value
@@ -184,8 +205,7 @@ def from_wire(
             extra[name] = value
             continue
         extra[name] = value
-        wanted = "an integer" if name in _NUMBER else "a number above 0" if name in _SECONDS else "text"
-        defects.append(f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {wanted}")
+        defects.append(f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {_wanted(name)}")
     fields.setdefault("run_at", _foreign_run_at(extra))
     return Message(
         id=message_id or new_id(),
@@ -200,6 +220,14 @@ def from_wire(
         defect="; ".join(defects),
         **fields,
     )
+
+
+def _wanted(name: str) -> str:
+    if name in _NUMBER:
+        return "an integer"
+    if name in _SECONDS:
+        return "a number above 0"
+    return "a list" if name == _ATTEMPTS else "text"
 
 
 def _foreign_run_at(headers: Headers) -> float | None:
@@ -225,13 +253,18 @@ def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
 def fit(message: Message, limit: int = MAX_HEADERS) -> Message:
     """The message with its headers cut until they fit one frame.
 
-    First the traceback, then the message, then foreign headers that leave no room: these are
-    dropped, largest first, and named in `dropped-headers`. Only a failed message is cut;
-    a fresh one that does not fit raises HeadersTooLarge, since its caller can still mend it.
+    First what is kept of earlier errors, then the traceback, then the message, then foreign
+    headers that leave no room: these are dropped, largest first, and named in `dropped-headers`.
+    Only a message that has failed is cut; a fresh one that does not fit raises HeadersTooLarge,
+    since its caller can still mend it.
     """
     size = headers_size(to_headers(message))
     if size <= limit:
         return message
+    for budget in (attempts.BUDGET // 8, 0) if message.attempts else ():
+        message = replace(message, attempts=attempts.cut(message.attempts, budget))
+        if headers_size(to_headers(message)) <= limit:
+            return message
     if message.failure is None:
         raise HeadersTooLarge(
             f"the headers of job {message.id} measure {size} bytes and must fit {limit};"

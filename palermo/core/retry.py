@@ -1,16 +1,20 @@
-"""When a job that failed is tried again: policies, as values that a job declares.
+"""How long a job that failed waits for its next try: the shapes of backoff, as values that a job declares.
 
-Pure: the error and the chance come in, seconds come out. Attempts are counted from 1, the
+Pure: attempt, error and chance come in, seconds come out. Attempts are counted from 1, the
 first failure's; the default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retry from 0.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from palermo.errors import OptionInvalid
 
 #: Seconds until the next try, by how many tries there were and a number from 0 to 1 that is left to chance.
-Backoff = Callable[[int, float], float]
+Shape = Callable[[int, float], float]
+
+#: What a function of the user's own may give instead of seconds.
+FAIL, DISCARD = "fail", "discard"
 
 #: The longest that a policy may make a job wait, in seconds: ten years.
 LONGEST = 10 * 366 * 86_400.0
@@ -73,7 +77,16 @@ def quartic(attempt: int, chance: float) -> float:
     return min(LONGEST, n**4 + 15 + chance * 10 * (n + 1))
 
 
-NAMED: dict[str, Backoff] = {
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A function of the user's: by attempt and error seconds, None for the default shape, "fail" or "discard"."""
+
+    function: Callable[[int, BaseException | None], object]
+
+
+Backoff = Shape | Own
+
+NAMED: dict[str, Shape] = {
     "exponential": quartic,
     "linear": Linear(step=15.0),
     "fixed": Fixed(delay=15.0),
@@ -81,39 +94,55 @@ NAMED: dict[str, Backoff] = {
 
 
 def backoff(value: object) -> Backoff:
-    """What `backoff=` says: a name, seconds, a list of seconds, or a policy of one's own.
+    """What `backoff=` says: a name, seconds, a list of seconds, a shape, or a function of one's own.
 
     Raises OptionInvalid.
     """
     match value:
+        case Fixed() | Linear() | Exponential() | Listed():
+            return value
         case str() if value in NAMED:
             return NAMED[value]
         case bool() | str():
             pass
         case int() | float() if 0 <= value <= LONGEST:
             return Fixed(delay=float(value))
-        case list() | tuple() if value and all(_is_seconds(one) for one in value):
+        case list() | tuple() if value and all(is_delay(one) for one in value):
             return Listed(delays=tuple(float(one) for one in value))
-        case _ if callable(value):
-            return value
+        case _ if callable(value) and not isinstance(value, type):
+            return Own(value)
     raise OptionInvalid(
         f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED))}, seconds, a list of seconds,"
-        " palermo.Exponential(…) or a function of the attempt."
+        " palermo.Exponential(…) or a function of the attempt and the error."
     )
 
 
-def seconds(policy: Backoff, attempt: int, chance: float) -> float:
-    """What the policy says for this attempt, as seconds to wait. Raises OptionInvalid for what is none."""
-    value = policy(attempt, chance)
-    if not _is_seconds(value):
-        raise OptionInvalid(f"backoff gave {value!r} for attempt {attempt}; it must be seconds, from 0 to ten years.")
+def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException | None = None) -> float | str:
+    """How long to wait after this attempt; FAIL or DISCARD where a function of the user's says so.
+
+    Raises OptionInvalid for what is none of that, and whatever such a function raises.
+    """
+    if isinstance(backoff, Own):
+        value = backoff.function(attempt, error)
+        if value is None:
+            value = quartic(attempt, chance)
+        elif value in (FAIL, DISCARD):
+            return str(value)
+    else:
+        value = backoff(attempt, chance)
+    if not is_delay(value):
+        raise OptionInvalid(
+            f"backoff gave {value!r} for attempt {attempt}; it must be seconds, from 0 to ten years"
+            ' (a function of your own may also give None, "fail" or "discard").'
+        )
     return float(value)
 
 
-def total(policy: Backoff, retries: int) -> Sequence[float]:
-    """The waits that a policy makes of so many retries, with half of what is left to chance."""
-    return [seconds(policy, attempt, 0.5) for attempt in range(1, retries + 1)]
+def total(shape: Shape, retries: int) -> Sequence[float]:
+    """The waits that a shape makes of so many retries, with half of what is left to chance."""
+    return [float(shape(attempt, 0.5)) for attempt in range(1, retries + 1)]
 
 
-def _is_seconds(value: object) -> bool:
+def is_delay(value: object) -> TypeGuard[float]:
+    """Whether this is a number of seconds that a job may wait."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import random
 import time
 from asyncio import base_events, runners
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -17,15 +18,16 @@ from typing import Any, cast
 
 from palermo import errors, hooks, jobs
 from palermo import registry as registered
-from palermo.core import arguments, preview
+from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Interrupted, Result, Succeeded
 from palermo.core.message import Message
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.registry import JobDefinition, Registry
 from palermo.serialization import Accept, Serializers
 from palermo.worker import interrupts as breaks
 from palermo.worker import shared_interrupts
+from palermo.worker.aftermath import Aftermath, Run, name_of
 from palermo.worker.interrupts import Interruptible, Interrupts
 
 log = logging.getLogger("palermo.worker")
@@ -65,6 +67,7 @@ class Executor:
         worker: str,
         interrupts: Interruptible | None = None,
         now: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._registry = registry
         self._serializers = serializers
@@ -73,6 +76,7 @@ class Executor:
         self._worker = worker
         self._interrupts: Interruptible = interrupts or Interrupts()
         self._now = now
+        self._aftermath = Aftermath(worker, now=now, chance=chance)
 
     def run(self, message: Message) -> Result:
         """Run the job and say how it went.
@@ -96,9 +100,9 @@ class Executor:
         except StopIteration as end:
             return cast(Result, end.value)
 
-    def crashed(self, message: Message, failure: Failure) -> None:
-        """Tell the hooks and failure back ends about a job whose process died under it."""
-        contextvars.copy_context().run(self._crashed, message, failure)
+    def crashed(self, message: Message, failure: Failure) -> Result:
+        """Say what becomes of a job whose process died under it, and tell hooks and failure back ends."""
+        return contextvars.copy_context().run(self._crashed, message, failure)
 
     def _run(self, message: Message) -> Result:
         steps = self._steps(message)
@@ -124,10 +128,10 @@ class Executor:
         except BaseException as error:
             # No frame of ours says more than the error's own text, and none of the user's is there.
             failure = self._failure(error.with_traceback(None))
-            self._report(message, failure, [], {})
-            return Raised(failure)
+            return self._aftermath.unrunnable(message, failure)
         self._enter(message)
         begun = entered = False
+        instance: object | None = None
         try:
             instance = definition.instantiate()
             begun = True
@@ -155,10 +159,8 @@ class Executor:
                     return CANCELLED
                 if isinstance(error, hooks.DontProcess) and not entered:
                     return SKIPPED
-                self._on_failure(definition, error, args, kwargs, instance)
-            failure = self._failure(error)
-            self._report(message, failure, args, kwargs)
-            return Raised(failure)
+            run = Run(message, definition, args, kwargs, instance, hooked=begun)
+            return self._aftermath.of(run, error, self._failure(error))
 
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
         """The job and the arguments it can be called with."""
@@ -192,56 +194,15 @@ class Executor:
     def _failure(self, error: BaseException) -> Failure:
         return from_exception(error, failed_at=int(self._now()), skip=_OURS)
 
-    def _on_failure(
-        self,
-        definition: JobDefinition,
-        error: BaseException,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        instance: object | None = None,
-    ) -> None:
-        """Call the on_failure hooks. What they raise is logged: the job's own error is the one to keep."""
-        try:
-            found = hooks.bound("on_failure", definition, instance)
-        except BaseException:  # a class that cannot be made has no hooks to call, and that is what failed
-            return
-        for hook in found:
-            try:
-                hook(error, *args, **kwargs)
-            except BaseException:
-                log.exception("on_failure hook failed hook=%s job=%s", _name(hook), definition.name)
-
-    def _report(self, message: Message, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Tell the failure back ends, none of which may lose the job."""
-        backends = hooks.failure_backends()
-        if not backends:
-            return
-        report = hooks.FailureReport(
-            id=message.id,
-            job=message.job,
-            queue=message.queue,
-            preview=message.preview if message.preview is not None else preview.preview(args, kwargs),
-            failure=failure,
-            worker=self._worker,
-        )
-        for backend in backends:
-            try:
-                backend(report)
-            except BaseException:
-                log.exception("failure back end failed backend=%s id=%s", _name(backend), message.id)
-
-    def _crashed(self, message: Message, failure: Failure) -> None:
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+    def _crashed(self, message: Message, failure: Failure) -> Result:
         try:
             definition, args, kwargs = self._prepare(message)
         except BaseException as error:
             # It crashed before its arguments were read, or they read differently now: no hook can be called with them.
             log.warning("on_failure hooks not called id=%s error=%r", message.id, str(error))
-        else:
-            self._enter(message)
-            self._on_failure(definition, _fatal(failure), args, kwargs)
-        self._report(message, failure, args, kwargs)
+            return self._aftermath.unrunnable(message, failure)
+        self._enter(message)
+        return self._aftermath.of(Run(message, definition, args, kwargs), _fatal(failure), failure)
 
 
 def _fatal(failure: Failure) -> JobError:
@@ -260,10 +221,6 @@ def _context(
     if isinstance(made, contextlib.AbstractContextManager):
         return made
     raise TypeError(
-        f"around_process hook {_name(hook)} gave {type(made).__name__};"
+        f"around_process hook {name_of(hook)} gave {type(made).__name__};"
         " it must be a generator with one yield, or give a context manager"
     )
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)

@@ -8,7 +8,20 @@ from typing import Protocol
 
 from palermo.broker import Delivery, RunningJob
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Ack, Cancelled, Fail, Interrupted, Raised, Release, Result, Succeeded, settle
+from palermo.core.lifecycle import (
+    Ack,
+    Cancelled,
+    Dropped,
+    Fail,
+    Interrupted,
+    Raised,
+    Release,
+    Result,
+    Retry,
+    Retrying,
+    Succeeded,
+    settle,
+)
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
 from palermo.worker.outcomes import Outcomes
@@ -137,7 +150,8 @@ class Lane:
     async def _settle(self, live: Live, delivery: Delivery, result: Result) -> bool:
         """Have the broker do what the result calls for; whether it did."""
         message = delivery.message
-        settlement = settle(message, result, worker=self.tag, failed_per_queue=self._floor.failed_per_queue)
+        per_queue = self._floor.failed_per_queue
+        settlement = settle(message, result, worker=self.tag, now=time.time(), failed_per_queue=per_queue)
         try:
             await live.consumer.settle(delivery, settlement)
             self._refusals = 0
@@ -153,9 +167,9 @@ class Lane:
             if isinstance(error, BrokerUnavailable):
                 self._floor.link.lose(live, error)
         except PalermoError as error:
-            if not isinstance(settlement, Fail):
+            if not isinstance(settlement, Fail | Retry):
                 raise
-            # It cannot be stored as failed, so it may not be acknowledged: back to its queue, but not at full speed.
+            # It cannot be stored where it belongs, so it may not be acknowledged: back to its queue, not at full speed.
             self._refusals += 1
             wait = pause(self._refusals, random.random())
             log.error(
@@ -187,12 +201,27 @@ class Lane:
         message = delivery.message
         match result:
             case Raised(failure):
-                text = failure.message.partition("\n")[0][:200]
                 log.error(
                     "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r",
                     *self._named(message),
                     time.time() - self._started_at,
-                    f"{failure.exception_class}: {text}",
+                    _in_short(failure),
+                )
+            case Retrying(None, delay):
+                log.info(
+                    "job snoozed id=%s job=%s queue=%s attempt=%d slot=%d delay=%.1f", *self._named(message), delay
+                )
+            case Retrying(Failure() as failure, delay):
+                log.warning(
+                    "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r retry_in=%.1f",
+                    *self._named(message),
+                    time.time() - self._started_at,
+                    _in_short(failure),
+                    delay,
+                )
+            case Dropped(reason):
+                log.warning(
+                    "job discarded id=%s job=%s queue=%s attempt=%d slot=%d reason=%r", *self._named(message), reason
                 )
             case Interrupted():
                 log.warning(
@@ -216,6 +245,11 @@ class Lane:
     def _named(self, message: Message) -> tuple[str, str, str, int, int]:
         """What every line about a job says of it, in the lines' order."""
         return message.id, message.job, message.queue, message.attempt, self.number
+
+
+def _in_short(failure: Failure) -> str:
+    text = failure.message.partition("\n")[0][:200]
+    return f"{failure.exception_class}: {text}"
 
 
 def _worker_died(delivery: Delivery) -> Failure:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.broker import Broker, Consumer, RunningJob, WorkerInfo
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
@@ -201,6 +201,8 @@ class Worker:
         self._orders.ended(message, result, settled=settled)
         if not isinstance(result, (Interrupted, Cancelled)):
             self._processed += 1
+        if isinstance(result, Retrying) and result.failure is not None:
+            self._failed += 1
         if isinstance(result, Raised):
             self._failed += 1
             if self._trimmer.wanted and self._trim is None:

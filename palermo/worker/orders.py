@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from palermo.broker import Order, RunningJob
-from palermo.core.lifecycle import Result
+from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
 from palermo.worker.outcomes import Outcomes, describe, mark
 from palermo.worker.pool import Runner
@@ -47,7 +47,8 @@ ORDERS: tuple[OrderRow, ...] = (
     OrderRow(
         "outcome",
         "tell what has become of the job with the order's id, if it runs or has just ended",
-        "`state`: running, done, failed, cancelled or interrupted; `job`, `queue`, `settled`; `failure` once failed;"
+        "`state`: running, done, failed, retrying, discarded, cancelled or interrupted; `job`, `queue`, `settled`;"
+        " `failure` once failed;"
         " `mark` and `slot` where the broker may have given the job to another worker",
     ),
 )
@@ -183,7 +184,8 @@ class Orders:
         lanes = [lane for lane in self._lanes if (job := lane.running) is not None and job.id == order.id]
         if not lanes:
             ended = self._ended.get(order.id)
-            return None if ended is None else _told(ended)
+            # The copy that waits to be retried is marked, and dropped by whoever takes it.
+            return None if ended is None or isinstance(ended.result, Retrying) else _told(ended)
         self._cancelled_by[order.id] = order.by
         before = {lane.number: lane.running for lane in lanes}
         for lane in lanes:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
+from palermo.worker.pipe import plain, unpack_result
 
 #: Seconds for which an outcome is kept, and how many at most.
 KEPT = 600.0
@@ -21,7 +22,7 @@ MOST = 1_000
 
 def mark(message: Message) -> str:
     """What tells this message from another of the same id: one requeued, or enqueued again under a name of its own."""
-    told = (message.id, message.job, message.attempt, message.created_at, message.body)
+    told = (message.id, message.job, message.attempt, message.created_at, message.run_at, message.body)
     return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
 
 
@@ -82,6 +83,10 @@ def describe(result: Result) -> Mapping[str, Any]:
             return {"state": "cancelled"}
         case Interrupted():
             return {"state": "interrupted"}
+        case Retrying():
+            return {"state": "retrying", **plain(result)}
+        case Dropped():
+            return {"state": "discarded", **plain(result)}
         case Raised(failure):
             return {"state": "failed", "failure": {name: getattr(failure, name) for name in Failure.__slots__}}
 
@@ -93,6 +98,8 @@ def read(told: Mapping[str, Any]) -> Result | None:
             return Succeeded()
         case {"state": "cancelled"}:
             return Cancelled()
+        case {"state": "retrying" | "discarded"}:
+            return unpack_result(told)
         case {
             "state": "failed",
             "failure": {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()} as values,

@@ -8,6 +8,7 @@ one dies, or does not know, is the job run again.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -117,7 +118,8 @@ class Parking:
     async def _settled(self, live: Live, delivery: Delivery, result: Result, told: Mapping[str, Any]) -> bool:
         """Settle it with that result; False if that cannot be stored now."""
         slot = str(told.get("slot") or delivery.running_at)
-        settlement = settle(delivery.message, result, worker=slot, failed_per_queue=self._floor.failed_per_queue)
+        per_queue = self._floor.failed_per_queue
+        settlement = settle(delivery.message, result, worker=slot, now=time.time(), failed_per_queue=per_queue)
         try:
             await live.consumer.settle(delivery, settlement)
         except (BrokerUnavailable, DeliveryLost):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import NO_HEADERS, Message
+from palermo.core.retry import is_delay
 from palermo.errors import PalermoError
 
 HEADER = 4
@@ -57,6 +58,8 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
         message.defect,
         message.timeout,
         message.expires_at,
+        message.max_retries,
+        message.retrying_since,
     )
     return pack((kind, fields, *more))
 
@@ -79,6 +82,8 @@ def unpack_message(fields: tuple[Any, ...]) -> Message:
         defect=fields[12],
         timeout=fields[13],
         expires_at=fields[14],
+        max_retries=fields[15],
+        retrying_since=fields[16],
     )
 
 
@@ -104,28 +109,66 @@ def pack_result(result: Result, **more: Any) -> bytes:
     match result:
         case Succeeded(skipped=False) if not more:
             return SUCCESS
+        case _:
+            return pack_reply({**plain(result), **more})
+
+
+def plain(result: Result) -> dict[str, Any]:
+    """A result as JSON has it."""
+    match result:
         case Succeeded(skipped=skipped):
-            return pack_reply({"skipped": skipped, **more})
+            return {"skipped": skipped}
         case Raised(failure):
-            return pack_reply({"failure": {name: getattr(failure, name) for name in Failure.__slots__}, **more})
+            return {"failure": _plain(failure)}
+        case Retrying(failure, delay):
+            return {"retry_in": delay, "because": None if failure is None else _plain(failure)}
+        case Dropped(reason):
+            return {"dropped": reason}
         case Interrupted():
-            return pack_reply({"interrupted": True, **more})
+            return {"interrupted": True}
         case Cancelled():
-            return pack_reply({"cancelled": True, **more})
+            return {"cancelled": True}
 
 
 def unpack_result(reply: Mapping[str, Any]) -> Result | None:
-    """What pack_result packed; None for what is no result."""
+    """What `plain` wrote; None for what is no result."""
     match reply:
-        case {"failure": {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()}}:
-            values = reply["failure"]
-            return Raised(Failure(**{name: values[name] for name in Failure.__slots__}))
+        case {"failure": dict(values)} if failure := _failure(values):
+            return Raised(failure)
+        case {"retry_in": float() | int() as delay, "because": None} if is_delay(delay):
+            return Retrying(None, float(delay))
+        case {"retry_in": float() | int() as delay, "because": dict(values)} if is_delay(delay):
+            failure = _failure(values)
+            return None if failure is None else Retrying(failure, float(delay))
+        case {"dropped": str(reason)}:
+            return Dropped(reason)
         case {"skipped": bool(skipped)}:
             return Succeeded(skipped=skipped)
         case {"interrupted": True}:
             return Interrupted()
         case {"cancelled": True}:
             return Cancelled()
+    return None
+
+
+def judged(answer: Result, failure: Failure) -> Result:
+    """What becomes of a job that failed in this way, by the answer of the slot that was asked."""
+    match answer:
+        case Retrying(Failure(), delay):
+            return Retrying(failure, delay)
+        case Dropped():
+            return answer
+    return Raised(failure)
+
+
+def _plain(failure: Failure) -> dict[str, Any]:
+    return {name: getattr(failure, name) for name in Failure.__slots__}
+
+
+def _failure(values: Mapping[str, Any]) -> Failure | None:
+    match values:
+        case {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()}:
+            return Failure(**{name: values[name] for name in Failure.__slots__})
     return None
 
 

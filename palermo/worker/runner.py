@@ -19,7 +19,7 @@ from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.executor import CANCELLED, INTERRUPTED, SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits
-from palermo.worker.pipe import SlotPipe, pack_message, unpack_result
+from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_result
 from palermo.worker.place import Place
 from palermo.worker.pool import Registered
 from palermo.worker.signals import CANCEL, DUMP, TERMINATE
@@ -86,8 +86,7 @@ class ProcessRunner:
         if isinstance(sentence, JobCancelled):
             return CANCELLED
         failure = from_exception(sentence or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))
-        await self._tell(place, message, failure)
-        return Raised(failure)
+        return await self._ask_policy(place, message, failure)
 
     async def hook(self, name: str) -> None:
         await self._children.link.hook(name)
@@ -178,17 +177,19 @@ class ProcessRunner:
             if place.message is not None and (why := self._limits.bloated(place.pid)):
                 self._condemn(place, place.message, JobOutOfMemory(f"the job's process was killed: {why}"))
 
-    async def _tell(self, place: Place, message: Message, failure: Failure) -> None:
-        """Have a fresh slot call on_failure hooks and failure back ends for a job that crashed; once."""
+    async def _ask_policy(self, place: Place, message: Message, failure: Failure) -> Result:
+        """Have a fresh slot say what becomes of a job that crashed, and call its hooks; once."""
         values = {name: getattr(failure, name) for name in Failure.__slots__}
         try:
             await self._start_slot(place)
-            await place.ask(pack_message("crashed", message, values))
+            return judged(await place.ask(pack_message("crashed", message, values)), failure)
         except SlotLost as error:
             why = await self._children.fate(place, str(error))
             log.error("on_failure hooks crashed too id=%s job=%s error=%r", message.id, message.job, why)
         except Gone:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
+        # Nobody can be asked what its policy is.
+        return Raised(failure)
 
     # Slots come and go.
 

@@ -23,7 +23,7 @@ from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.crew import Crew, Run
 from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.limits import MEMORY_EVERY, Limits
-from palermo.worker.pipe import pack_message
+from palermo.worker.pipe import judged, pack_message
 from palermo.worker.pool import Registered
 from palermo.worker.signals import DUMP
 from palermo.worker.stacks import StackFile
@@ -258,24 +258,26 @@ class SharedRunner:
         if isinstance(error, JobCancelled):
             return CANCELLED
         failure = from_exception(error, failed_at=int(time.time()))
-        await self._tell(run.message, failure)
-        return Raised(failure)
+        return await self._ask_policy(run.message, failure)
 
-    async def _tell(self, message: Message, failure: Failure) -> None:
-        """Have a child of its own call on_failure hooks and failure back ends, so that they harm no other job; once."""
+    async def _ask_policy(self, message: Message, failure: Failure) -> Result:
+        """Have a child of its own say what becomes of it, and call its hooks, so that they harm no other job; once."""
         values = {name: getattr(failure, name) for name in Failure.__slots__}
         try:
             async with self._alone:
                 crew = await self._launch()
                 crew.retired = True
                 try:
-                    await crew.ask(1, pack_message("crashed", message, values, 1))
+                    answer = await crew.ask(1, pack_message("crashed", message, values, 1))
                     self._look_at(crew)
+                    return judged(answer, failure)
                 except SlotLost as error:
                     why = await self._children.fate(crew, str(error))
                     log.error("on_failure hooks crashed too id=%s job=%s error=%r", message.id, message.job, why)
         except Gone:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
+        # Nobody can be asked what its policy is.
+        return Raised(failure)
 
     # Children come and go.
 

@@ -5,7 +5,7 @@ It reads frames, has seats run what they bring, and answers with the number of t
     parent -> child                               child -> parent
     (first thing, unasked)                        {"ready": true}
     ("run", message, slot)                        "+slot", or {"slot": …} and the result
-    ("crashed", message, failure, slot)           "+slot"
+    ("crashed", message, failure, slot)           {"slot": …} and the result
     ("tell", slot, class, text)
     ("stack", slot)                               {"slot": …, "stack": text}
     ("ping",)                                     {"pong": true}
@@ -32,7 +32,7 @@ from palermo import errors
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Raised, Result, Succeeded
 from palermo.core.message import Message
-from palermo.worker.executor import SUCCEEDED, Executor
+from palermo.worker.executor import Executor
 from palermo.worker.pipe import HEADER, pack_reply, pack_result, unpack_message
 from palermo.worker.process import flush
 from palermo.worker.shared_interrupts import SharedInterrupts
@@ -135,7 +135,7 @@ class Seats:
                 start(seat, unpack_message(fields))
             case ("crashed", fields, values, number):
                 seat, message, failure = self._take(number), unpack_message(fields), Failure(**values)
-                self.in_thread(seat, lambda: _crashed(seat, message, failure))
+                self.in_thread(seat, lambda: seat.executor.crashed(message, failure))
             case ("tell", number, name, text):
                 if number in self._busy:
                     self._busy[number].interrupts.tell(getattr(errors, name)(text))
@@ -211,11 +211,6 @@ def _result(work: Callable[[], Result]) -> Result:
         return work()
     except BaseException as error:  # told in the instant between the job's own code and ours
         return raised(error)
-
-
-def _crashed(seat: Seat, message: Message, failure: Failure) -> Result:
-    seat.executor.crashed(message, failure)
-    return SUCCEEDED
 
 
 def raised(error: BaseException) -> Raised:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from palermo.core.failure import Failure
 from palermo.worker import signals
 from palermo.worker.executor import Executor
-from palermo.worker.pipe import SUCCESS, BlockingPipe, pack_reply, pack_result, unpack_message
+from palermo.worker.pipe import BlockingPipe, pack_reply, pack_result, unpack_message
 from palermo.worker.process import die_with, flush, own_group
 from palermo.worker.titles import SlotTitle
 
@@ -60,11 +60,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
 def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle) -> bytes:
     message = unpack_message(frame[1])
     title.working(message.job, message.id, time.time())
-    if frame[0] == "crashed":
-        executor.crashed(message, Failure(**frame[2]))
-        flush()
-        return SUCCESS
-    result = executor.run(message)
+    result = executor.crashed(message, Failure(**frame[2])) if frame[0] == "crashed" else executor.run(message)
     flush()
     return pack_result(result)
 

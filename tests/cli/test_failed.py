@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from palermo.client import Client
+from palermo.core.attempts import Attempt
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish_failed
 
@@ -125,3 +127,16 @@ def test_destroying_needs_yes_where_nobody_can_be_asked(palermo: Palermo, comman
 @pytest.mark.usefixtures("three")
 def test_show_of_an_unknown_id_ends_in_4(palermo: Palermo) -> None:
     assert "nobody" in palermo("failed", "show", "nobody", code=4).stderr
+
+
+def test_show_tells_of_every_attempt_where_there_was_more_than_one(palermo: Palermo, client: Client) -> None:
+    tried = tuple(Attempt.of(replace(failure(), message=f"no\n{number}"), number) for number in (1, 2))
+    publish_failed(client, (message("7c9e", attempts=tried, retries=2), failure()))
+
+    shown = palermo("failed", "show", "7c9e").stdout
+
+    lines = [line.strip() for line in shown.partition("attempts")[2].splitlines() if line.strip()]
+    assert [line.split()[0] for line in lines[:3]] == ["1", "2", "3"]
+    assert lines[1].endswith("ValueError: no 2")
+    row = json.loads(palermo("failed", "show", "7c9e", "--json").stdout)
+    assert [one["attempt"] for one in row["attempts"]] == [1, 2, 3]

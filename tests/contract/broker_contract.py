@@ -14,6 +14,7 @@ from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
 from tests.contract.parking import ParkingContract
 from tests.contract.publishing import PublishingContract
+from tests.contract.retrying import RetryingContract
 from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
 from tests.contract.timing import TimingContract
@@ -23,6 +24,7 @@ class BrokerContract(
     PublishingContract,
     ConsumingContract,
     ParkingContract,
+    RetryingContract,
     LookingContract,
     SweepingContract,
     DiagnosingContract,

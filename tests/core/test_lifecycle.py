@@ -4,24 +4,30 @@ from dataclasses import replace
 
 import pytest
 
+from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     TRANSITIONS,
     Ack,
     Cancelled,
+    Dropped,
     Fail,
     Interrupted,
     JobState,
     Raised,
     Release,
     Result,
+    Retry,
+    Retrying,
     Succeeded,
+    attempts,
     requeue,
     settle,
 )
 from palermo.core.message import Message
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1_700)
+NOW = 1_800.5
 MESSAGE = Message(id="7c9e", queue="mail", job="shop.send", body=b"[1]", extra={"x-mine": 1})
 
 
@@ -33,21 +39,24 @@ MESSAGE = Message(id="7c9e", queue="mail", job="shop.send", body=b"[1]", extra={
         (Raised(FAILURE), Fail),
         (Interrupted(), Release),
         (Cancelled(), Ack),
+        (Retrying(FAILURE, 15.0), Retry),
+        (Retrying(None, 15.0), Retry),
+        (Dropped("gone"), Ack),
     ],
 )
 def test_every_result_calls_for_one_settlement(result: Result, kind: type) -> None:
-    assert isinstance(settle(MESSAGE, result, worker="w"), kind)
+    assert isinstance(settle(MESSAGE, result, worker="w", now=NOW), kind)
 
 
 def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
-    settlement = settle(MESSAGE, Raised(FAILURE), worker="pid:1@h/worker-1")
+    settlement = settle(MESSAGE, Raised(FAILURE), worker="pid:1@h/worker-1", now=NOW)
 
     assert settlement == Fail(replace(MESSAGE, failure=FAILURE, worker="pid:1@h/worker-1", retries=0))
 
 
 def test_failed_jobs_lie_in_one_queue_or_apart_for_every_queue() -> None:
-    one = settle(MESSAGE, Raised(FAILURE), worker="w")
-    apart = settle(MESSAGE, Raised(FAILURE), worker="w", failed_per_queue=True)
+    one = settle(MESSAGE, Raised(FAILURE), worker="w", now=NOW)
+    apart = settle(MESSAGE, Raised(FAILURE), worker="w", now=NOW, failed_per_queue=True)
 
     assert isinstance(one, Fail)
     assert isinstance(apart, Fail)
@@ -59,7 +68,7 @@ def test_failed_jobs_lie_in_one_queue_or_apart_for_every_queue() -> None:
 def test_a_failed_job_keeps_its_retry_count_and_a_requeue_adds_one(
     before: int | None, failed: int, requeued: int
 ) -> None:
-    settlement = settle(replace(MESSAGE, retries=before), Raised(FAILURE), worker="w")
+    settlement = settle(replace(MESSAGE, retries=before), Raised(FAILURE), worker="w", now=NOW)
 
     assert isinstance(settlement, Fail)
     assert settlement.message.retries == failed
@@ -72,11 +81,55 @@ def test_a_requeue_by_hand_forgets_when_the_job_would_have_expired_and_keeps_its
     assert (again.timeout, again.expires_at) == (30.0, None)
 
 
-def test_a_requeue_takes_the_error_away_and_starts_the_policy_again() -> None:
-    failed = replace(MESSAGE, failure=FAILURE, worker="w", retries=3, policy_retries=3)
+def test_a_requeue_puts_the_error_among_the_earlier_ones_and_starts_the_policy_again() -> None:
+    failed = replace(MESSAGE, failure=FAILURE, worker="w", retries=3, policy_retries=3, retrying_since=1.0, run_at=2.0)
 
-    assert requeue(failed) == replace(MESSAGE, retries=4, policy_retries=0)
+    log = (Attempt.of(FAILURE, 4),)
+    assert requeue(failed) == replace(MESSAGE, retries=4, policy_retries=0, attempts=log)
     assert requeue(failed, queue="slow").queue == "slow"
+
+
+def test_a_retry_is_counted_twice_due_later_and_says_why_it_waits() -> None:
+    first = settle(MESSAGE, Retrying(FAILURE, 15.0), worker="w1", now=NOW)
+    assert isinstance(first, Retry)
+
+    assert first.message == replace(
+        MESSAGE, failure=FAILURE, worker="w1", retries=1, policy_retries=1, retrying_since=NOW, run_at=NOW + 15
+    )
+
+    other = replace(FAILURE, message="still no")
+    second = settle(first.message, Retrying(other, 30.0), worker="w2", now=NOW + 20)
+    assert isinstance(second, Retry)
+    assert second.message == replace(
+        first.message, failure=other, worker="w2", retries=2, policy_retries=2, run_at=NOW + 50,
+        attempts=(Attempt.of(FAILURE, 1),),
+    )  # fmt: skip
+
+
+def test_a_job_that_snoozes_is_the_same_message_later() -> None:
+    waiting = replace(MESSAGE, failure=FAILURE, retries=2, policy_retries=1)
+
+    assert settle(waiting, Retrying(None, 9.5), worker="w", now=NOW) == Retry(replace(waiting, run_at=NOW + 9.5))
+
+
+def test_every_failed_try_is_known_by_its_number_wherever_the_job_is() -> None:
+    message = MESSAGE
+    for number in (1, 2, 3):
+        settlement = settle(message, Retrying(replace(FAILURE, message=f"no {number}"), 1.0), worker="w", now=NOW)
+        assert isinstance(settlement, Retry)
+        message = settlement.message
+        assert [one.number for one in attempts(message, JobState.RETRYING)] == list(range(1, number + 1))
+    settlement = settle(message, Raised(replace(FAILURE, message="no 4")), worker="w", now=NOW)
+    assert isinstance(settlement, Fail)
+    failed = settlement.message
+
+    shown = [(one.number, one.message) for one in attempts(failed, JobState.FAILED)]
+    assert shown == [(1, "no 1"), (2, "no 2"), (3, "no 3"), (4, "no 4")]
+    assert (failed.retries, failed.run_at) == (3, None)
+
+    requeued = requeue(failed)
+    assert [one.number for one in attempts(requeued, JobState.PENDING)] == [1, 2, 3, 4]
+    assert (requeued.attempt, requeued.policy_retries) == (5, 0)
 
 
 def test_every_state_can_be_reached_and_done_and_discarded_are_the_ends() -> None:

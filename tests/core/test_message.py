@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure
 from palermo.core.message import MAX_HEADERS, Message, fit, from_wire, headers_size, to_headers
 from palermo.errors import HeadersTooLarge
@@ -68,8 +69,9 @@ def test_a_message_comes_back_equal_from_its_headers(
     timeout: float | None,
 ) -> None:
     message = a_message(
-        extra=extra, retries=retries, preview=preview, failure=failure, timeout=timeout, expires_at=timeout
-    )
+        extra=extra, retries=retries, preview=preview, failure=failure, timeout=timeout, expires_at=timeout,
+        max_retries=retries, retrying_since=timeout, attempts=(Attempt.of(FAILURE, retries),) if retries else (),
+    )  # fmt: skip
 
     again = from_wire(
         message_id=message.id,
@@ -103,6 +105,9 @@ def test_a_message_comes_back_equal_from_its_headers(
         ("timeout", 10**400),
         ("expires-at", None),
         ("expires-at", "tomorrow"),
+        ("max-retries", "3"),
+        ("retrying-since", -1),
+        ("attempts-log", "none"),
     ],
 )
 def test_a_known_header_of_the_wrong_type_is_named_and_kept_as_it_came(name: str, value: object) -> None:

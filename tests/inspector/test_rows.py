@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palermo.broker import QueueInfo, RunningJob, WorkerInfo
+from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -49,9 +50,24 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "retries": None,
         "failed_at": None,
         "error": None,
+        "attempts": [],
         "worker": None,
         "tenant": None,
     }
+
+
+def test_r12_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
+    failure = Failure(exception_class="ValueError", message="no", stack_trace="Traceback…", failed_at=1_700_000_001)
+    first = Attempt(number=1, exception_class="KeyError", message="x", failed_at=1_700_000_000)
+    waiting = message(failure=failure, worker="pid:7@host/worker-1", retries=2, attempts=(first,))
+
+    row = job_row(waiting, JobState.PENDING, SERIALIZERS)
+
+    assert (row["state"], row["retries"], row["error"]["message"]) == ("retrying", 2, "no")
+    assert row["attempts"] == [
+        {"attempt": 1, "class": "KeyError", "message": "x", "failed_at": "2023-11-14T22:13:20Z"},
+        {"attempt": 2, "class": "ValueError", "message": "no", "failed_at": "2023-11-14T22:13:21Z"},
+    ]
 
 
 def test_p7_a_failed_job_shows_its_error_and_when_it_failed() -> None:

@@ -165,6 +165,17 @@ def test_an_option_of_a_later_version_is_refused_in_one_line(option: str) -> Non
         ({"timeout": True}, "timeout=True is no duration"),
         ({"expires": -1}, "expires=-1 is no duration"),
         ({"expires": float("inf")}, "expires=inf is no duration"),
+        ({"retries": -1}, "retries=-1 is no count; give a whole number, from 0 on"),
+        ({"retries": 1.5}, "retries=1.5 is no count"),
+        ({"retries": True}, "retries=True is no count"),
+        ({"backoff": "expo"}, "backoff='expo' means nothing; it may be 'exponential', 'linear', 'fixed', seconds"),
+        ({"backoff": []}, r"backoff=\[\] means nothing"),
+        ({"backoff": palermo.Fixed}, "backoff=<class .*> means nothing"),
+        ({"backoff": lambda: 3}, "cannot be called with the attempt, from 1, and the error: too many positional"),
+        ({"retry_for": 0}, "retry_for=0 is no duration"),
+        ({"retry_on": "ValueError"}, "retry_on='ValueError' is neither an exception class nor a tuple of such"),
+        ({"retry_on": ()}, r"retry_on=\(\) is neither"),
+        ({"discard_on": (KeyError, int)}, "discard_on=.* is neither an exception class"),
         ({"sign": "yes"}, "sign='yes' is neither True nor False"),
         ({"name": "  x"}, "job name '  x'"),
         ({"name": ""}, "job name ''"),
@@ -177,6 +188,30 @@ def test_an_option_that_means_nothing_is_refused(options: dict[str, Any], text: 
 
         @palermo.job(**options)
         def job() -> None: ...
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": 0},
+        {"retries": 25, "backoff": "exponential"},
+        {"backoff": 0.5},
+        {"backoff": [1, 5, 30]},
+        {"backoff": palermo.Exponential(base=2, factor=3, cap=60, jitter=0.5)},
+        {"backoff": palermo.Linear(step=5)},
+        {"backoff": lambda attempt, error: 3},
+        {"retry_for": 60.0, "retry_on": ValueError, "discard_on": [KeyError, OSError]},
+        {"retry_on": None, "discard_on": None, "backoff": None, "retries": None},
+    ],
+    ids=lambda options: ",".join(options),
+)
+def test_what_is_done_when_a_job_fails_is_declared_with_it(options: dict[str, Any]) -> None:
+    @palermo.job(name=f"declared.{sorted(options)}.{options.get('retries')}", **options)
+    def job() -> None: ...
+
+    assert job.definition.policy.declared is any(
+        options.get(name) is not None for name in ("retries", "backoff", "retry_for", "retry_on")
+    )
 
 
 @pytest.mark.parametrize("queue", ["", "mail ", "amq.x", "palermo.~x", "x" * 128, "failed", 7])

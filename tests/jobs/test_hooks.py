@@ -31,6 +31,7 @@ def test_the_catalogue_has_every_hook_of_resque() -> None:
         "around_process",
         "after_process",
         "on_failure",
+        "on_exhausted",
         "before_dequeue",
         "after_dequeue",
     )

@@ -40,6 +40,7 @@ class Bench:
             worker="pid:1@h/worker-1",
             interrupts=self.interrupts,
             now=lambda: 1_234.9,
+            chance=lambda: 0.5,
         )
 
     def failure(self, *args: Any, **more: Any) -> Failure:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
 from palermo.worker.outcomes import KEPT, MOST, Outcomes, describe, mark, read
 
@@ -13,7 +13,11 @@ MESSAGE = Message(id="1", queue="q", job="j", body=b"[1]", created_at=1)
 FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", failed_at=1)
 
 
-@pytest.mark.parametrize("result", [Succeeded(), Raised(FAILURE), Cancelled()], ids=["done", "failed", "cancelled"])
+@pytest.mark.parametrize(
+    "result",
+    [Succeeded(), Raised(FAILURE), Cancelled(), Retrying(FAILURE, 2.5), Retrying(None, 0.0), Dropped("x")],
+    ids=["done", "failed", "cancelled", "retrying", "snoozing", "discarded"],
+)
 def test_a_result_is_told_as_it_was(result: Result) -> None:
     assert read(describe(result)) == result
 
@@ -23,7 +27,9 @@ def test_what_is_no_result_is_none(told: dict[str, str]) -> None:
     assert read(told) is None
 
 
-@pytest.mark.parametrize("change", [{"retries": 1}, {"created_at": 2}, {"body": b"[2]"}, {"job": "k"}, {"id": "2"}])
+@pytest.mark.parametrize(
+    "change", [{"retries": 1}, {"run_at": 9.5}, {"created_at": 2}, {"body": b"[2]"}, {"job": "k"}, {"id": "2"}]
+)
 def test_another_message_of_the_same_id_has_another_mark(change: dict[str, object]) -> None:
     assert mark(replace(MESSAGE, **change)) != mark(MESSAGE)  # type: ignore[arg-type]
     assert mark(replace(MESSAGE, queue="another")) == mark(MESSAGE)

@@ -5,13 +5,14 @@ import os
 import pickle
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Raised, Succeeded
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
 from palermo.worker import pipe
 from palermo.worker.pipe import (
@@ -19,11 +20,13 @@ from palermo.worker.pipe import (
     Frames,
     Garbage,
     SlotPipe,
+    judged,
     pack,
     pack_message,
     pack_reply,
     pack_result,
     unpack_message,
+    unpack_result,
 )
 
 
@@ -60,10 +63,66 @@ def test_replies_that_are_no_json_object_are_garbage(payload: bytes) -> None:
         pipe.unpack_reply(payload)
 
 
+FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…", failed_at=1)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        Succeeded(skipped=True),
+        Raised(FAILURE),
+        Retrying(FAILURE, 2.5),
+        Retrying(None, 0.0),
+        Dropped("gone"),
+        Interrupted(),
+        Cancelled(),
+    ],
+    ids=["skipped", "failed", "retrying", "snoozing", "dropped", "interrupted", "cancelled"],
+)
+def test_a_result_reaches_the_parent_as_it_was(result: Result) -> None:
+    assert unpack_result(pipe.unpack_reply(pack_result(result)[4:])) == result
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"failure": "x"},
+        {"failure": {"exception_class": 1}},
+        {"retry_in": -1, "because": None},
+        {"retry_in": True, "because": None},
+        {"retry_in": 1e300, "because": None},
+        {"retry_in": 1},
+        {"retry_in": 1, "because": {"message": "x"}},
+        {"dropped": 1},
+        {"interrupted": False},
+    ],
+    ids=str,
+)
+def test_what_is_no_result_is_none(reply: dict[str, object]) -> None:
+    assert unpack_result(reply) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "becomes"),
+    [
+        (Succeeded(), Raised(FAILURE)),
+        (Raised(replace(FAILURE, message="other")), Raised(FAILURE)),
+        (Retrying(replace(FAILURE, message="other"), 3.0), Retrying(FAILURE, 3.0)),
+        (Retrying(None, 3.0), Raised(FAILURE)),
+        (Dropped("x"), Dropped("x")),
+    ],
+    ids=["nonsense", "failed", "retrying", "snoozing", "dropped"],
+)
+def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: Result, becomes: Result) -> None:
+    assert judged(answer, FAILURE) == becomes
+
+
 def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
     message = Message(
-        id="1", queue="q", job="j", body=b"[]", retries=2, created_at=5, extra={"tenant": "t"}, defect="d"
-    )
+        id="1", queue="q", job="j", body=b"[]", retries=2, created_at=5, extra={"tenant": "t"}, defect="d",
+        policy_retries=1, max_retries=7, retrying_since=9.5, timeout=3.0, expires_at=4.0,
+    )  # fmt: skip
 
     kind, fields, more = pickle.loads(pack_message("run", message, "more")[4:])
 

@@ -16,7 +16,7 @@ from palermo.brokers.rabbitmq.registry import Names
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.delay import adopted, is_early
-from palermo.core.lifecycle import Ack, Fail, Release, Settlement
+from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 
@@ -105,7 +105,11 @@ class RabbitmqConsumer:
                 await self._publish(message, queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
-        if not isinstance(settlement, Release):
+            case Retry(message):
+                await self._publish(message, message.queue)
+                self._check(delivery)
+                channel.raw.basic_ack(tag)
+        if not isinstance(settlement, Release | Retry):
             self._steering.gone(delivery)
         self._forget(delivery)
         if delivery.redelivered and not parked:

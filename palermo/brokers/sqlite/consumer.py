@@ -16,7 +16,8 @@ from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.store import Store, Work
-from palermo.core.lifecycle import Ack, Fail, Release, Settlement
+from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
+from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
@@ -113,14 +114,10 @@ class SqliteConsumer:
                 self._loop.call_soon(self._flush_soon)
                 found = True
             case Fail(message, queue):
-                row = to_row(message)
-
-                def fail(db: sqlite3.Connection) -> bool:
-                    if found := self._delete(db, claim):
-                        insert(db, self._exchange, queue, row)
-                    return found
-
-                found = await self._write(fail)
+                found = await self._replace(claim, message, queue)
+            case Retry(message):
+                found = await self._replace(claim, message, message.queue, marked=True)
+                self._bell.ring()
             case Release():
 
                 def give_back(db: sqlite3.Connection) -> bool:
@@ -249,6 +246,22 @@ class SqliteConsumer:
         if not ours:
             self._lose(BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead."))
         return result
+
+    async def _replace(self, claim: Claim, message: Message, queue: str, *, marked: bool = False) -> bool:
+        """In one transaction put the message in a queue and take the job out of the file, if it is still ours.
+
+        With `marked` a mark that the job is cancelled stays, which goes with a job that is taken out.
+        """
+        row = to_row(message)
+
+        def replace(db: sqlite3.Connection) -> bool:
+            marks_of = marks.of(db, self._exchange, message.id) if marked else []
+            if found := self._delete(db, claim):
+                insert(db, self._exchange, queue, row)
+                marks.put_back(db, marks_of)
+            return found
+
+        return await self._write(replace)
 
     def _flush_soon(self) -> None:
         if self._done and self._flushing is None:

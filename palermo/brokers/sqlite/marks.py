@@ -35,6 +35,17 @@ def restore(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
     db.executemany("delete from cancel where exchange = ? and message_id = ?", ((exchange, id) for id in ids))
 
 
+def of(db: sqlite3.Connection, exchange: str, id: str) -> list[tuple[object, ...]]:
+    """The mark of a job, if it has one, for `put_back`."""
+    query = "select exchange, message_id, at, by from cancel where exchange = ? and message_id = ?"
+    return db.execute(query, (exchange, id)).fetchall()
+
+
+def put_back(db: sqlite3.Connection, marks: Iterable[tuple[object, ...]]) -> None:
+    """Have marks again that went with a job."""
+    db.executemany("insert or ignore into cancel (exchange, message_id, at, by) values (?, ?, ?, ?)", marks)
+
+
 def find(db: sqlite3.Connection, exchange: str, message: Message) -> str | None:
     """Who cancelled this job; None if nobody did, or did so before it was enqueued."""
     rows = db.execute(

@@ -58,7 +58,9 @@ resize.enqueue("x", colour="red")  # wrong
 resize.options(queue="slow", id="a").enqueue("x")
 resize.options(queue="slow").enqueue(3)  # wrong
 resize.options(queue=3)  # wrong
-resize.options(retries=3)  # wrong
+resize.options(retries=3).enqueue("x")
+resize.options(retries="3")  # wrong
+resize.options(tries=3)  # wrong
 resize.enqueue_many([("a",), {"path": "b"}])
 resize.enqueue_many("ab")  # wrong
 assert_type(resize.dequeue("x"), int)

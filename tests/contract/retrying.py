@@ -1,0 +1,117 @@
+"""Contract: a job that is settled with Retry waits again, as the copy that the settlement brings."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from palermo.broker import Broker
+from palermo.core.attempts import Attempt
+from palermo.core.lifecycle import Ack, Retry, retry
+from palermo.errors import DeliveryLost
+from tests.contract.kit import FAILURE, Open, consume, counts, message, nothing_for, take, take_and_ack, until
+
+#: Long ago, so that what is retried is due at once.
+NOW = 1_700_000_000.5
+
+
+class RetryingContract:
+    async def test_a_job_that_is_retried_comes_back_with_its_error(self, broker: Broker) -> None:
+        sent = message("7c9e", extra={"tenant": "acme"}, created_at=1_700_000_000)
+        await broker.publish(sent)
+        consumer = await consume(broker)
+        delivery = await take(consumer)
+
+        again = retry(delivery.message, FAILURE, worker="pid:1@h/worker-1", now=NOW, delay=0.5)
+        await consumer.settle(delivery, Retry(again))
+
+        found = (await take(consumer)).message
+        assert found == again
+        assert (found.retries, found.policy_retries, found.retrying_since, found.run_at) == (1, 1, NOW, NOW + 0.5)
+        assert found.failure == FAILURE
+
+    async def test_nothing_of_the_original_is_left(self, broker: Broker) -> None:
+        await broker.publish(message("7c9e"))
+        consumer = await consume(broker)
+        delivery = await take(consumer)
+
+        await consumer.settle(delivery, Retry(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))
+
+        assert (await take_and_ack(consumer)).id == "7c9e"
+        await nothing_for(consumer)
+        await consumer.close()
+        await until(lambda: counts(broker), (0, 0))
+
+    async def test_earlier_errors_are_kept_as_they_were(self, broker: Broker) -> None:
+        log = (
+            Attempt(number=1, exception_class="a.B", message="ü\n…", failed_at=1_700_000_000),
+            Attempt(number=2, exception_class="ValueError", message="", failed_at=1_700_000_001),
+        )
+        sent = message("7c9e", failure=FAILURE, attempts=log, retries=3, max_retries=5)
+
+        await broker.publish(sent)
+
+        assert (await take_and_ack(await consume(broker))) == sent
+
+    async def test_another_worker_may_take_what_one_retries(self, broker: Broker, another: Open) -> None:
+        await broker.publish(message("7c9e"))
+        first = await consume(broker)
+        delivery = await take(first)
+        second = await consume(await another())
+        await nothing_for(second)
+        await first.rest(1)
+
+        await first.settle(delivery, Retry(replace(delivery.message, run_at=NOW)))
+
+        assert (await take_and_ack(second)).run_at == NOW
+
+    async def test_what_was_settled_cannot_be_retried(self, broker: Broker) -> None:
+        await broker.publish(message("7c9e"))
+        consumer = await consume(broker)
+        delivery = await take(consumer)
+        await consumer.settle(delivery, Ack())
+
+        with pytest.raises(DeliveryLost):
+            await consumer.settle(delivery, Retry(delivery.message))
+
+        await consumer.close()
+        await until(lambda: counts(broker), (0, 0))
+
+    async def test_a_job_cancelled_while_it_ran_is_still_cancelled_when_it_is_retried(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish(message("7c9e", created_at=1_700_000_000))
+        consumer = await consume(broker)
+        delivery = await take(consumer)
+        await broker.cancel(["7c9e"], by="somebody")
+
+        await consumer.settle(delivery, Retry(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))
+
+        await consumer.close()
+        successor = await consume(await another())
+        again = await take(successor)
+        assert (again.message.retries, again.cancelled) == (1, True)
+        await successor.settle(again, Ack())
+
+    async def test_a_job_that_was_dead_lettered_before_is_not_dropped_when_it_is_retried(self, broker: Broker) -> None:
+        """RabbitMQ silently drops a message whose old x-death shows a cycle: the trap of every second delay."""
+        death = {
+            "count": 1,
+            "reason": "expired",
+            "queue": "jobs",
+            "exchange": "",
+            "routing-keys": ["jobs"],
+            "time": datetime(2026, 1, 1, tzinfo=UTC),
+        }
+        extra = {"x-death": [death], "x-first-death-queue": "jobs", "x-first-death-reason": "expired", "mine": 1}
+        await broker.publish(message("7c9e", extra=extra))
+        consumer = await consume(broker)
+
+        for _ in range(3):
+            delivery = await take(consumer)
+            again = retry(replace(delivery.message, extra=extra), FAILURE, worker="w", now=NOW, delay=0)
+            await consumer.settle(delivery, Retry(again))
+
+        delivery = await take(consumer)
+        assert (delivery.message.retries, dict(delivery.message.extra)) == (3, {"mine": 1})
+        await consumer.settle(delivery, Ack())

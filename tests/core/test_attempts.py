@@ -1,0 +1,74 @@
+"""What is kept of the earlier errors of a job."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.core.attempts import BUDGET, Attempt, append, cut, from_header, to_header
+from palermo.core.failure import Failure
+from palermo.core.message import MAX_HEADERS, Message, fit, headers_size, to_headers
+
+FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1_700)
+
+
+def attempt(number: int, message: str = "no") -> Attempt:
+    return Attempt(number=number, exception_class="ValueError", message=message, failed_at=1_700)
+
+
+def test_a_failure_is_kept_in_short() -> None:
+    kept = Attempt.of(replace(FAILURE, message="ü" * 10_000, stack_trace="x" * 9_000), 3)
+
+    assert kept == attempt(3, "ü" * 500)
+
+
+@given(st.lists(st.text(max_size=500), max_size=300))
+def test_the_log_stays_in_its_budget_and_keeps_the_first_and_the_newest(messages: list[str]) -> None:
+    log: tuple[Attempt, ...] = ()
+    for number, text in enumerate(messages, start=1):
+        log = append(log, attempt(number, text))
+
+    numbers = [one.number for one in log]
+    assert sum(one.size for one in log) <= BUDGET
+    assert numbers[:1] == [1][: len(messages)]
+    assert numbers[1:] == list(range(len(messages) - len(numbers) + 2, len(messages) + 1))
+
+
+def test_the_size_is_no_less_than_what_the_wire_takes() -> None:
+    log = tuple(attempt(number, "ü" * number) for number in range(1, 100))
+
+    assert headers_size({"attempts-log": to_header(log)}) <= sum(one.size for one in log) + 30
+
+
+def test_without_room_for_the_first_nothing_is_kept() -> None:
+    assert cut((attempt(1), attempt(2)), 0) == ()
+
+
+@given(st.lists(st.builds(attempt, st.integers(1, 99), st.text(st.characters(codec="utf-8"))), max_size=5))
+def test_the_header_reads_as_it_was_written(log: list[Attempt]) -> None:
+    assert from_header(to_header(log)) == tuple(log)
+
+
+def test_entries_that_say_nothing_are_left_out() -> None:
+    assert from_header([*to_header([attempt(1)]), "x", {"attempt": "2"}, None]) == (attempt(1),)
+
+
+def test_the_log_is_cut_before_the_traceback_where_headers_do_not_fit() -> None:
+    log = tuple(attempt(number, "m" * 500) for number in range(1, 50))
+    trace = "t" * 16_000
+    message = Message(
+        id="1",
+        queue="q",
+        job="j",
+        failure=replace(FAILURE, stack_trace=trace),
+        attempts=cut(log, BUDGET),
+        extra={"big": "x" * 100_000},
+    )
+
+    cut_down = fit(message)
+
+    assert headers_size(to_headers(cut_down)) <= MAX_HEADERS
+    assert [one.number for one in cut_down.attempts][:1] == [1]
+    assert len(cut_down.attempts) < len(message.attempts)
+    assert cut_down.failure is not None
+    assert cut_down.failure.stack_trace == trace

@@ -1,0 +1,91 @@
+"""Jobs that fail, snooze and discard themselves; those with `a` in front are coroutines."""
+
+import ctypes
+import time
+
+from crew import note, write  # noqa: F401
+
+import palermo
+
+
+@palermo.job(retries=3, backoff=0)
+def fails(path, name):
+    write(path, f"{name} {palermo.current_job().attempt}")
+    raise ValueError(f"{name} in try {palermo.current_job().attempt}")
+
+
+@fails.hook
+def on_exhausted(error, path, name):
+    write(path, f"{name} exhausted by {error}")
+
+
+@palermo.job(retries=3, backoff=0)
+async def afails(path, name):
+    write(path, f"{name} {palermo.current_job().attempt}")
+    raise ValueError(f"{name} in try {palermo.current_job().attempt}")
+
+
+@afails.hook
+def on_exhausted(error, path, name):  # noqa: F811
+    write(path, f"{name} exhausted by {error}")
+
+
+@palermo.job(retries=2, backoff=0)
+def crashes(path):
+    write(path, f"crashes {palermo.current_job().attempt}")
+    ctypes.string_at(0)
+
+
+@palermo.job(retries=1, backoff=0, timeout=1)
+def overruns(path):
+    write(path, f"overruns {palermo.current_job().attempt}")
+    while True:
+        try:
+            time.sleep(60)
+        except palermo.errors.JobTimeout:
+            continue
+
+
+@palermo.job(retries=2, backoff=0.2)
+def recovers(path):
+    attempt = palermo.current_job().attempt
+    write(path, f"recovers {attempt} {time.time()}")
+    if attempt < 3:
+        raise ConnectionError("not yet")
+
+
+@palermo.job
+def snoozes(path, times):
+    with open(path) as file:
+        done = len(file.readlines())
+    write(path, f"snoozes {palermo.current_job().attempt}")
+    if done < times:
+        raise palermo.Snooze(0)
+
+
+@palermo.job
+async def asnoozes(path, times):
+    with open(path) as file:  # noqa: ASYNC230 - a line
+        done = len(file.readlines())
+    write(path, f"snoozes {palermo.current_job().attempt}")
+    if done < times:
+        raise palermo.Snooze(0)
+
+
+@palermo.job(discard_on=KeyError)
+def discards(kind):
+    if kind == "raises":
+        raise KeyError("gone")
+    raise palermo.Discard("user is gone")
+
+
+@palermo.job(retries=30, backoff=30)
+def waits(path):
+    write(path, "ran")
+    raise ConnectionError("refused")
+
+
+@palermo.job
+def asks(path):
+    write(path, f"asks {palermo.current_job().attempt}")
+    raise palermo.Retry("not there yet", delay=0)

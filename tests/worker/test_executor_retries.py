@@ -1,0 +1,230 @@
+"""What becomes of a job that did not end well, and who is told, without a process."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo import hooks
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Dropped, Raised, Retrying, Succeeded
+from palermo.errors import JobTimeout
+from tests.worker.bench import Bench
+
+
+@pytest.fixture(autouse=True)
+def _backends() -> Iterator[None]:
+    before = dict(hooks._backends)
+    yield
+    hooks._backends = before
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    palermo.failure_backend(lambda report: bench.seen.append(f"back end {report.failure.exception_class}"))
+    return bench
+
+
+def failing(bench: Bench, error: BaseException, **options: Any) -> None:
+    """A job that raises this, and whose hooks say so."""
+
+    class Job:
+        def process(self, *args: int) -> None:
+            self.runs = 1
+            raise error
+
+        def on_failure(self, error: BaseException, *args: int) -> None:
+            bench.seen.append(f"on_failure {type(error).__name__} {args}")
+
+        def on_exhausted(self, error: BaseException, *args: int) -> None:
+            bench.seen.append(f"on_exhausted {type(error).__name__} {args} {self.runs}")
+
+    bench.job(Job, **options)
+
+
+def test_every_failed_run_is_told_and_only_the_last_exhausts_and_reports(bench: Bench) -> None:
+    failing(bench, ValueError("no"), retries=2, backoff=7)
+
+    first = bench.run([1])
+    second = bench.run([1], retries=1, policy_retries=1)
+    last = bench.run([1], retries=2, policy_retries=2)
+
+    assert isinstance(first, Retrying)
+    assert (first.delay, first.failure and first.failure.message) == (7.0, "no")
+    assert isinstance(second, Retrying)
+    assert isinstance(last, Raised)
+    assert bench.seen == [
+        *["on_failure ValueError (1,)"] * 3,
+        "on_exhausted ValueError (1,) 1",
+        "back end ValueError",
+    ]
+
+
+def test_a_job_without_a_policy_fails_at_once_and_exhausts_nothing(bench: Bench) -> None:
+    failing(bench, ValueError("no"))
+
+    assert isinstance(bench.run(), Raised)
+    assert bench.seen == ["on_failure ValueError ()", "back end ValueError"]
+
+
+def test_a_job_that_snoozes_tells_nobody(bench: Bench) -> None:
+    failing(bench, palermo.Snooze(60), retries=2)
+
+    assert bench.run(retries=1, policy_retries=99) == Retrying(None, 60.0)
+    assert bench.seen == []
+
+
+def test_a_job_that_discards_itself_tells_nobody(bench: Bench) -> None:
+    failing(bench, palermo.Discard("user is gone"), retries=2)
+
+    assert bench.run() == Dropped("user is gone")
+    assert bench.seen == []
+
+
+def test_an_error_to_be_discarded_is_told_to_on_failure_and_to_no_back_end(bench: Bench) -> None:
+    failing(bench, FileNotFoundError("gone"), retries=2, discard_on=OSError)
+
+    assert bench.run() == Dropped("FileNotFoundError: gone")
+    assert bench.seen == ["on_failure FileNotFoundError ()"]
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"), [(ConnectionResetError(), True), (OSError(), True), (ValueError(), False)], ids=repr
+)
+def test_only_errors_named_and_their_subclasses_are_retried(bench: Bench, error: Exception, retried: bool) -> None:
+    failing(bench, error, retry_on=(OSError, KeyError), backoff=1)
+
+    assert isinstance(bench.run(), Retrying) is retried
+
+
+def test_a_job_may_ask_for_a_retry_from_an_error_which_is_the_one_kept(bench: Bench) -> None:
+    def job() -> None:
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError as error:
+            raise palermo.Retry(delay=3) from error
+
+    bench.job(job)
+    result = bench.run()
+
+    assert isinstance(result, Retrying)
+    assert result.delay == 3.0
+    assert result.failure is not None
+    assert (result.failure.exception_class, result.failure.message) == ("ConnectionError", "refused")
+    assert "palermo.Retry" in result.failure.stack_trace
+
+
+def test_a_retry_with_a_reason_fails_for_it_in_the_end(bench: Bench) -> None:
+    failing(bench, palermo.Retry("not there yet"))
+
+    result = bench.run(policy_retries=25)
+
+    assert isinstance(result, Raised)
+    assert (result.failure.exception_class, result.failure.message) == ("palermo.Retry", "not there yet")
+    assert bench.seen == ["on_failure Retry ()", "on_exhausted Retry () 1", "back end palermo.Retry"]
+
+
+@pytest.mark.parametrize("answer", ["soon", -1, ZeroDivisionError()], ids=str)
+def test_a_backoff_function_that_goes_wrong_is_logged_and_the_default_waits(
+    bench: Bench, caplog: pytest.LogCaptureFixture, answer: Any
+) -> None:
+    def backoff(attempt: int, error: BaseException) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    failing(bench, ValueError(), backoff=backoff)
+    result = bench.run()
+
+    assert isinstance(result, Retrying)
+    assert result.delay == 20.0
+    assert caplog.text.count("backoff failed, waiting as without it id=1 job=job") == 1
+
+
+def test_a_backoff_function_sees_attempt_and_error(bench: Bench) -> None:
+    failing(bench, ValueError("x"), backoff=lambda attempt, error: bench.seen.append((attempt, str(error))))
+
+    bench.run(policy_retries=4)
+
+    assert bench.seen[0] == (5, "x")
+
+
+def test_what_on_exhausted_raises_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    class Job:
+        def process(self) -> None:
+            raise ValueError
+
+        def on_exhausted(self, error: BaseException) -> None:
+            raise LookupError
+
+    bench.job(Job, retries=1)
+
+    assert isinstance(bench.run(policy_retries=1), Raised)
+    assert "on_exhausted hook failed" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["before_process", "around_process", "after_process"])
+def test_hooks_may_snooze_the_job(bench: Bench, kind: str) -> None:
+    def hook(self: Any) -> Any:
+        raise palermo.Snooze(5)
+
+    bench.job(type("Job", (), {"process": lambda self: None, kind: hook}))
+
+    assert bench.run() == Retrying(None, 5.0)
+
+
+def test_a_class_that_cannot_be_made_is_retried(bench: Bench) -> None:
+    class Job:
+        def __init__(self) -> None:
+            raise ConnectionError
+
+        def process(self) -> None: ...
+
+    bench.job(Job, retries=1)
+
+    assert isinstance(bench.run(), Retrying)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"defect": "d"}, {"job": "nobody"}, {"body": b"{"}, {"body": b"[1, 2, 3]"}, {"expires_at": 1.0}],
+    ids=["defect", "unknown", "undecodable", "unfitting", "expired"],
+)
+def test_what_no_other_try_can_mend_is_not_retried(bench: Bench, more: dict[str, Any]) -> None:
+    bench.job(lambda a=None: None, retries=5)
+
+    assert isinstance(bench.run(**more), Raised)
+    assert len(bench.seen) == 1
+
+
+def test_a_crash_is_answered_by_the_policy(bench: Bench) -> None:
+    failing(bench, ValueError(), retries=1, backoff=4, retry_on=JobTimeout)
+    timeout = Failure(exception_class="palermo.errors.JobTimeout", message="killed", stack_trace="", failed_at=1)
+    crash = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)
+
+    assert bench.executor().crashed(bench.message(), timeout) == Retrying(timeout, 4.0)
+    assert bench.executor().crashed(bench.message(policy_retries=1), timeout) == Raised(timeout)
+    assert bench.executor().crashed(bench.message(), crash) == Raised(crash)
+    assert bench.executor().crashed(bench.message(job="nobody"), crash) == Raised(crash)
+
+
+def test_an_around_hook_may_make_a_retry_of_an_error(bench: Bench) -> None:
+    class Job:
+        def around_process(self) -> Iterator[None]:
+            try:
+                yield
+            except KeyError:
+                raise palermo.Retry(delay=1) from None
+            except LookupError:
+                bench.seen.append("swallowed")
+
+        def process(self) -> None:
+            raise errors.pop()
+
+    errors: list[Exception] = [IndexError(), KeyError()]
+    bench.job(Job)
+
+    assert isinstance(bench.run(), Retrying)
+    assert bench.run() == Succeeded()
