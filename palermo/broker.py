@@ -5,8 +5,8 @@ mends itself: when the session is lost every call raises BrokerUnavailable, and 
 another. Every broker passes the same suite, tests/contract/broker_contract.py.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
+from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.errors import BrokerError, UrlInvalid
 from palermo.timetable import Timetable
 
@@ -52,101 +53,6 @@ class QueueInfo:
     #: Workers that serve it.
     workers: int
     paused: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
-    """A job that a worker runs at this moment."""
-
-    id: str
-    job: str
-    queue: str
-    slot: int
-    #: Unix seconds.
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
-    """One worker, as it describes itself."""
-
-    #: `pid:<pid>@<host>`.
-    id: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    slots: int
-    #: starting, idle, working, paused, quiet or stopping.
-    state: str
-    #: Unix seconds.
-    started_at: float
-    processed: int = 0
-    failed: int = 0
-    jobs: tuple[RunningJob, ...] = ()
-    #: The ids of jobs that ended here after the broker had taken them back: it can say how.
-    outcomes: tuple[str, ...] = ()
-    #: Whether it is the one that brings delayed jobs to their queues when they are due.
-    clock: bool = False
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes."""
-        return {
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues", "outcomes")},
-            "queues": list(self.queues),
-            "outcomes": list(self.outcomes),
-            "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
-        """The worker that to_plain described; fields this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__slots__ if name in plain}
-        jobs = tuple(RunningJob(**{name: job[name] for name in RunningJob.__slots__}) for job in plain.get("jobs", ()))
-        lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
-        return cls(**{**known, **lists, "jobs": jobs})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What workers are told from afar: see palermo/worker/orders.py for the actions and what they answer."""
-
-    action: str
-    #: The job that it is about, if it is about one.
-    id: str = ""
-    #: The ids of the workers that are meant; none for all.
-    workers: tuple[str, ...] = ()
-    #: Who gave it, for the workers' logs.
-    by: str = ""
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes."""
-        return {"ask": self.action, "id": self.id, "workers": list(self.workers), "by": self.by}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Order":
-        """The order that to_plain wrote; whatever is not as it should be there is as if it were absent."""
-        text = {name: found if isinstance(found := plain.get(name), str) else "" for name in ("ask", "id", "by")}
-        named = plain.get("workers")
-        workers = tuple(str(one) for one in named) if isinstance(named, list) else ()
-        return cls(action=text["ask"], id=text["id"], by=text["by"], workers=workers)
-
-    def meant_for(self, worker: str) -> bool:
-        """Whether this worker is to obey it."""
-        return not self.workers or worker in self.workers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What one worker had to say to an order."""
-
-    #: The worker's id.
-    worker: str
-    #: As JSON has it.
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-
-#: How a worker obeys: the values of its answer, or None if the order is not for it, which is no answer.
-Obey = Callable[[Order], Awaitable[Mapping[str, Any] | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +124,6 @@ class Swept:
     seen: int = 0
     removed: int = 0
     moved: int = 0
-
-
-async def deaf(order: Order) -> None:
-    """Obey nothing."""
 
 
 class Consumer(Protocol):

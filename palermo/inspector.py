@@ -10,14 +10,14 @@ stop_worker.
 """
 
 import sys
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from palermo import failed as failed_jobs
 from palermo import hooks
 from palermo import scheduled as scheduled_jobs
-from palermo.broker import Broker, Page, Swept, Verdict
+from palermo.broker import Broker, Page, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import (
@@ -29,45 +29,21 @@ from palermo.core.topology import (
     is_failed,
 )
 from palermo.dequeuing import Dequeuing
-from palermo.errors import PalermoError, UsageError
-from palermo.failures import browse_failed, sweep_failed, trim_failed
-from palermo.filters import FailedFilter
+from palermo.errors import UsageError
+from palermo.failed import ALL, Progress
+from palermo.failures import sweep_failed
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
 from palermo.rows import CANCELLED, Listing, Row, job_row, queue_row, worker_row
 from palermo.steering import cancel, check_action, control
-from palermo.verdicts import (
-    Counting,
-    Discarding,
-    Finding,
-    FindingOne,
-    Grouping,
-    Requeueing,
-    Selection,
-    Taken,
-    Which,
-    interrupted_by,
-    no_failed_jobs,
-    report,
-    telling,
-)
+from palermo.verdicts import Taken
 
 if TYPE_CHECKING:
     from palermo.client import Client
     from palermo.worker.handle import WorkerHandle
 
 T = TypeVar("T")
-
-Progress = Callable[[Swept], None]
-#: Gets what would else be raised at the end of a command that did all it could.
-OnError = Callable[[PalermoError], None]
-#: Gets the jobs that are gone for certain, while a long command runs.
-OnTaken = Callable[[Sequence[Taken]], None]
-#: Asked before each job; once it is true a long command ends, and the jobs it has not come to stay.
-Stopping = Callable[[], bool]
-#: Every failed job.
-ALL = FailedFilter()
 
 
 class Inspector:
@@ -115,118 +91,15 @@ class Inspector:
         """The next jobs of a queue, from `start` on. Raises NotFound."""
         return self.jobs(queue, offset=start, limit=count).rows
 
-    def failed(
-        self,
-        *,
-        offset: int = 0,
-        limit: int = 100,
-        newest: bool = False,
-        filter: FailedFilter = ALL,
-        count: bool = True,
-    ) -> Listing:
-        """Failed jobs, the one that failed first on top; of two copies of one id only the first.
-
-        Without a filter only the page is read. With one all are, unless `count` is False and
-        the oldest are asked for: then the search ends where the page does, and `total` is None.
-        """
-        if not filter.everything:
-            finding = Finding(filter, offset=offset, limit=limit, newest=newest, count=count)
-            self._sweep(finding)
-            return Listing(self._rows(finding.messages, JobState.FAILED), finding.total)
-        page = self._ask(lambda broker: browse_failed(broker, offset=offset, limit=limit, newest=newest), again=True)
-        unique: dict[str, Message] = {}
-        for message in page.messages:
-            unique.setdefault(message.id, message)
-        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), page.total)
-
-    def failed_job(self, id: str) -> Row:
-        """One failed job. Raises NotFound."""
-        finding = FindingOne(id)
-        self._sweep(finding)
-        if finding.message is None:
-            raise no_failed_jobs([id])
-        return self._rows((finding.message,), JobState.FAILED)[0]
-
-    def count_failed(self, which: Which = ALL) -> int:
-        """How many failed jobs are meant; two copies of one id are one job."""
-        counting = Counting(Selection(which))
-        self._sweep(counting)
-        return counting.count
-
-    def groups(self, filter: FailedFilter = ALL, *, progress: Progress | None = None) -> list[Row]:
-        """Failed jobs of one kind together, the largest group first.
-
-        A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
-        """
-        grouping = Grouping(filter)
-        self._sweep(grouping, progress)
-        return grouping.rows()
-
     # -- failed jobs
 
-    def requeue(
-        self,
-        which: Which,
-        *,
-        args: Sequence[object] | None = None,
-        kwargs: Mapping[str, object] | None = None,
-        queue: str | None = None,
-        progress: Progress | None = None,
-        on_error: OnError | None = None,
-        on_taken: OnTaken | None = None,
-        stop: Stopping | None = None,
-    ) -> list[Taken]:
-        """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
-
-        Each is published and confirmed before it leaves `failed`, so an interruption loses
-        none; those that fail again meanwhile are not looked at. `args` and `kwargs` replace
-        their half of the arguments, `queue` the queue it came from.
-
-        Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
-        queue's name is no name, the new arguments do not fit), stop none of the others; in the
-        end NotFound, or the first reason, is raised, or given to `on_error` where that is given.
-        `on_taken` hears on the way what has gone, and `stop` can end it early.
-        """
-        if queue is not None:
-            check_job_queue(queue)
-        selection = Selection(which)
-        judge = Requeueing(selection, queue=queue, rewrite=self._rewriting(args, kwargs))
-        self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
-        report(on_error, judge.refusal, selection.missing_error)
-        return judge.taken
-
-    def discard(
-        self,
-        which: Which,
-        *,
-        progress: Progress | None = None,
-        on_error: OnError | None = None,
-        on_taken: OnTaken | None = None,
-        stop: Stopping | None = None,
-    ) -> list[Taken]:
-        """Throw failed jobs away: one id, several ids, or all that a filter matches.
-
-        For ids that are not there NotFound is raised after the others, or given to `on_error`.
-        """
-        judge = Discarding(Selection(which))
-        self._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
-        report(on_error, judge.selection.missing_error)
-        return judge.taken
-
-    def trim_failed(
-        self, *, max_age: float | None = None, max_count: int | None = None, now: float | None = None
-    ) -> int:
-        """Take out of `failed` what is older than `max_age` seconds and what exceeds `max_count`, oldest first.
-
-        Both default to the settings failed_max_age and failed_max_count. Returns how many were taken.
-        """
-        settings = self._client.settings
-        age = settings.failed_max_age if max_age is None else max_age
-        count = settings.failed_max_count if max_count is None else max_count
-        if age is None and count is None:
-            return 0
-        at = time.time() if now is None else now
-        return self._ask(lambda broker: trim_failed(broker, max_age=age, max_count=count, now=at))
+    failed = failed_jobs.failed
+    failed_job = failed_jobs.failed_job
+    count_failed = failed_jobs.count_failed
+    groups = failed_jobs.groups
+    requeue = failed_jobs.requeue
+    discard = failed_jobs.discard
+    trim_failed = failed_jobs.trim_failed
 
     # -- queues
 

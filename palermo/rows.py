@@ -13,13 +13,14 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from typing import Any
 
-from palermo.broker import QueueInfo, WorkerInfo
+from palermo.broker import QueueInfo
 from palermo.classes import Unrestored
 from palermo.core.arguments import unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
 from palermo.core.message import Message
 from palermo.core.preview import preview
+from palermo.crew import WorkerInfo
 from palermo.errors import SerializationError
 from palermo.serialization import Serializers
 

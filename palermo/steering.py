@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from palermo.broker import Broker, Order, WorkerInfo
+from palermo.broker import Broker
+from palermo.crew import Order, WorkerInfo
 from palermo.errors import NotFound, OptionInvalid
 from palermo.rows import Row, plain
 

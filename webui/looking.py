@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 from palermo.broker import Broker, Verdict
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
+from palermo.failed import Progress
 from palermo.failures import sweep_failed
-from palermo.inspector import Inspector, Progress
+from palermo.inspector import Inspector
 
 T = TypeVar("T")
 

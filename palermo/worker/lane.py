@@ -6,7 +6,7 @@ import random
 import time
 from typing import Protocol
 
-from palermo.broker import Delivery, RunningJob
+from palermo.broker import Delivery
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import (
     Ack,
@@ -23,6 +23,7 @@ from palermo.core.lifecycle import (
     settle,
 )
 from palermo.core.message import Message
+from palermo.crew import RunningJob
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking

@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from palermo.broker import Broker, Consumer, RunningJob, WorkerInfo
+from palermo.broker import Broker, Consumer
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
+from palermo.crew import RunningJob, WorkerInfo
 from palermo.errors import BrokerError
 from palermo.worker.emptiness import EmptyWatch
 from palermo.worker.ending import DEAF, FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending

@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
-from palermo.broker import WorkerInfo
 from palermo.config import ServiceManager, service_manager
+from palermo.crew import WorkerInfo
 from palermo.worker.session import Link
 
 #: Seconds between two looks at the worker, at most.

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from palermo.broker import Order, RunningJob
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
+from palermo.crew import Order, RunningJob
 from palermo.worker.outcomes import Outcomes, describe, mark
 from palermo.worker.pool import Runner
 from palermo.worker.signals import Action

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from palermo.broker import Delivery, Order
+from palermo.broker import Delivery
 from palermo.core.lifecycle import Release, Result, settle
+from palermo.crew import Order
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.outcomes import mark, read
 from palermo.worker.session import Link, Live

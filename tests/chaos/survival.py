@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from palermo.broker import Broker, Session, WorkerInfo, open_broker
+from palermo.broker import Broker, Session, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
 from palermo.errors import PalermoError
 from palermo.timetable import Chosen
 from palermo.worker.handle import start_worker

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Session, WorkerInfo
+from palermo.broker import Broker, Consumer, Session
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.address import parse_url
 from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
 from palermo.worker import session as sessions
 from palermo.worker.session import Link, Live
 from tests.tcp_proxy import TcpProxy

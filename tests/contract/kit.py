@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Delivery, Keep, Obey, QueueInfo, RunningJob, Verdict, WorkerInfo, deaf
+from palermo.broker import Broker, Consumer, Delivery, Keep, QueueInfo, Verdict
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Ack, Fail, Settlement, fail
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.crew import Obey, RunningJob, WorkerInfo, deaf
 from palermo.errors import NotBrowsable
 
 Open = Callable[[], Awaitable[Broker]]

@@ -5,8 +5,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from palermo.broker import Broker, Move, Order
+from palermo.broker import Broker, Move
 from palermo.core.lifecycle import Ack, Release, requeue
+from palermo.crew import Order
 from tests.contract.kit import (
     Open,
     Report,

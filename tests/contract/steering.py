@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from palermo.broker import Answer, Broker, Order
+from palermo.broker import Broker
+from palermo.crew import Answer, Order
 from tests.contract.kit import Open, Report, consume
 
 

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Sequence
 
-from palermo.broker import Broker, WorkerInfo
+from palermo.broker import Broker
 from palermo.client import Client
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
 
 TAG = "pid:1@test"
 

@@ -8,8 +8,9 @@ from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.message import Message
 from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
+from palermo.failed import ALL
 from palermo.filters import FailedFilter
-from palermo.inspector import ALL, Inspector
+from palermo.inspector import Inspector
 from palermo.serialization import Serializers
 from tests.inspector.jobs import failure, message, publish, publish_failed
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.broker import QueueInfo, RunningJob, WorkerInfo
+from palermo.broker import QueueInfo
 from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
+from palermo.crew import RunningJob, WorkerInfo
 from palermo.rows import instant, job_row, plain, queue_row, worker_row
 from palermo.serialization import Serializers
 

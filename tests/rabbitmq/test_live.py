@@ -14,12 +14,13 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.broker import Session, WorkerInfo, open_broker
+from palermo.broker import Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
 from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy

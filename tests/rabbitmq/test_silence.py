@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from palermo.broker import Session, WorkerInfo, open_broker
+from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
 from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
 from palermo.errors import BrokerUnavailable
 from tests.tcp_proxy import TcpProxy
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palermo.broker import Delivery, RunningJob, Session, WorkerInfo, open_broker
+from palermo.broker import Delivery, Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker, starts
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.starts import View, key
@@ -17,6 +17,7 @@ from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import internal
+from palermo.crew import RunningJob, WorkerInfo
 from tests.contract.kit import until
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from palermo.broker import WorkerInfo
 from palermo.config import ServiceManager, service_manager
+from palermo.crew import WorkerInfo
 from palermo.worker.notify import Notifier
 from tests.helpers import eventually
 from tests.worker.site import Site

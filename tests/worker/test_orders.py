@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from palermo.broker import Order
+from palermo.crew import Order
 from tests.helpers import eventually
 from tests.worker.site import Site
 

@@ -11,19 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from palermo.broker import (
-    Answer,
-    Finding,
-    Obey,
-    Order,
-    Page,
-    QueueInfo,
-    Session,
-    Swept,
-    Verdict,
-    WorkerInfo,
-    deaf,
-)
+from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
@@ -44,6 +32,7 @@ from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue, is_failed
+from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
 from palermo.timetable import Altered, Chosen, Scheduled
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from palermo.broker import WorkerInfo
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.starts import Seen, Starts, View, names
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
+from palermo.crew import WorkerInfo
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

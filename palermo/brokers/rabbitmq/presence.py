@@ -14,11 +14,11 @@ from typing import Any
 
 from pika import spec
 
-from palermo.broker import Answer, Obey, Order, WorkerInfo
 from palermo.brokers.rabbitmq.census import Counted, census
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.core.topology import internal
+from palermo.crew import Answer, Obey, Order, WorkerInfo
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

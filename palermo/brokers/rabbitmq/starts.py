@@ -13,11 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from palermo.broker import WorkerInfo
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.stream import Follower, Record, Stream
 from palermo.core.topology import internal
+from palermo.crew import WorkerInfo
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

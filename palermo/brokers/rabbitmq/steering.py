@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic
 
-from palermo.broker import Delivery, Obey, Order
+from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.marks import Cancels, Mark, Marks, Pauses, S
 from palermo.brokers.rabbitmq.stream import Record, Stream
+from palermo.crew import Obey, Order
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

@@ -6,19 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import (
-    Answer,
-    Finding,
-    Obey,
-    Order,
-    Page,
-    QueueInfo,
-    Session,
-    Swept,
-    Verdict,
-    WorkerInfo,
-    deaf,
-)
+from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.sqlite import holders, marks, orders, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -31,6 +19,7 @@ from palermo.brokers.sqlite.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import check_exchange_name
+from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 from palermo.timetable import Altered, Chosen, Scheduled
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from palermo.broker import Delivery, WorkerInfo
+from palermo.broker import Delivery
 from palermo.brokers.sqlite import holders, marks
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
@@ -19,6 +19,7 @@ from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
 T = TypeVar("T")

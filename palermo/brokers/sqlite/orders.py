@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from palermo.broker import Answer, Obey, Order
 from palermo.brokers.sqlite import holders
 from palermo.brokers.sqlite.store import Store
+from palermo.crew import Answer, Obey, Order
 from palermo.errors import BrokerError
 
 #: Seconds between two looks for answers.
