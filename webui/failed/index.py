@@ -248,19 +248,14 @@ class Index:
             places = self._name(entry.queue), self._name(entry.job), self._name(entry.error)
             jobs.append((n, entry.id, entry.at, entry.retries, *places, kind, trace, reading))
             words.append((n, entry.words))
+            tried = entry.attempts if whole else ""
             details.append(
                 (
                     *(n, entry.created_at, entry.message, entry.ending, entry.preview, entry.worker, entry.tenant),
-                    *(
-                        entry.content_type,
-                        entry.content_encoding,
-                        entry.arguments,
-                        entry.attempts if whole else "",
-                        body,
-                    ),
+                    *(entry.content_type, entry.content_encoding, entry.arguments, tried, body),
                 )
             )
-            self._body_bytes += len(body or b"") + len(entry.attempts)
+            self._body_bytes += len(body or b"") + len(tried)
         self._db.executemany(f"insert into job ({JOB}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", jobs)
         self._db.executemany("insert into words (n, text) values (?, ?)", words)
         self._db.executemany(f"insert into detail ({DETAIL}) values ({MARKS})", details)
