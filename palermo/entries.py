@@ -180,7 +180,7 @@ class Change:
 def _put(old: Entry | None, new: Entry, now: float) -> Entry:
     """The new entry, with what the old one went through; the old one if nothing differs."""
     if old is None:
-        return replace(new, since=now)
+        return replace(new, since=min(new.since, now))
     times = old.recurring.times == new.recurring.times
     merged = replace(
         new,
@@ -214,7 +214,7 @@ class Entries(Protocol):
         """All of them, by name."""
 
     async def put_recurring(self, entry: Entry) -> None:
-        """Add an entry, or replace the one of its name.
+        """Add an entry, which makes up for ticks since its `since`, or replace the one of its name.
 
         That one's being disabled or not is kept, and if the times are the same how far it has come too: what it
         missed meanwhile it still makes up for.

@@ -22,8 +22,8 @@ def recurring(inspector: "Inspector") -> list[Row]:
     """All recurring jobs, by name.
 
     A row is `name`, `job`, `queue`, `cron` or `every` (seconds), `tz`, `words`, `missed`, `enabled`, `last_run`,
-    `next_run` (None while disabled), `origin` ("code:<module>", "config" or "runtime"), `args` and `kwargs` (None where they
-    cannot be decoded without running foreign code).
+    `next_run` (None while disabled), `origin` ("code:<module>", "config" or "runtime"), `args` and `kwargs` (None
+    where they cannot be decoded without running foreign code).
     """
     found = inspector._ask(lambda broker: broker.recurring(), again=True)
     return [_row(one, inspector._client.serializers) for one in found]
