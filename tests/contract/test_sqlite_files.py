@@ -353,6 +353,7 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     change(path, "drop trigger job_gone")
     for table in ("answer", "command", "cancel", "pause"):
         change(path, f"drop table {table}")
+    change(path, "alter table job drop column deaths")
     change(path, "pragma user_version = 1")
 
     broker = await opened(path)
