@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks
+from palermo import hooks, recurrence
 from palermo import scheduled as scheduled_jobs
 from palermo.broker import Broker, Page, Verdict
 from palermo.core.lifecycle import JobState
@@ -222,6 +222,14 @@ class Inspector:
     retries = scheduled_jobs.retries
     retry_now = scheduled_jobs.retry_now
     give_up = scheduled_jobs.give_up
+
+    # -- recurring jobs
+
+    recurring = recurrence.recurring
+    put_recurring = recurrence.put_recurring
+    remove_recurring = recurrence.remove_recurring
+    switch_recurring = recurrence.switch_recurring
+    run_recurring = recurrence.run_recurring
 
     queues_info = queues
     workers_info = workers
