@@ -3,6 +3,7 @@
 #   make demo     Palermo in one terminal, with nothing else installed
 #   make test     the whole test suite; finds or installs a RabbitMQ by itself
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again
+#   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make lint     ruff and mypy --strict
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
@@ -21,7 +22,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test soak lint screenshots bench bench-web bench-looks pins clean
+.PHONY: demo test soak endurance lint screenshots bench bench-web bench-looks pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -34,6 +35,9 @@ test: $(VENV)/installed-dev
 SECONDS := 600
 soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
+
+endurance: $(VENV)/installed-dev
+	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $$(grep -rl 'import scaled' tests) $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -99,8 +99,9 @@ def test_P3_a_worker_comes_back_by_itself_when_the_broker_does(place: Place, mod
     assert all(worker.alive for worker in workers)
     assert any("connection lost" in worker.log for worker in workers)
     assert not any("Traceback" in worker.log for worker in workers)
-    # What ran when the broker went away was given back by it, and ran again.
-    assert place.lines().count("through the restart begins") == 2
+    # What ran when the broker went away was given back by it: it runs again, unless it has ended before another worker
+    # looks into it, and who ran it says so.
+    assert place.lines().count("through the restart begins") in (1, 2)
     assert place.failed() == {}
     place.ready(*workers)
 

@@ -261,7 +261,7 @@ def test_K4_busy_workers_are_told_to_be_quiet_and_to_stop_all_at_once(place: Pla
     page = web.form("/workers", "/workers/quiet")
     assert "Told 2 workers to take no more jobs." in page.text
     eventually(lambda: sorted(row["state"] for row in place.workers()) == ["quiet", "quiet"])
-    assert "shop.hold" in shown(web, "/workers")
+    eventually(lambda: "shop.hold" in shown(web, "/workers"))
     assert "Told 2 workers to finish" in web.form("/workers", "/workers/stop").text
     eventually(lambda: len(place.workers()) == 1, within=30)
     place.open_gate()

@@ -6,32 +6,36 @@ import pytest
 
 from tests.acceptance.place import Place
 from tests.helpers import eventually
+from tests.scale import scaled
 
 SEGFAULT = "palermo.errors.JobCrashed: the job's process was killed by SIGSEGV (segmentation fault)"
+
+#: So many jobs that crash, and as many that do not.
+JOBS = scaled(400, 1_000)
 
 #: What both ends of the connection are told to do without for, in seconds.
 HEARTBEAT = 2
 
 
 @pytest.mark.timeout(240)
-def test_a_thousand_segfaults_between_a_thousand_good_jobs_leave_the_worker_as_it_was(
+def test_hundreds_of_segfaults_between_as_many_good_jobs_leave_the_worker_as_it_was(
     rabbitmq_url: str, exchange: str, tmp_path: Path
 ) -> None:
     with Place(tmp_path, rabbitmq_url, exchange) as place:
         jobs = [
-            call for number in range(1_000) for call in (("shop.note", (f"{number}",), {}), ("shop.segfault", (), {}))
+            call for number in range(JOBS) for call in (("shop.note", (f"{number}",), {}), ("shop.segfault", (), {}))
         ]
         place.client.enqueue_many(jobs)
         worker = place.worker("-c", "4", "--log-level", "error")
 
-        good = place.await_lines(1_000, within=180)
-        eventually(lambda: len(place.failed()) == 1_000, within=30)
+        good = place.await_lines(JOBS, within=180)
+        eventually(lambda: len(place.failed()) == JOBS, within=30)
 
-        assert sorted(good, key=int) == [f"{number}" for number in range(1_000)]
+        assert sorted(good, key=int) == [f"{number}" for number in range(JOBS)]
         assert set(place.errors().values()) == {SEGFAULT}
         assert place.pending() == 0
         ((row,), pid) = place.workers(), worker.pid
-        assert (row["pid"], row["processed"], row["failed"]) == (pid, 2_000, 1_000)
+        assert (row["pid"], row["processed"], row["failed"]) == (pid, 2 * JOBS, JOBS)
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.relay import Relay
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
+from tests.tcp_proxy import TcpProxy
 from tests.worker.site import Process, Site
 
 #: Milliseconds until RabbitMQ takes a job back, and between its looks at that: a minute unless it is told otherwise.
@@ -166,10 +166,10 @@ def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Site
 def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(patient: Site, rabbitmq_url: str) -> None:
     host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
     id = patient.hold()
-    with Relay(host, int(port)) as relay:
-        worker = patient.start(PALERMO_URL=f"amqp://guest:guest@127.0.0.1:{relay.port}/")
+    with TcpProxy(host, int(port)) as proxy:
+        worker = patient.start(PALERMO_URL=f"amqp://guest:guest@127.0.0.1:{proxy.port}/")
         eventually(lambda: patient.notes() == ["held begins"])
-        relay.hang_up()
+        proxy.hang_up()
         eventually(lambda: worker.log.count("INFO connected") == 2, within=20)
         patient.open_gate()
 

@@ -158,12 +158,12 @@ def test_replacing_slots_and_pausing_do_not_meet(site: Site) -> None:
     worker = site.start("--max-jobs", "1", "-c", "2", modules=LIMITS)
 
     for pauses in range(1, 6):
-        eventually(lambda wanted=pauses: len(site.notes()) > wanted * 5)  # type: ignore[misc]
+        eventually(lambda wanted=pauses: len(site.notes()) > wanted * 5, within=30)  # type: ignore[misc]
         worker.send(signal.SIGUSR2)
         eventually(lambda wanted=pauses: worker.log.count("action=pause") == wanted)  # type: ignore[misc]
         worker.send(signal.SIGCONT)
 
-    eventually(lambda: len(site.notes()) == 60)
+    eventually(lambda: len(site.notes()) == 60, within=60)
     site.ready(worker)
     assert len(worker.grown(3)) == 3
     assert len(set(site.notes())) == 60

@@ -110,9 +110,7 @@ class Migration:
     async def _empty(self) -> None:
         """Move all there is aside, and replace the queue."""
         # All that is there now, while publishers still come here: so the order is kept, and the rest is short.
-        left = await self._count(self._name) or 0
-        while left > 0 and (moved := await self._move(self._name, self._aside)):
-            left -= moved
+        await self._move_all(self._name, self._aside)
         await self._idle()
         await self._call("queue_bind", self._aside, self._exchange, routing_key=self._queue)
         await self._call("queue_unbind", self._name, self._exchange, routing_key=self._queue)
@@ -148,20 +146,19 @@ class Migration:
 
         Whoever binds the old queue again may go on to fill it; that is aside as well, and not waited for.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + _QUIET
-        while True:
-            late = loop.time() > end
-            moved = await self._move(source, target, doubling=doubling)
-            if late and moved < _BATCH:
-                return
-            if not moved:
-                await asyncio.sleep(_QUIET / 10)
+        await asyncio.sleep(_QUIET)
+        await self._move_all(source, target, doubling=doubling)
 
-    async def _move(self, source: str, target: str, *, doubling: bool = False) -> int:
+    async def _move_all(self, source: str, target: str, *, doubling: bool = False) -> None:
+        """Move as many as there are now: what is published meanwhile comes after them."""
+        left = await self._count(source) or 0
+        while left > 0 and (moved := await self._move(source, target, min(left, _BATCH), doubling=doubling)):
+            left -= moved
+
+    async def _move(self, source: str, target: str, count: int, *, doubling: bool = False) -> int:
         """Move one batch, first ones first; how many there were."""
         channel = await self._link.channel()
-        batch = await take(channel, source, _BATCH)
+        batch = await take(channel, source, count)
         if batch:
             if doubling:
                 self._doubled.update(map(_fingerprint, batch))

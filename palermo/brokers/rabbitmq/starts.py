@@ -113,7 +113,8 @@ class Starts:
         self._report = report
         self.link = link
         self._inbox = inbox
-        #: The jobs that were handed out before and are run here, by slot; and those that are being given back.
+        #: The jobs that were handed out before and are run here, by slot; and those that were given back, for as long
+        #: as the worker's report goes on naming them.
         self._begun: dict[int, str] = {}
         self._leaving: set[str] = set()
         #: The workers that died of jobs which are run here, to be written again; and the jobs to forget.
@@ -146,6 +147,7 @@ class Starts:
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
         """Write down, before it is run, that this slot runs a job which was handed out before."""
         self._begun[slot] = id
+        self._leaving.discard(id)
         if dead:
             self._blames[id] = dead
         await self._flush()
@@ -163,7 +165,6 @@ class Starts:
 
     def ended(self, slot: int, id: str, *, forget: bool) -> None:
         """The job is settled; `forget` what is held against it, unless it was given back."""
-        self._leaving.discard(id)
         if self._begun.get(slot) == id:
             del self._begun[slot]
         if self._blames.pop(id, None) and forget:
@@ -206,6 +207,7 @@ class Starts:
 
     def _runs(self, report: WorkerInfo) -> frozenset[str]:
         old = time.time() - AGE
+        self._leaving.intersection_update(job.id for job in report.jobs)
         return frozenset([*(job.id for job in report.jobs if job.started_at <= old), *self._begun.values()]).difference(
             self._leaving
         )
