@@ -212,6 +212,40 @@ def _filtered(chosen: Chosen) -> str:
     return f"{what} with {' '.join(parts)}" if parts else f"all {what}"
 
 
+def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, **options: Any) -> None:
+    """Have a job run again and again; options as of Inspector.put_recurring.
+
+    Raises Refused (409) for one whose name is taken, unless it is to be replaced.
+    """
+    with acting(visit, "put recurring", Role.OPERATOR, name=name, job=job):
+        if not replace and any(row["name"] == name for row in visit.inspector.recurring()):
+            raise Refused(409, f"there is a recurring job {name[:80]!r} already: give another name, or remove it.")
+        visit.inspector.put_recurring(name, job, **options)
+        ahead(visit.site).forget()
+
+
+def remove_recurring(visit: Visit, name: str) -> None:
+    """Take a recurring job away. Raises NotFound."""
+    with acting(visit, "remove recurring", Role.OPERATOR, name=name):
+        visit.inspector.remove_recurring(name)
+        ahead(visit.site).forget()
+
+
+def switch_recurring(visit: Visit, name: str, *, on: bool) -> None:
+    """Have a recurring job run at its times, or not. Raises NotFound."""
+    with acting(visit, "enable recurring" if on else "disable recurring", Role.OPERATOR, name=name):
+        visit.inspector.switch_recurring(name, on)
+        ahead(visit.site).forget()
+
+
+def run_recurring(visit: Visit, name: str) -> str:
+    """Enqueue a recurring job now; the id of the job. Raises NotFound."""
+    with acting(visit, "run recurring", Role.OPERATOR, name=name) as facts:
+        facts["id"] = id = visit.inspector.run_recurring(name)
+        ahead(visit.site).forget()
+    return id
+
+
 def stop_operation(visit: Visit, id: str) -> Operation:
     """Have a long command end before its next job."""
     operation = failures(visit.site).operations.get(id)

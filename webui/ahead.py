@@ -1,4 +1,4 @@
-"""Scheduled jobs as the pages show them: looked at only as often as the broker bears, and kept in between.
+"""Scheduled and recurring jobs as the pages show them: looked at as often as the broker bears, kept in between.
 
 On RabbitMQ a look reads the stretches of time that it touches, and with a filter all of them. So what was seen
 is shown again for ten times as long as it took to see it. What is done here to scheduled jobs is
@@ -49,9 +49,9 @@ _lock = threading.Lock()
 
 
 class Look(NamedTuple):
-    """What is looked at."""
+    """What is looked at: some of the scheduled jobs, or, where none are chosen, all recurring ones."""
 
-    chosen: Chosen
+    chosen: Chosen | None
     offset: int = 0
     limit: int = 0
 
@@ -71,7 +71,7 @@ class Glance:
 
 
 class Ahead:
-    """The scheduled jobs of one site. Safe to share between threads."""
+    """The scheduled and recurring jobs of one site. Safe to share between threads."""
 
     def __init__(
         self, looking: Inspector, acting: Inspector, *, patience: float, clock: Callable[[], float] = time.monotonic
@@ -115,11 +115,21 @@ class Ahead:
         rows = self._look(Look(Chosen(ids=frozenset([id])), 0, 1), self._patience).rows
         return rows[0] if rows else None
 
-    def version(self, chosen: Chosen) -> str:
-        """The same text while the soonest of the chosen, and their number, stay. Raises BrokerError."""
-        page = self.page(chosen, limit=FIRST, patience=_PASSING)
-        text = json.dumps([page.total, [[row["id"], row["run_at"]] for row in page.rows]])
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    def recurring(self) -> list[Row]:
+        """All recurring jobs by name, with what is hidden, as they are or were a moment ago. Raises BrokerError."""
+        return self._look(Look(None), self._patience).rows
+
+    def version(self, chosen: Chosen | None) -> str:
+        """The same text while the soonest of the chosen, and their number, stay; or the recurring jobs, for None.
+
+        Raises BrokerError.
+        """
+        if chosen is None:
+            told: object = self._look(Look(None), _PASSING).rows
+        else:
+            page = self.page(chosen, limit=FIRST, patience=_PASSING)
+            told = [page.total, [[row["id"], row["run_at"]] for row in page.rows]]
+        return hashlib.blake2b(json.dumps(told).encode(), digest_size=8).hexdigest()
 
     def alter(self, action: str, which: Which, *, at: datetime | float | None = None) -> Future[list[Row]]:
         """Begin to cancel, run, move or give up scheduled jobs; the rows of palermo.scheduled once that is done."""
@@ -166,6 +176,9 @@ class Ahead:
 
         def see() -> Listing:
             try:
+                if look.chosen is None:
+                    rows = self._looking.recurring()
+                    return Listing(rows, len(rows))
                 return listed(self._looking, look.chosen, offset=look.offset, limit=look.limit)
             finally:
                 with self._lock:

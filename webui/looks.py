@@ -40,6 +40,11 @@ def scheduled(visit: Visit, chosen: Chosen, *, page: int, limit: int) -> Listing
     return Listing([redact.shown(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 
+def recurring(visit: Visit) -> list[Row]:
+    """All recurring jobs, by name."""
+    return [redact.arguments_shown(row, visit.site.hidden) for row in ahead(visit.site).recurring()]
+
+
 def job(visit: Visit, id: str, *, queue: str = "") -> Row:
     """The row of one job: running, waiting, scheduled or failed, as far as `find` looks. Raises NotFound."""
     check_id(id)

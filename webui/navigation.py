@@ -1,6 +1,6 @@
 """The pages that the navigation leads to, in the order in which they are shown.
 
-A page appears once its route does: Recurring, History, Topics and Clients have
+A page appears once its route does: History, Topics and Clients have
 their places here.
 """
 

@@ -43,7 +43,7 @@ def test_K1_a_job_that_failed_is_on_the_retries_page_until_it_is_retried_or_dead
     again = eventually(lambda: (found := row(web, "/api/retries", id)) and found["retries"] == 2 and found, within=30)
     assert [one["attempt"] for one in again["attempts"]] == [1, 2]
     text = shown(web, f"/jobs/{id}")
-    assert all(said in text for said in ("retrying", "Next try in 1", "Attempts that failed", "ValueError : wrong"))
+    assert all(said in text for said in ("retrying", "Next try in ", "Attempts that failed", "ValueError : wrong"))
 
     assert "Gave up 1 job." in confirmed(web, f"/retries/confirm?act=give+up&id={id}").text
     dead = place.failed()[id]
@@ -55,7 +55,7 @@ def test_K2_jobs_for_a_certain_time_and_in_bulk_are_on_the_scheduled_page(place:
     place.ready(place.worker())
     soon = place.client.enqueue("shop.note", ["soon"], delay=3_600).id
     exact = place.client.enqueue("shop.note", ["exact"], run_at=datetime.now(UTC) + timedelta(days=400)).id
-    place.client.enqueue_many([("shop.note", (f"{n}",)) for n in range(60)], delay=7_200)
+    place.client.enqueue_many([("shop.note", (f"{n}",), {}) for n in range(60)], delay=7_200)
 
     assert listed(web, "/scheduled")[0] == soon
     assert listed(web, "/scheduled?page=2")[-1] == exact

@@ -1,6 +1,6 @@
 """The API: the same rows as the command line's `--json`, typed, under /api."""
 
-from palermo.webui.api import failed, jobs, queues, scheduled, workers
+from palermo.webui.api import failed, jobs, queues, recurring, scheduled, workers
 
 ROUTERS = (
     queues.router,
@@ -8,6 +8,7 @@ ROUTERS = (
     failed.operations_router,
     scheduled.router,
     scheduled.retries_router,
+    recurring.router,
     jobs.router,
     workers.router,
 )

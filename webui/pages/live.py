@@ -20,7 +20,9 @@ from palermo.webui.watching import Watching, watching
 router = APIRouter()
 
 #: Pages with lists that the queues' counts tell nothing of.
-Of = Literal["", "scheduled", "retries"]
+Of = Literal["", "scheduled", "retries", "recurring"]
+
+_WATCHED = {"scheduled": Chosen(), "retries": Chosen(retries=True), "recurring": None}
 
 #: Streams at one time; who comes too many asks now and then instead.
 STREAMS = 100
@@ -72,5 +74,5 @@ def _version(site: Site, look: Watching, every: float, of: Of) -> str:
         return "away"
     if of:
         with suppress(PalermoError):  # a list that takes long to read is renewed with the next change
-            version += ahead(site).version(Chosen(retries=True if of == "retries" else None))
+            version += ahead(site).version(_WATCHED[of])
     return version
