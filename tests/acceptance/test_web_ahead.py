@@ -109,3 +109,24 @@ def test_R12_delayed_jobs_have_a_page_by_time_queue_and_job(place: Place, web: W
     assert len(listed(web, "/scheduled?queue=slow")) == 1
     assert len(listed(web, "/scheduled?job=shop.n*")) == 2
     assert "Cancel 2 scheduled jobs?" in shown(web, "/scheduled/confirm?act=cancel&all=1&job=shop.note")
+
+
+def test_R12_recurring_jobs_have_a_page_on_which_the_schedule_is_changed(place: Place, web: Web) -> None:
+    form = {"name": "tick", "job": "shop.note", "args": '["ticked"]'}
+
+    assert "Added tick." in web.form("/recurring?ask=add", "/recurring/add", every="1s", **form).text
+    place.ready(place.worker())
+    assert place.await_lines(2)[:2] == ["ticked", "ticked"]
+    text = shown(web, "/recurring")
+    assert all(said in text for said in ("tick", "shop.note", "Every second", "enabled", "added at run time"))
+    assert re.search(
+        r'data-label="last run"><time datetime="[^"]+" title="20[^"]+ UTC">', web.http.get("/recurring").text
+    )
+
+    assert "Disabled tick" in web.form("/recurring", "/recurring/tick/disable").text
+    eventually(lambda: place.pending() == 0)
+    before = len(place.lines())
+    assert "Enqueued tick now" in web.form("/recurring", "/recurring/tick/run").text
+    assert len(place.await_lines(before + 1)) == before + 1
+    assert "Removed tick." in web.form("/recurring", "/recurring/tick/remove").text
+    assert "No job runs again and again." in shown(web, "/recurring")

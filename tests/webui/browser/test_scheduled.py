@@ -80,6 +80,29 @@ def test_a_job_is_moved_on_its_own_page(web: Web, open_page: Open) -> None:
     expect(page.locator(".facts").get_by_text("in 2 d")).to_be_visible()
 
 
+def test_a_recurring_job_is_added_and_its_mistakes_are_told_in_the_form(web: Web, open_page: Open) -> None:
+    page = open_page("/recurring")
+    page.get_by_role("button", name="Add a recurring job").click()
+    dialog = page.get_by_role("dialog", name="Add a recurring job")
+    dialog.get_by_label("Name", exact=True).fill("nightly")
+    dialog.get_by_label("Job", exact=True).fill("shop.sweep")
+    dialog.get_by_label("Cron").fill("99 3 * * *")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+
+    expect(page.get_by_role("alert")).to_contain_text("cron='99 3 * * *'")
+    expect(dialog.get_by_label("Name", exact=True)).to_have_value("nightly")
+    dialog.get_by_label("Cron").fill("0 3 * * *")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+
+    expect(page.get_by_text("Added nightly.")).to_be_visible()
+    page.get_by_role("button", name="Disable nightly").click()
+    expect(page.get_by_text("not while disabled")).to_be_visible()
+    page.get_by_role("button", name="Remove nightly").click()
+    page.get_by_role("dialog", name="Remove nightly?").get_by_role("button", name="Remove", exact=True).click()
+    expect(page.get_by_text("No job runs again and again.")).to_be_visible()
+    assert path_of(page) == "/recurring"
+
+
 @pytest.mark.parametrize(
     "look",
     [
@@ -91,6 +114,9 @@ def test_a_job_is_moved_on_its_own_page(web: Web, open_page: Open) -> None:
 def test_the_pages_are_clean_for_axe(web: Web, open_page: Open, look: dict[str, object]) -> None:
     schedule(web.client, *(due(f"job-{n}", 100 + n) for n in range(60)), *(retrying(f"r-{n}", 100) for n in range(9)))
     publish_many_failed(web.client, 2)
+    web.inspector.put_recurring("nightly", "shop.sweep", cron="0 3 * * *", tz="Europe/Rome", args=["eu"])
+    web.inspector.put_recurring("often", "shop.sweep", every=30)
+    web.inspector.switch_recurring("often", on=False)
     page = open_page("/scheduled", **look)
     wrong = {}
 
@@ -105,6 +131,8 @@ def test_the_pages_are_clean_for_axe(web: Web, open_page: Open, look: dict[str, 
         "/jobs/job-1",
         "/jobs/r-1",
         "/jobs/r-1?ask=move",
+        "/recurring",
+        "/recurring?ask=add",
     ):
         page.goto(web.url + path)
         wrong[path] = violations(page)
