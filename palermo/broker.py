@@ -16,6 +16,7 @@ from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
+from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
 from palermo.timetable import Timetable
 
@@ -161,7 +162,7 @@ class Consumer(Protocol):
         """Stop taking jobs; what is unsettled goes back to its queue. May be called again."""
 
 
-class Broker(Timetable, Protocol):
+class Broker(Timetable, Entries, Protocol):
     """Where jobs wait. See the module's first lines for its life."""
 
     async def publish(self, message: Message) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -56,6 +56,8 @@ class Settings:
     publish_timeout: float = 5.0
     #: Modules that hold jobs, for workers and commands that name none.
     imports: tuple[str, ...] = ()
+    #: Recurring jobs, by name: each a table with `job`, `cron` or `every`, and what else docs/recurring.md has.
+    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
     #: Whether the failed jobs of every queue lie apart, in `failed:<queue>`, instead of all in `failed`.
     failed_per_queue: bool = False
     #: Seconds after which a failed job is dropped; None ("none" in a file or variable) to keep it.
@@ -145,7 +147,7 @@ def environment(settings: Settings) -> dict[str, str]:
         match getattr(settings, name):
             case None | "":
                 text = "none"
-            case tuple() as values:
+            case tuple() | dict() as values:
                 text = json.dumps(values)
             case value:
                 text = str(value)

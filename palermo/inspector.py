@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks
+from palermo import hooks, recurrence
 from palermo import scheduled as scheduled_jobs
 from palermo.broker import Broker, Page, Verdict
 from palermo.core.lifecycle import JobState
@@ -219,6 +219,14 @@ class Inspector:
     cancel_scheduled = scheduled_jobs.cancel_scheduled
     run_now = scheduled_jobs.run_now
     reschedule = scheduled_jobs.reschedule
+
+    # -- recurring jobs
+
+    recurring = recurrence.recurring
+    put_recurring = recurrence.put_recurring
+    remove_recurring = recurrence.remove_recurring
+    switch_recurring = recurrence.switch_recurring
+    run_recurring = recurrence.run_recurring
 
     queues_info = queues
     workers_info = workers

@@ -8,7 +8,7 @@ A function becomes an object that still calls it; a class stays the class it was
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
@@ -17,7 +17,7 @@ from palermo import forking
 from palermo.core.decision import Errors
 from palermo.errors import OptionInvalid
 from palermo.moments import Delay, Instant, seconds
-from palermo.options import CALLABLE, DECLARABLE, EnqueueOptions, check_options
+from palermo.options import CALLABLE, CRON, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
 
 if TYPE_CHECKING:
@@ -304,6 +304,12 @@ def job(
     retry_for: float | None = None,
     retry_on: Errors | None = None,
     discard_on: Errors | None = None,
+    cron: str | None = None,
+    every: Delay | None = None,
+    tz: str | None = None,
+    missed: str | None = None,
+    schedule_name: str | None = None,
+    schedule_args: Arguments | None = None,
 ) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
@@ -312,8 +318,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
     limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `retries`, `backoff`,
-    `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md).
-    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md), and `cron` or
+    `every` when it runs of itself (docs/recurring.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
     return _declare(target, options) if target is not None else lambda target: _declare(target, options)
@@ -342,7 +348,11 @@ def split(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], Mapping[st
 def _declare(target: Any, options: Mapping[str, Any]) -> Any:
     if options.get("delay") is not None:
         options = {**options, "delay": seconds(options["delay"])}
-    definition = define(target, **options)
+    definition = define(target, **{name: value for name, value in options.items() if name not in CRON})
+    if any(options.get(name) is not None for name in CRON):
+        from palermo.schedules import declared
+
+        definition = replace(definition, recurring=declared(definition, options))
     if not definition.is_class:
         registry.register(definition)
         return FunctionJob(definition, target)

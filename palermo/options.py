@@ -33,19 +33,20 @@ class EnqueueOptions(TypedDict, total=False):
     retries: int | None
 
 
+#: The options of recurring jobs.
+CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
+
 #: What `@palermo.job` takes.
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
+    *CRON,
 )
 #: What `.options()` takes.
 CALLABLE = tuple(EnqueueOptions.__annotations__)
 
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {
-    "cron": "recurring jobs",
-    "every": "recurring jobs",
-    "tz": "recurring jobs",
     "tenant": "fair shares between tenants",
     "unique": "unique jobs",
     "unique_key": "unique jobs",

@@ -8,6 +8,7 @@ from typing import Any
 
 from palermo.core.address import parse_url
 from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue
+from palermo.errors import SettingInvalid, UsageError
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 _UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
@@ -125,6 +126,52 @@ def _secret(value: Any) -> str:
     return secret
 
 
+#: What a table of the schedule may hold, and of which type; `every` may be text as well: 5m.
+_SCHEDULED: Mapping[str, tuple[type, ...]] = {
+    "job": (str,),
+    "cron": (str,),
+    "every": (int, float, str),
+    "tz": (str,),
+    "missed": (str,),
+    "queue": (str,),
+    "args": (list, tuple),
+    "kwargs": (dict,),
+}
+
+
+def _schedule(value: Any) -> dict[str, dict[str, Any]]:
+    tables = value
+    if isinstance(value, str):
+        try:
+            tables = {} if value == "none" else json.loads(value)
+        except ValueError:
+            tables = None
+    if not isinstance(tables, Mapping) or not all(isinstance(table, Mapping) for table in tables.values()):
+        raise Wrong("a table of tables: [tool.palermo.schedule.NAME], or a JSON object of objects in a variable")
+    read = {str(name): _scheduled(str(name), table) for name, table in tables.items()}
+    if read:
+        from palermo.schedules import configured
+
+        try:
+            configured(read)
+        except UsageError as error:
+            raise SettingInvalid(str(error)) from None
+    return read
+
+
+def _scheduled(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in table.items():
+        if key not in _SCHEDULED:
+            raise SettingInvalid(f"{name!r} has an unknown key {key!r}. It may hold {', '.join(_SCHEDULED)}.")
+        if not isinstance(value, _SCHEDULED[key]) or isinstance(value, bool):
+            kinds = " or ".join(kind.__name__ for kind in _SCHEDULED[key])
+            raise SettingInvalid(f"{name!r} has {key} = {value!r}, which must be {kinds}.")
+    if "job" not in table:
+        raise SettingInvalid(f'{name!r} names no job. Write job = "shop.tasks.sweep".')
+    every = table.get("every")
+    return {**table, "every": _seconds(every)} if isinstance(every, str) else dict(table)
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None or value == "none" else read(value)
 
@@ -141,6 +188,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "signing_keys": _list,
     "publish_timeout": _seconds,
     "imports": _list,
+    "schedule": _schedule,
     "failed_per_queue": _truth,
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),

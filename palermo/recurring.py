@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from palermo.core.topology import check_id
+from palermo.core.topology import check_job_queue
 from palermo.errors import OptionInvalid
 
 #: What becomes of ticks that nobody was there to fire.
@@ -30,6 +30,9 @@ LONGEST = 366 * 86_400.0
 
 #: With `missed="all"` at most this many ticks are made up for.
 MAKE_UP = 1_000
+
+#: The longest name, in bytes of UTF-8: a job's id has the name and its tick.
+MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,11 @@ class Recurring:
     queue: str | None = None
 
     def __post_init__(self) -> None:
-        check_id(self.name)
+        _check_name(self.name)
+        if self.queue is not None:
+            check_job_queue(self.queue)
+        if not isinstance(self.cron, str) or not isinstance(self.tz, str):
+            raise OptionInvalid(f"cron={self.cron!r} and tz={self.tz!r} of recurring job {self.name!r} must be text.")
         if bool(self.cron) == (self.every is not None):
             raise OptionInvalid(f"recurring job {self.name!r} needs cron= or every=, and not both.")
         if self.missed not in MISSED:
@@ -62,7 +69,12 @@ class Recurring:
         if self.every is not None:
             _check_every(self.every)
         else:
-            self._sim(datetime.now(UTC))
+            self.next(datetime.now(UTC).timestamp())
+
+    @property
+    def times(self) -> tuple[str, float | None, str]:
+        """What says when it is due."""
+        return self.cron, self.every, self.tz if self.cron else ""
 
     def ticks(self, after: float) -> Iterator[float]:
         """The instants at which it is due, in Unix seconds, each later than `after` and than the one before."""
@@ -156,6 +168,15 @@ def _until(ticks: Iterator[float], now: float) -> Iterator[float]:
         if tick > now:
             return
         yield tick
+
+
+def _check_name(name: object) -> None:
+    size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
+    if not isinstance(name, str) or not 1 <= size <= MAX_NAME_BYTES or name != name.strip() or not name.isprintable():
+        raise OptionInvalid(
+            f"recurring job name {str(name)[:80]!r} cannot be used: it is text of 1 to {MAX_NAME_BYTES} bytes without"
+            " blanks at the ends."
+        )
 
 
 def _check_every(every: object) -> None:

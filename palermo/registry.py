@@ -6,12 +6,15 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from palermo.core.decision import Errors, Policy, policy
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
 from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
+
+if TYPE_CHECKING:
+    from palermo.recurring import Recurring
 
 MAX_JOB_NAME_BYTES = 255
 
@@ -47,6 +50,8 @@ class JobDefinition:
     retry_for: float | None = None
     retry_on: Errors | None = None
     discard_on: Errors | None = None
+    #: When it runs of itself, again and again; None for never.
+    recurring: "Recurring | None" = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
 

@@ -45,7 +45,7 @@ class Rewriting:
             args,
             kwargs,
             job=message.job,
-            id=message.id,
+            id=message.signed_id,
             serializer=self._serializer(message),
             compression=self._compression(message),
             sign=media_type(message.content_type) == SIGNED,

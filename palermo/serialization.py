@@ -209,7 +209,7 @@ class Serializers:
         """
         kind = media_type(message.content_type)
         if kind == SIGNED:
-            kind, body = self._signer().unwrap(self._decompressed(message), job=message.job, id=message.id)
+            kind, body = self._signer().unwrap(self._decompressed(message), job=message.job, id=message.signed_id)
             serializer = self._permitted(media_type(kind), message, accept)
         elif accept.signed_only:
             raise MediaTypeRefused(
@@ -328,7 +328,7 @@ class Serializers:
         kind, body = media_type(message.content_type), self._decompressed(message)
         if kind == SIGNED:
             if verify:
-                kind, body = self._signer().unwrap(body, job=message.job, id=message.id)
+                kind, body = self._signer().unwrap(body, job=message.job, id=message.signed_id)
             else:
                 kind, body = self._wrapper().look(body)
         return media_type(kind), body

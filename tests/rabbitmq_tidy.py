@@ -21,7 +21,7 @@ def delete_all(url: str, exchange: str) -> None:
             channel.queue_delete(amqp_queue(exchange, name))
         for stream in ("registry", "pauses", "cancels", "starts"):
             channel.queue_delete(internal(exchange, stream))
-        for name in ("later", *(f"later.{name}" for name in later)):
+        for name in ("later", "recurring", *(f"later.{name}" for name in later)):
             channel.queue_delete(internal(exchange, name))
         for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
             channel.exchange_delete(name)

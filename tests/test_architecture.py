@@ -23,7 +23,10 @@ _REPOSITORY = Path(__file__).parents[1]
 _MAX_LINES = 400
 
 _OUTERMOST = ("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__")
-_CONTRACTS = ("palermo.broker", "palermo.crew", "palermo.timetable", "palermo.serialization", "palermo.classes")
+_CONTRACTS = (
+    *("palermo.broker", "palermo.crew", "palermo.timetable", "palermo.entries", "palermo.recurring"),
+    *("palermo.serialization", "palermo.classes"),
+)
 _CORE = ("palermo.core", "palermo.errors")
 
 #: What core may use: nothing that reads a clock, a source of chance, a file, a socket or the environment.

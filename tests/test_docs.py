@@ -1,7 +1,7 @@
 """What the documents say is what the code does."""
 
 import re
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -75,7 +75,8 @@ def test_every_setting_is_documented_with_its_variable_and_default() -> None:
     documented = {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows("settings.md", 4)[1:]}
 
     assert documented == {
-        field.name: (f"PALERMO_{field.name.upper()}", written(field.default)) for field in fields(Settings)
+        field.name: (f"PALERMO_{field.name.upper()}", written(None if field.default is MISSING else field.default))
+        for field in fields(Settings)
     }
 
 

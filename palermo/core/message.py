@@ -113,6 +113,12 @@ class Message:
         """Which run this is, from 1."""
         return (self.retries or 0) + 1
 
+    @property
+    def signed_id(self) -> str:
+        """The id that a signature of the body covers: all jobs that a recurring one publishes have one body."""
+        name = self.extra.get("recurring")
+        return f"{name}@" if isinstance(name, str) and self.id.startswith(f"{name}@") else self.id
+
 
 def to_headers(message: Message) -> dict[str, HeaderValue]:
     """All headers of the message, ready to publish; what only a first publication may carry is left out."""

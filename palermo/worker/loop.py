@@ -31,6 +31,7 @@ from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
 from palermo.worker.signals import Action, SignalRow
 from palermo.worker.stacks import own_stacks
+from palermo.worker.timekeeping import Duties
 from palermo.worker.titles import parent_title
 from palermo.worker.trim import Trimmer
 from palermo.worker.watchdog import DeafWatch, LoopWatch, end_at_once
@@ -81,7 +82,7 @@ class Worker:
         self.link = Link(
             options.settings.session("worker"),
             give_up=options.burst,
-            scheduler=options.scheduler,
+            duties=Duties.of(options, registered),
             consume=self._consume,
             opened=self._opened,
             lost=self._changed,

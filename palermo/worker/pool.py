@@ -7,6 +7,7 @@ from typing import Protocol
 
 from palermo.core.lifecycle import Result
 from palermo.core.message import Message
+from palermo.entries import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,10 @@ class Registered:
     hooks: frozenset[str]
     #: By job, the seconds that a run may take where its message does not say.
     timeouts: Mapping[str, float] = field(default_factory=dict)
+    #: Jobs that recur, as they are put on the broker.
+    recurring: tuple[Entry, ...] = ()
+    #: The modules that may have declared such jobs.
+    modules: tuple[str, ...] = ()
 
 
 class Unstartable(Exception):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from palermo.broker import Broker, Consumer, Session, open_broker
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
-from palermo.worker.timekeeping import keeping_time
+from palermo.worker.timekeeping import Duties, keeping_time
 
 log = logging.getLogger("palermo.worker")
 
@@ -44,13 +44,13 @@ class Link:
         session: Session,
         *,
         give_up: bool,
-        scheduler: bool = True,
+        duties: Duties = Duties(),  # noqa: B008 - frozen
         consume: Callable[[Broker], Awaitable[Consumer]],
         opened: Callable[[Live], None],
         lost: Callable[[], None],
     ) -> None:
         self._opener = Opener(session, give_up=give_up)
-        self._scheduler = scheduler
+        self._duties = duties
         self._consume = consume
         self._on_open = opened
         self._on_loss = lost
@@ -75,7 +75,7 @@ class Link:
                 self.available.set()
                 self._on_open(live)
                 watch = asyncio.ensure_future(self._watch(live))
-                async with keeping_time(broker, wanted=self._scheduler):
+                async with keeping_time(broker, self._duties):
                     await self._ended.wait()
             except (BrokerError, NotFound) as error:
                 log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))

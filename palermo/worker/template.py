@@ -24,7 +24,7 @@ import sys
 from collections import deque
 from typing import Any, NoReturn
 
-from palermo import client, hooks, jobs
+from palermo import client, hooks, jobs, schedules
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
@@ -126,6 +126,17 @@ class Template:
             },
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
+            **self._schedule(),
+        }
+
+    def _schedule(self) -> dict[str, Any]:
+        """What recurs, as the parent puts it on the broker, and the modules that could have declared more."""
+        if not self._options.scheduler:
+            return {"recurring": [], "modules": []}
+        declared = schedules.declarations(client.default_client())
+        return {
+            "recurring": [entry.to_plain() for entry in declared],
+            "modules": schedules.loaded(self._options.modules),
         }
 
     def _serve(self) -> NoReturn:

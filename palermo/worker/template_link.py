@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from palermo.entries import Entry
 from palermo.worker.pipe import Frames, Garbage, pack, unpack_reply
 from palermo.worker.pool import Registered, Unstartable
 from palermo.worker.signals import describe_status, kill
@@ -104,7 +105,12 @@ class TemplateLink:
             case {"ready": True, "jobs": jobs, "queues": queues, "hooks": hooks, "timeouts": timeouts}:
                 self._registered.set_result(
                     Registered(
-                        jobs=_texts(jobs), queues=_texts(queues), hooks=frozenset(_texts(hooks)), timeouts=timeouts
+                        jobs=_texts(jobs),
+                        queues=_texts(queues),
+                        hooks=frozenset(_texts(hooks)),
+                        timeouts=timeouts,
+                        recurring=tuple(map(Entry.from_plain, report["recurring"])),
+                        modules=_texts(report["modules"]),
                     )
                 )
             case {"unstartable": text}:

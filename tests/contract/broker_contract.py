@@ -14,6 +14,7 @@ from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
 from tests.contract.parking import ParkingContract
 from tests.contract.publishing import PublishingContract
+from tests.contract.recurring import RecurringContract
 from tests.contract.retrying import RetryingContract
 from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
@@ -31,6 +32,7 @@ class BrokerContract(
     SteeringContract,
     MarkingContract,
     TimingContract,
+    RecurringContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from palermo.broker import Session
+from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.held import Due
 from palermo.brokers.rabbitmq.later import Later, Roll
@@ -25,8 +26,11 @@ from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.reading import Holding, Reader, Spreading
 from palermo.brokers.rabbitmq.sheets import Sheets
+from palermo.brokers.rabbitmq.ticker import Ticker
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import KEPT, Stretch
+from palermo.entries import Change
+from palermo.errors import NotFound
 from palermo.timetable import RUN, Altered, Chosen, Scheduled
 
 #: Seconds between two looks at which stretches come near or are over.
@@ -45,7 +49,11 @@ _HEARTBEAT = 5
 class Clock:
     """One that leads, from its election to the end of its link."""
 
-    def __init__(self, exchange: str, link: Link, lease: Lease, outbox: Outbox, due: Due, publisher: Publisher) -> None:
+    def __init__(
+        self, exchange: str, link: Link, lease: Lease, outbox: Outbox, due: Due, publisher: Publisher, ticker: Ticker
+    ) -> None:
+        #: The recurring jobs.
+        self.ticker = ticker
         self._exchange = exchange
         self._link = link
         self._lease = lease
@@ -76,7 +84,9 @@ class Clock:
             if lease is not None:
                 declares = declarer(link)
                 due = Due(session.exchange, publisher, declares, now=time.time)
-                return cls(session.exchange, link, lease, Outbox(session, link, declares), due, publisher)
+                states = versions.arguments(session.queue_type, link.version)
+                ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time)
+                return cls(session.exchange, link, lease, Outbox(session, link, declares), due, publisher, ticker)
         except BaseException:
             await link.close()
             raise
@@ -92,10 +102,23 @@ class Clock:
     async def run(self) -> None:
         """Lead until the link is lost, which is raised, or the call is cancelled."""
         self._runs = True
+        ticking = asyncio.ensure_future(self.ticker.run())
+        ticking.add_done_callback(lambda _: self._news.set())
+        try:
+            await self._keep(ticking)
+        finally:
+            ticking.cancel()
+            await asyncio.wait({ticking})
+            if not ticking.cancelled():
+                ticking.exception()  # the link's own, which _keep has raised
+
+    async def _keep(self, ticking: "asyncio.Future[None]") -> None:
         await self._roll.read()
         await self._look(self._now())
         await self._lease.answer(self._answer)
         while self._link.error is None:
+            if ticking.done():
+                ticking.result()
             self._news.clear()
             # Again where there was no list yet, or somebody deleted it.
             await self._roll.read()
@@ -162,7 +185,23 @@ class Clock:
                 return self._list(Chosen.from_plain(chosen), offset, limit, send)
             case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
                 return self._alter(Chosen.from_plain(chosen), action, at, send)
+            case {"ask": "recurring", "change": None}:
+                return self._recurring(send)
+            case {"ask": "recurring", "change": dict(change)}:
+                return self._change(Change.from_plain(change))
         return None
+
+    async def _recurring(self, send: Send) -> Mapping[str, Any]:
+        for entry in await self.ticker.entries():
+            send(Part({"entry": entry.to_plain()}))
+        return {}
+
+    async def _change(self, change: Change) -> Mapping[str, Any]:
+        try:
+            await self.ticker.change(change)
+        except NotFound as error:
+            return {"missing": str(error)}
+        return {}
 
     async def _list(self, chosen: Chosen, offset: int, limit: int, send: Send) -> Mapping[str, Any]:
         found = await self.show(chosen, offset=offset, limit=limit)

@@ -12,7 +12,9 @@ from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.leader import Part, ask_leader, is_vacant
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.wire import to_message
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.core.topology import internal
+from palermo.entries import Change, Entry
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 from palermo.timetable import Altered, Chosen, Scheduled
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -28,6 +30,9 @@ _AGAIN = 1.0
 #: How often the leader is asked, when one that was asked went away.
 _ATTEMPTS = 5
 
+#: And by a session that stands by, and must not take the lease from itself.
+_PATIENT = 30
+
 
 class Timekeeper:
     """See palermo.timetable.Timetable."""
@@ -37,18 +42,23 @@ class Timekeeper:
         self._link = link
         self._declarer = declarer
         self.leads = False
+        self._keeping = False
 
     async def keep(self) -> None:
         """Lead where nobody else does, and else stand by, until the link is lost."""
-        while self._link.error is None:
-            try:
-                if await is_vacant(self._link, self._session.exchange):
-                    await self._lead()
-                await asyncio.sleep(random.uniform(*_LOOK_EVERY))
-            except PalermoError as error:
-                if self._link.error is None:
-                    log.warning("cannot keep the time error=%r", str(error))
-                    await asyncio.sleep(_AGAIN)
+        self._keeping = True
+        try:
+            while self._link.error is None:
+                try:
+                    if await is_vacant(self._link, self._session.exchange):
+                        await self._lead()
+                    await asyncio.sleep(random.uniform(*_LOOK_EVERY))
+                except PalermoError as error:
+                    if self._link.error is None:
+                        log.warning("cannot keep the time error=%r", str(error))
+                        await asyncio.sleep(_AGAIN)
+        finally:
+            self._keeping = False
 
     async def _lead(self) -> None:
         clock = await Clock.take(self._session, self._declarer)
@@ -89,16 +99,53 @@ class Timekeeper:
 
         return await self._decide(question, read, lambda clock: clock.alter(chosen, action, at))
 
+    async def recurring(self) -> list[Entry]:
+        """See palermo.entries.Entries."""
+        if not self._keeping and not await self._has_recurring():
+            return []
+
+        def read(parts: list[Part]) -> list[Entry]:
+            values = [part.values for part in parts if part.values and "entry" in part.values]
+            return [Entry.from_plain(value["entry"]) for value in values]
+
+        return await self._decide({"ask": "recurring", "change": None}, read, lambda clock: clock.ticker.entries())
+
+    async def change(self, change: Change) -> None:
+        """Do this to a recurring job. Raises NotFound."""
+
+        def read(parts: list[Part]) -> None:
+            if missing := (parts[-1].values or {}).get("missing"):
+                raise NotFound(missing)
+
+        question = {"ask": "recurring", "change": change.to_plain()}
+        await self._decide(question, read, lambda clock: clock.ticker.change(change))
+
+    async def _has_recurring(self) -> bool:
+        """Whether there may be recurring jobs: only then a leader is looked for."""
+        channel = await self._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, internal(self._session.exchange, "recurring"), passive=True)
+        except PalermoError:
+            if channel.missing:
+                return False
+            raise
+        await channel.close()
+        return True
+
     async def _decide(
         self, question: Mapping[str, object], read: Callable[[list[Part]], T], do: Callable[[Clock], Awaitable[T]]
     ) -> T:
         """What the leader answers; where nobody leads we take the lease for as long as it takes to do it."""
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS if not self._keeping else _PATIENT):
             parts = await ask_leader(self._link, self._session.exchange, question)
             if parts:
                 if error := (parts[-1].values or {}).get("error"):
                     raise BrokerUnavailable(f"who keeps the time could not do it: {error}")
                 return read(parts)
+            if self._keeping and attempt < _PATIENT - _ATTEMPTS:
+                # We are about to lead, or another is.
+                await asyncio.sleep(0.1)
+                continue
             clock = await Clock.take(self._session, self._declarer)
             if clock is not None:
                 try:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -20,6 +21,7 @@ from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
+from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 from palermo.timetable import Altered, Chosen, Scheduled
 
@@ -195,6 +197,23 @@ class SqliteBroker:
 
     async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
         return await self._timekeeper.alter(chosen, action, at)
+
+    async def recurring(self) -> list[Entry]:
+        return await self._timekeeper.recurring()
+
+    async def put_recurring(self, entry: Entry) -> None:
+        await self._timekeeper.change(Change(name=entry.name, action=PUT, entry=entry))
+
+    async def remove_recurring(self, name: str) -> None:
+        await self._timekeeper.change(Change(name=name, action=REMOVE))
+
+    async def switch_recurring(self, name: str, *, on: bool) -> None:
+        await self._timekeeper.change(Change(name=name, action=SWITCH, on=on))
+
+    async def fire_recurring(self, name: str) -> str:
+        id = run_id(name, time.time())
+        await self._timekeeper.change(Change(name=name, action=RUN, id=id))
+        return id
 
     async def purge(self, queue: str) -> int:
         await self._settle_down()

@@ -1,4 +1,4 @@
-"""Jobs that are due later, in a table of their own until their time has come."""
+"""Jobs that are due later, in a table of their own until their time has come; and those that recur."""
 
 import asyncio
 import sqlite3
@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from palermo.brokers.sqlite import recurring
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.store import Store
 from palermo.core.delay import moved
 from palermo.core.message import Message
+from palermo.entries import Change, Entry
 from palermo.timetable import CANCEL, RUN, Altered, Chosen, Scheduled
 
 #: The wall clock may jump, and a publisher die between its commit and its ring: so often the file is asked, in seconds.
@@ -52,6 +54,16 @@ class Timekeeper:
         finally:
             self.leads = False
             self._bell.ignore(rung.set)
+
+    async def recurring(self) -> list[Entry]:
+        """See palermo.entries.Entries."""
+        return await self._store.read(lambda db: recurring.entries(db, self._exchange))
+
+    async def change(self, change: Change) -> None:
+        """Do this to a recurring job. Raises NotFound."""
+        await self._store.write(lambda db: recurring.change(db, self._exchange, change, time.time()))
+        # Jobs may wait now, or another instant be the next.
+        self._bell.ring()
 
     async def show(self, chosen: Chosen, *, offset: int, limit: int) -> Scheduled:
         """A page of the jobs that are meant, and how many there are."""
@@ -109,7 +121,8 @@ class Timekeeper:
 
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        return None if due is None else float(due)
+        ticks = recurring.next_due(db, self._exchange)
+        return min((float(each) for each in (due, ticks) if each is not None), default=None)
 
     def _put_in_queues(self, db: sqlite3.Connection) -> None:
         rows: Iterable[Any] = db.execute(
@@ -119,6 +132,7 @@ class Timekeeper:
         for number, queue, *row in rows:
             insert(db, self._exchange, queue, (*row, None, ""))
             db.execute("delete from later where id = ?", (number,))
+        recurring.fire(db, self._exchange, time.time())
 
     def _where(self, db: sqlite3.Connection, chosen: Chosen) -> tuple[str, tuple[Any, ...]]:
         """The condition for these jobs, and its values."""

@@ -1,0 +1,128 @@
+"""`palermo recurring`: jobs that run again and again, seen and changed."""
+
+from typing import Any
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.enqueue import import_jobs, known, parse_args, parse_kwargs
+from palermo.cli.options import broker_options, json_option, parse_duration
+from palermo.cli.output import Column, field, note, print_json, print_rows
+from palermo.cli.text import safe
+from palermo.errors import NotFound
+from palermo.recurring import MISSED
+from palermo.rows import Row
+
+
+@click.group()
+def recurring() -> None:
+    """Look at jobs that run again and again; add and remove them, enable and disable them, run them now."""
+
+
+@recurring.command("list")
+@broker_options
+@json_option
+@click.pass_obj
+def list_recurring(run: Run, /, as_json: bool) -> None:
+    """List the recurring jobs by name."""
+    columns: list[Column] = [
+        field("Name"),
+        field("Job"),
+        ("When", _when),
+        ("Last run", lambda row: row["last_run"]),
+        ("Next run", lambda row: row["next_run"]),
+    ]
+    print_rows(run.inspector().recurring(), columns, as_json=as_json, none="no recurring jobs.")
+
+
+@recurring.command("show")
+@click.argument("name")
+@broker_options
+@json_option
+@click.pass_obj
+def show(run: Run, /, name: str, as_json: bool) -> None:
+    """Show all of one recurring job."""
+    found = next((row for row in run.inspector().recurring() if row["name"] == name), None)
+    if found is None:
+        raise NotFound(f"no recurring job {name!r}; `palermo recurring list` shows those that there are.")
+    if as_json:
+        print_json(found)
+        return
+    for key, value in found.items():
+        click.echo(f"{key}: {safe('' if value is None else str(value))}")
+
+
+@recurring.command("add")
+@click.argument("name")
+@click.argument("job")
+@click.option("--cron", metavar="EXPRESSION", help='Five fields as in crontab, "*/5 * * * *"; six begin with seconds.')
+@click.option("--every", type=parse_duration, metavar="TIME", help="So long between two runs: 30, 5m, 1h30m.")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron: Europe/Rome.")
+@click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
+@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
+@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
+@click.option(
+    "--missed",
+    type=click.Choice(MISSED),
+    default="once",
+    show_default=True,
+    help="What is done about runs that nobody was there to start.",
+)
+@broker_options
+@click.pass_obj
+def add(
+    run: Run, /, name: str, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, **times: Any
+) -> None:
+    """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces what has that name."""
+    args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
+    inspector = run.inspector()
+    import_jobs(run.settings())
+    inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
+    if queue is None and known(job) is None:
+        note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")
+
+
+@recurring.command("remove")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@broker_options
+@click.pass_obj
+def remove(run: Run, /, names: tuple[str, ...]) -> None:
+    """Take recurring jobs away. What code declares comes back when its worker starts: disable that."""
+    inspector = run.inspector()
+    for name in names:
+        inspector.remove_recurring(name)
+
+
+@recurring.command("enable")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@broker_options
+@click.pass_obj
+def enable(run: Run, /, names: tuple[str, ...]) -> None:
+    """Have recurring jobs run at their times again."""
+    inspector = run.inspector()
+    for name in names:
+        inspector.switch_recurring(name, on=True)
+
+
+@recurring.command("disable")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@broker_options
+@click.pass_obj
+def disable(run: Run, /, names: tuple[str, ...]) -> None:
+    """Have recurring jobs not run until they are enabled, whatever is restarted."""
+    inspector = run.inspector()
+    for name in names:
+        inspector.switch_recurring(name, on=False)
+
+
+@recurring.command("run")
+@click.argument("name")
+@broker_options
+@click.pass_obj
+def run_now(run: Run, /, name: str) -> None:
+    """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
+    click.echo(run.inspector().run_recurring(name))
+
+
+def _when(row: Row) -> str:
+    return str(row["words"]) if row["enabled"] else f"{row['words']}, disabled"

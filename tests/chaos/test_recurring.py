@@ -1,0 +1,91 @@
+"""Recurring jobs while the worker that keeps the time is killed again and again."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.place import Place, Worker
+from tests.helpers import eventually
+from tests.scale import scaled
+
+#: Seconds that it goes on for, and seconds between two kills.
+LENGTH = scaled(20, 60)
+EVERY = 4.0
+
+
+@pytest.fixture
+def queue_type() -> str:
+    return "classic"
+
+
+@pytest.fixture
+def place(queue_type: str, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path, rabbitmq_url, exchange, queue_type=queue_type) as place:
+        yield place
+
+
+def leader(place: Place) -> int:
+    """The pid of the worker that keeps the time; 0 if none does."""
+    found = [row["pid"] for row in place.workers() if row["clock"]]
+    return int(found[0]) if found else 0
+
+
+def ticks(place: Place) -> list[float]:
+    """The instants that jobs were run for, in Unix seconds."""
+    instants = (line.partition("@")[2] for line in place.lines("ticks"))
+    return [datetime.fromisoformat(instant).timestamp() for instant in instants]
+
+
+def kill_leaders(place: Place) -> dict[float, int]:
+    """Kill one after the other for LENGTH seconds; how often the job of each tick meanwhile ran."""
+    # What runs the jobs is not killed: else a job may rightly run twice.
+    runner = place.worker("--no-scheduler", "-q", "jobs", modules=("recurs",))
+    keepers: dict[int, Worker] = {}
+
+    def start() -> None:
+        worker = place.worker("-q", "idle", modules=("recurs",))
+        keepers[worker.pid] = worker
+
+    for _ in range(2):
+        start()
+    place.ready(runner, *keepers.values())
+    first = eventually(lambda: len(place.lines("ticks")) >= 2 and leader(place), within=30)
+    took: list[float] = []
+    begun = time.monotonic()
+    while time.monotonic() - begun < LENGTH:
+        keepers[first].kill9()
+        killed = time.monotonic()
+        start()
+        first = eventually(lambda gone=first: pid if (pid := leader(place)) != gone else 0, within=20)
+        took.append(time.monotonic() - killed)
+        eventually(lambda killed=killed: time.monotonic() - killed >= EVERY, within=EVERY + 1)
+    end = time.time()
+    eventually(lambda: max(ticks(place)) >= end, within=15)
+
+    found = Counter(ticks(place))
+    counted = {float(second): found[float(second)] for second in range(int(min(found)), int(end) + 1)}
+    print(f"kills={len(took)} ticks={len(counted)} fail-over={sorted(f'{one:.1f}' for one in took)} s")
+    assert max(took) < 5
+    assert place.failed() == {}
+    return counted
+
+
+@pytest.mark.timeout(300)
+def test_each_tick_fires_exactly_once_while_leaders_are_killed(place: Place) -> None:
+    counted = kill_leaders(place)
+
+    assert {tick: count for tick, count in counted.items() if count != 1} == {}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_no_tick_is_lost_on_quorum_queues_while_leaders_are_killed(place: Place) -> None:
+    counted = kill_leaders(place)
+
+    # A kill between the two confirms, some milliseconds long, leaves a tick twice.
+    assert {tick: count for tick, count in counted.items() if count == 0} == {}
+    assert sum(count - 1 for count in counted.values()) <= 1

@@ -1,0 +1,203 @@
+"""Contract: jobs that run again and again."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from palermo.broker import Broker, Consumer
+from palermo.entries import Entry
+from palermo.errors import NotFound
+from palermo.recurring import Recurring
+from tests.contract.kit import Open, consume, ids, message, nothing_for, take_and_ack, until
+from tests.contract.timing import time_kept
+
+
+def entry(
+    name: str = "sweep", *, every: float = 1.0, since: float | None = None, sent: Mapping[str, Any] = {}, **more: Any
+) -> Entry:
+    """A recurring job, due every second."""
+    times = {"cron": more.pop("cron")} if "cron" in more else {"every": every}
+    return Entry(
+        recurring=Recurring(name=name, job="shop.sweep", missed=more.pop("missed", "once"), queue="jobs", **times),
+        message=message(name, job="shop.sweep", **sent),
+        since=time.time() if since is None else since,
+        **{"origin": "runtime", **more},
+    )
+
+
+async def names(broker: Broker) -> list[str]:
+    return [found.name for found in await broker.recurring()]
+
+
+async def one(broker: Broker, name: str = "sweep") -> Entry:
+    return next(found for found in await broker.recurring() if found.name == name)
+
+
+async def waiting(broker: Broker) -> int:
+    return len(await ids(broker))
+
+
+async def fired_by(consumer: Consumer) -> str:
+    """The name of the recurring job that published the next one."""
+    return str((await take_and_ack(consumer)).extra["recurring"])
+
+
+async def drain(consumer: Consumer, broker: Broker) -> None:
+    """Take what waits."""
+    for _ in range(await waiting(broker)):
+        await take_and_ack(consumer)
+
+
+class RecurringContract:
+    async def test_a_recurring_job_fires_at_its_ticks_once_each(self, broker: Broker, another: Open) -> None:
+        consumer = await consume(await another())
+        async with time_kept(await another()):
+            begun = time.time()
+            await broker.put_recurring(entry(sent={"timeout": 3.5, "preview": "'ü'", "extra": {"tenant": "a"}}))
+            found = [(await take_and_ack(consumer), time.time()) for _ in range(3)]
+
+        ticks = [float(got.extra["tick"]) for got, _ in found]
+        assert ticks == [float(int(begun) + after) for after in (1, 2, 3)]
+        assert all(0 <= came - tick < 1 for tick, (_, came) in zip(ticks, found, strict=True))
+        first = found[0][0]
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ticks[0]))
+        assert (first.id, first.job, first.body, first.timeout) == (f"sweep@{stamp}", "shop.sweep", b"[1]", 3.5)
+        assert first.extra == {"tenant": "a", "recurring": "sweep", "tick": ticks[0]}
+        assert (await one(broker)).last_run == ticks[-1]
+
+    async def test_a_job_that_expires_does_so_after_each_tick(self, broker: Broker, another: Open) -> None:
+        await broker.put_recurring(entry(expires=60.0))
+
+        id = await broker.fire_recurring("sweep")
+
+        got = await take_and_ack(await consume(await another()))
+        assert got.id == id
+        assert got.expires_at == pytest.approx(time.time() + 60, abs=5)
+
+    async def test_they_are_listed_by_name_as_they_were_put(self, broker: Broker, another: Open) -> None:
+        put = [entry("b", every=3600, origin="code:shop.tasks"), entry("a", cron="0 3 * * *")]
+        for each in put:
+            await broker.put_recurring(each)
+
+        for looking in (broker, await another()):
+            found = await looking.recurring()
+            assert [each.name for each in found] == ["a", "b"]
+            assert [each.recurring for each in found] == [put[1].recurring, put[0].recurring]
+            assert [each.message for each in found] == [put[1].message, put[0].message]
+            assert found[1].origin == "code:shop.tasks"
+            assert (found[1].next or 0) > time.time()
+
+    async def test_none_of_an_untouched_broker_and_none_of_another_exchange(
+        self, broker: Broker, another: Open, elsewhere: Open
+    ) -> None:
+        await (await elsewhere()).put_recurring(entry())
+
+        assert await broker.recurring() == []
+        async with time_kept(await another()):
+            assert await broker.recurring() == []
+
+    async def test_a_disabled_one_does_not_fire_until_it_is_enabled(self, broker: Broker, another: Open) -> None:
+        consumer = await consume(await another())
+        await broker.put_recurring(entry())
+        await broker.switch_recurring("sweep", on=False)
+        assert (await one(broker)).next is None
+        async with time_kept(await another()):
+            await broker.put_recurring(entry("other"))
+            assert {await fired_by(consumer) for _ in range(2)} == {"other"}
+            await broker.remove_recurring("other")
+            await drain(consumer, broker)
+            await broker.put_recurring(entry(sent={"body": b"[2]"}))
+            assert not (await one(broker)).recurring.enabled
+            enabled = time.time()
+            await broker.switch_recurring("sweep", on=True)
+            got = await take_and_ack(consumer)
+
+        assert got.body == b"[2]"
+        assert got.extra["tick"] > enabled
+
+    async def test_a_removed_one_does_not_fire_and_unknown_ones_are_named(self, broker: Broker, another: Open) -> None:
+        await broker.put_recurring(entry())
+        await broker.put_recurring(entry("other"))
+
+        async with time_kept(await another()):
+            await broker.remove_recurring("sweep")
+            consumer = await consume(await another())
+            await drain(consumer, broker)
+            assert {await fired_by(consumer) for _ in range(2)} == {"other"}
+            assert await names(broker) == ["other"]
+            for ask in (broker.remove_recurring, broker.fire_recurring):
+                with pytest.raises(NotFound, match="'sweep'"):
+                    await ask("sweep")
+            with pytest.raises(NotFound, match="'sweep'"):
+                await broker.switch_recurring("sweep", on=True)
+
+    @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
+    async def test_one_can_be_run_now_be_it_enabled_or_not(self, broker: Broker, another: Open, kept: bool) -> None:
+        await broker.put_recurring(entry(every=3600))
+        await broker.switch_recurring("sweep", on=False)
+        consumer = await consume(await another())
+
+        async def run() -> None:
+            sent = [await broker.fire_recurring("sweep") for _ in range(2)]
+            assert sorted([(await take_and_ack(consumer)).id for _ in range(2)]) == sorted(sent)
+            await nothing_for(consumer)
+
+        if kept:
+            async with time_kept(await another()):
+                await run()
+        else:
+            await run()
+        assert (await one(broker)).last_run == pytest.approx(time.time(), abs=10)
+
+    async def test_a_queue_that_was_deleted_is_made_again(self, broker: Broker, another: Open) -> None:
+        async with time_kept(await another()):
+            await broker.put_recurring(entry(every=3600))
+            await broker.fire_recurring("sweep")
+            await until(lambda: waiting(broker), 1)
+            await broker.delete("jobs")
+
+            id = await broker.fire_recurring("sweep")
+
+            await until(lambda: ids(broker), [id])
+
+    @pytest.mark.parametrize(("policy", "count"), [("skip", 0), ("once", 1), ("all", 3)])
+    async def test_ticks_that_nobody_fired_go_by_policy(
+        self, broker: Broker, another: Open, policy: str, count: int
+    ) -> None:
+        # Three ticks have passed, the last of them not just now, and the next is not near.
+        now = time.time()
+        step = next(float(each) for each in range(1_000, 2_000) if 100 < now % each < each - 100)
+        await broker.put_recurring(entry(every=step, since=(now // step - 3) * step + 1, missed=policy))
+        consumer = await consume(await another())
+
+        async with time_kept(await another()):
+            got = [await take_and_ack(consumer) for _ in range(count)]
+            await nothing_for(consumer)
+
+        newest = now // step * step
+        assert [each.extra["tick"] for each in got] == [newest - step * n for n in range(count)][::-1]
+
+    async def test_of_a_change_and_a_new_leader_nothing_is_lost(self, broker: Broker, another: Open) -> None:
+        first, second = await another(), await another()
+        async with time_kept(first):
+            await broker.put_recurring(entry(every=3600))
+            await broker.put_recurring(entry("gone", every=3600))
+            await broker.remove_recurring("gone")
+            await broker.switch_recurring("sweep", on=False)
+        await first.close()
+
+        async with time_kept(second):
+            assert await names(broker) == ["sweep"]
+            assert not (await one(broker)).recurring.enabled
+
+    async def test_the_same_put_again_changes_nothing(self, broker: Broker) -> None:
+        await broker.put_recurring(entry(every=3600))
+        before = await one(broker)
+
+        await broker.put_recurring(entry(every=3600))
+        assert await one(broker) == before
+
+        await broker.put_recurring(entry(every=7200))
+        assert (await one(broker)).since > before.since
