@@ -219,6 +219,9 @@ class Inspector:
     cancel_scheduled = scheduled_jobs.cancel_scheduled
     run_now = scheduled_jobs.run_now
     reschedule = scheduled_jobs.reschedule
+    retries = scheduled_jobs.retries
+    retry_now = scheduled_jobs.retry_now
+    give_up = scheduled_jobs.give_up
 
     # -- recurring jobs
 

@@ -75,6 +75,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
         "preview": None if shown is None else printable(shown),
         "content_type": printable(message.content_type),
         "created_at": instant(message.created_at),
+        "run_at": instant(message.run_at),
         "retries": message.retries,
         "failed_at": instant(failure.failed_at) if failure and failure.failed_at else None,
         "error": None

@@ -1,10 +1,12 @@
-"""Scheduled jobs for the inspector: seen in order of time, cancelled, run now, moved to another instant.
+"""Scheduled jobs for the inspector: seen in order of time, cancelled, run now, moved, and retries given up.
 
-These are methods of palermo.inspector.Inspector, which names them.
+These are methods of palermo.inspector.Inspector, which names them. A job that has failed and waits to be
+tried again is a scheduled job with an error: `retries` tells them apart.
 """
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from palermo.core.lifecycle import JobState
@@ -12,7 +14,7 @@ from palermo.core.topology import check_id
 from palermo.moments import Instant, instant
 from palermo.rows import SCHEDULED, Listing, Row, job_row
 from palermo.rows import instant as shown
-from palermo.timetable import CANCEL, MOVE, RUN, Altered, Chosen
+from palermo.timetable import CANCEL, GIVE_UP, MOVE, RUN, Altered, Chosen
 
 if TYPE_CHECKING:
     from palermo.inspector import Inspector
@@ -23,24 +25,46 @@ Which = str | Iterable[str] | Chosen
 #: What is answered about an id with which nothing was done.
 GONE = "fired already or not there"
 
-_DONE = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved"}
+#: What is answered about a job, by what was done to it.
+DONE = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
 
 
 def scheduled(
-    inspector: "Inspector", *, queue: str | None = None, job: str | None = None, offset: int = 0, limit: int = 100
+    inspector: "Inspector",
+    *,
+    queue: str | None = None,
+    job: str | None = None,
+    retries: bool | None = None,
+    offset: int = 0,
+    limit: int = 100,
 ) -> Listing:
     """Jobs that are due later, soonest first; `queue` and `job` may hold `*` and `?`.
 
-    A row is that of a job with the state "scheduled", and `run_at`.
+    A row is that of a job with the state "scheduled", or "retrying" for one that has failed and waits to be tried
+    again, and `run_at`. With `retries` only those are listed, with `retries=False` only the others.
     """
-    chosen = Chosen(queue=queue, job=job)
+    return listed(inspector, Chosen(queue=queue, job=job, retries=retries), offset=offset, limit=limit)
+
+
+def listed(inspector: "Inspector", chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Listing:
+    """The same for what is chosen: ids too."""
     found = inspector._ask(lambda broker: broker.scheduled(chosen, offset=offset, limit=limit), again=True)
-    serializers = inspector._client.serializers
-    rows = [
-        {**job_row(message, JobState.PENDING, serializers), "state": SCHEDULED, "run_at": shown(message.run_at)}
-        for message in found.messages
-    ]
+    rows = [job_row(message, JobState.PENDING, inspector._client.serializers) for message in found.messages]
+    for row in rows:
+        if row["state"] == JobState.PENDING:
+            row["state"] = SCHEDULED
     return Listing(rows, found.total)
+
+
+def retries(
+    inspector: "Inspector", *, queue: str | None = None, job: str | None = None, offset: int = 0, limit: int = 100
+) -> Listing:
+    """Jobs that have failed and wait for the instant of their next try, soonest first.
+
+    `error` says why, `attempts` what went wrong each time, `run_at` when it is tried again. One whose instant has come
+    waits in its queue, with the state "retrying" there too.
+    """
+    return scheduled(inspector, queue=queue, job=job, retries=True, offset=offset, limit=limit)
 
 
 def cancel_scheduled(inspector: "Inspector", which: Which) -> list[Row]:
@@ -66,14 +90,33 @@ def reschedule(inspector: "Inspector", which: Which, at: Instant) -> list[Row]:
     return _alter(inspector, which, MOVE, instant(at))
 
 
-def _alter(inspector: "Inspector", which: Which, action: str, at: float | None = None) -> list[Row]:
+def retry_now(inspector: "Inspector", which: Which) -> list[Row]:
+    """run_now for jobs that wait to be tried again, and no others."""
+    return _alter(inspector, which, RUN, retries=True)
+
+
+def give_up(inspector: "Inspector", which: Which) -> list[Row]:
+    """Put jobs that wait to be tried again among the failed, with all their attempts, as if no retry had been left.
+
+    Rows as of cancel_scheduled, with the state "failed". Hooks and failure back ends hear nothing of it: no
+    worker is there to call them.
+    """
+    return _alter(inspector, which, GIVE_UP, retries=True)
+
+
+def _alter(
+    inspector: "Inspector", which: Which, action: str, at: float | None = None, *, retries: bool | None = None
+) -> list[Row]:
     chosen, ids = _chosen(which)
     if not ids and not isinstance(which, Chosen):
         return []
+    if retries is not None:
+        chosen = replace(chosen, retries=retries)
     if at is not None and at <= time.time():
         action = RUN
-    altered = inspector._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at))
-    rows = {one.id: _row(one, _DONE[action], at) for one in altered}
+    apart = inspector._client.settings.failed_per_queue
+    altered = inspector._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))
+    rows = {one.id: _row(one, action, at) for one in altered}
     none = {"job": None, "queue": None, "run_at": None}
     missing = [{"id": id, "state": GONE, **none} for id in ids if id not in rows]
     return [*rows.values(), *missing]
@@ -88,11 +131,11 @@ def _chosen(which: Which) -> tuple[Chosen, list[str]]:
     return Chosen(ids=frozenset(ids)), ids
 
 
-def _row(altered: Altered, state: str, at: float | None) -> Row:
+def _row(altered: Altered, action: str, at: float | None) -> Row:
     return {
         "id": altered.id,
-        "state": state,
+        "state": DONE[action],
         "job": altered.job,
         "queue": altered.queue,
-        "run_at": shown(altered.run_at if at is None or state != _DONE[MOVE] else at),
+        "run_at": shown(at if action == MOVE else altered.run_at),
     }

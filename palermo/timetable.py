@@ -3,10 +3,11 @@
 A job whose `run_at` is to come waits apart from its queue until then. On RabbitMQ somebody has to
 keep the time: one session leads, and others take over when it ends. It alone decides what becomes of a scheduled job,
 so of two things that happen at once to one job, coming due and being cancelled, exactly one does.
+Jobs that wait to be tried again are among them: they bear the error of the try before.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -22,10 +23,12 @@ class Chosen:
     #: The queue and the job's wire name; they may hold `*`, `?` and `[…]`.
     queue: str | None = None
     job: str | None = None
+    #: Only those that wait to be tried again, or only those that do not; None for both.
+    retries: bool | None = None
 
     @property
     def everything(self) -> bool:
-        return self.ids is None and self.queue is None and self.job is None
+        return self.ids is None and self.queue is None and self.job is None and self.retries is None
 
     def means(self, message: Message) -> bool:
         """Whether this message is meant."""
@@ -33,18 +36,23 @@ class Chosen:
             (self.ids is None or message.id in self.ids)
             and (self.queue is None or _named(message.queue, self.queue))
             and (self.job is None or _named(message.job, self.job))
+            and (self.retries is None or self.retries is (message.failure is not None))
         )
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
-        return {"ids": None if self.ids is None else sorted(self.ids), "queue": self.queue, "job": self.job}
+        ids = None if self.ids is None else sorted(self.ids)
+        return {"ids": ids, "queue": self.queue, "job": self.job, "retries": self.retries}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Chosen":
         """What to_plain wrote."""
         ids = plain.get("ids")
         return cls(
-            ids=None if ids is None else frozenset(map(str, ids)), queue=plain.get("queue"), job=plain.get("job")
+            ids=None if ids is None else frozenset(map(str, ids)),
+            queue=plain.get("queue"),
+            job=plain.get("job"),
+            retries=plain.get("retries"),
         )
 
 
@@ -59,7 +67,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Altered:
-    """A scheduled job that was cancelled, put into its queue, or given another instant."""
+    """A scheduled job that was cancelled, put into its queue or among the failed, or given another instant."""
 
     id: str
     job: str
@@ -68,8 +76,9 @@ class Altered:
     run_at: float
 
 
-#: What may be done to scheduled jobs; "run" puts them into their queues now.
-CANCEL, RUN, MOVE = "cancel", "run", "move"
+#: What may be done to scheduled jobs; "run" puts them into their queues now, "give up" puts those that wait to be
+#: tried again among the failed, as if their last retry had been the last.
+CANCEL, RUN, MOVE, GIVE_UP = "cancel", "run", "move", "give up"
 
 
 class Timetable(Protocol):
@@ -89,13 +98,23 @@ class Timetable(Protocol):
     async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
         """Some of the jobs that are due later, soonest first."""
 
-    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
-        """Cancel these jobs, put them into their queues now, or have them run at another instant; which were there.
+    async def alter_scheduled(
+        self, chosen: Chosen, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[Altered]:
+        """Cancel these jobs, put them into their queues now, have them run at another instant, or give them up.
+
+        Returns which were there.
 
         A job that is not among them has come due before, or was not there: nothing was done to it.
-        `at` is the instant for "move", in Unix seconds; one that has passed is as "run". Returns once all is stored;
-        interrupted, each job has been altered or not, or at most is there twice.
+        `at` is the instant for "move", in Unix seconds; one that has passed is as "run". `failed_per_queue` is for
+        "give up": the failed jobs of every queue lie apart. It leaves alone what does not wait to be tried again.
+        Returns once all is stored; interrupted, each job has been altered or not, or at most is there twice.
         """
+
+
+def meant_by(chosen: Chosen, action: str) -> Chosen:
+    """Which of the chosen an action is for."""
+    return replace(chosen, retries=True) if action == GIVE_UP and chosen.retries is None else chosen
 
 
 def _named(name: str, pattern: str) -> bool:

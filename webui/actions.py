@@ -4,16 +4,22 @@ Each checks the role, acts through the inspector, and writes the audit log.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from palermo.core.topology import check_job_queue
+from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.filters import FailedFilter
 from palermo.jobs import Job
-from palermo.rows import Row
+from palermo.rows import Row, instant
+from palermo.scheduled import GONE
+from palermo.scheduled import Which as ScheduledWhich
+from palermo.timetable import CANCEL, GIVE_UP, MOVE, RUN, Chosen
 from palermo.verdicts import Which
 from palermo.webui import audit
+from palermo.webui.ahead import RETRY, ahead
 from palermo.webui.errors import Refused
 from palermo.webui.failed import failures
 from palermo.webui.failed.operations import Action, Operation, new_id
@@ -150,6 +156,94 @@ def requeue(
 def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
     """Throw failed jobs away. Returns when that is done, or after `wait` seconds."""
     return _on_failed(visit, "discard", which, expected=expected, wait=wait)
+
+
+#: Seconds that programs wait for what they asked about scheduled jobs.
+PATIENCE = 30.0
+
+#: What is done to scheduled jobs, for the audit log.
+_SCHEDULED = {
+    CANCEL: "cancel scheduled",
+    RUN: "run scheduled",
+    MOVE: "move scheduled",
+    RETRY: "retry now",
+    GIVE_UP: "give up retries",
+}
+
+
+def alter_scheduled(
+    visit: Visit, action: str, which: ScheduledWhich, *, at: float | None = None, wait: float = PATIENCE
+) -> list[Row] | None:
+    """Cancel, run, move, retry or give up scheduled jobs; what became of each, as Inspector.cancel_scheduled says.
+
+    None if that takes longer than `wait` seconds: it goes on.
+    """
+    ids = None if isinstance(which, Chosen) else [which] if isinstance(which, str) else list(dict.fromkeys(which))
+    for id in ids or ():
+        check_id(id)
+    name, to = _SCHEDULED[action], instant(at) or "-"
+    about = _about(ids) if ids is not None else _filtered(which) if isinstance(which, Chosen) else ""
+
+    def tell(work: Future[list[Row]]) -> None:
+        problem = work.exception()
+        came = {"error": type(problem).__name__} if problem else _states(work.result())
+        audit.done(visit, f"{name} ended", of=about, **came)
+
+    with acting(visit, name, Role.OPERATOR, of=about, to=to) as facts:
+        work = ahead(visit.site).alter(action, which if ids is None else ids, at=at)
+        if not futures.wait([work], wait).done:
+            facts["ended"] = False
+            work.add_done_callback(tell)
+            return None
+        rows = work.result()
+        facts |= _states(rows)
+    return rows
+
+
+def _states(rows: list[Row]) -> dict[str, object]:
+    gone = sum(row["state"] == GONE for row in rows)
+    return {"jobs": len(rows) - gone, "gone": gone}
+
+
+def _filtered(chosen: Chosen) -> str:
+    """Which scheduled jobs are meant by a filter, in few words."""
+    what = {None: "scheduled jobs", True: "retries", False: "scheduled jobs but retries"}[chosen.retries]
+    parts = [f"{name}={value}" for name, value in (("queue", chosen.queue), ("job", chosen.job)) if value is not None]
+    return f"{what} with {' '.join(parts)}" if parts else f"all {what}"
+
+
+def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, **options: Any) -> None:
+    """Have a job run again and again; options as of Inspector.put_recurring.
+
+    Raises Refused (409) for one whose name is taken, unless it is to be replaced.
+    """
+    with acting(visit, "put recurring", Role.OPERATOR, name=name, job=job):
+        if not replace and any(row["name"] == name for row in visit.inspector.recurring()):
+            raise Refused(409, f"there is a recurring job {name[:80]!r} already: give another name, or remove it.")
+        visit.inspector.put_recurring(name, job, **options)
+        ahead(visit.site).forget()
+
+
+def remove_recurring(visit: Visit, name: str) -> None:
+    """Take a recurring job away. Raises NotFound."""
+    with acting(visit, "remove recurring", Role.OPERATOR, name=name):
+        visit.inspector.remove_recurring(name)
+        ahead(visit.site).forget()
+
+
+def switch_recurring(visit: Visit, name: str, *, on: bool) -> None:
+    """Have a recurring job run at its times, or not. Raises NotFound."""
+    with acting(visit, "enable recurring" if on else "disable recurring", Role.OPERATOR, name=name):
+        visit.inspector.switch_recurring(name, on)
+        ahead(visit.site).forget()
+
+
+def run_recurring(visit: Visit, name: str) -> str:
+    """Enqueue a recurring job now; the id of the job. Raises NotFound."""
+    with acting(visit, "run recurring", Role.OPERATOR, name=name) as facts:
+        facts["id"] = id = visit.inspector.run_recurring(name)
+        ahead(visit.site).forget()
+    return id
 
 
 def stop_operation(visit: Visit, id: str) -> Operation:

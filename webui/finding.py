@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 from palermo.core.failure import printable
 from palermo.core.message import Message, to_headers
 from palermo.core.topology import is_failed
-from palermo.errors import NotBrowsable, NotFound
+from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
 from palermo.inspector import Inspector
 from palermo.rows import Row
+from palermo.webui.ahead import ahead
 from palermo.webui.failed import failures
 from palermo.webui.redact import MASK, shown
 from palermo.webui.seen import Memory, Run
@@ -27,8 +28,10 @@ class Found:
     """One job: where it is, and what is known of it."""
 
     id: str
-    #: pending, running, failed, or "" where it was not found.
+    #: pending, cancelled, scheduled, retrying, running, failed, or "" where it was not found.
     state: str
+    #: When it is to run, ISO 8601, if it waits for that; None for one that waits in its queue.
+    due: str | None = None
     #: As listings have it; None if nobody saw it.
     row: Row | None = None
     name: str | None = None
@@ -54,13 +57,14 @@ class Found:
 
 
 def find(site: Site, id: str, queue: str = "") -> Found:
-    """The job with this id: at a worker, among the failed, or in its queue, which `queue` may name."""
+    """The job with this id: at a worker, among the failed, in its queue (`queue` may name it), or due later."""
     look = watching(site)
     found = _running(look, id) or _failed(site, id)
     if found is None:
         row = _waiting(site.inspector, look, id, queue)
+        found = _of_row(row) if row is not None else _ahead(site, id)
         # It may have gone from its queue to a worker between two looks.
-        found = _of_row(row) if row is not None else _running(look, id, max_age=0.0) or Found(id=id, state="")
+        found = found or _running(look, id, max_age=0.0) or Found(id=id, state="")
     if found.row is not None:
         row = shown(found.row, site.hidden)
         found = replace(found, row=row)
@@ -97,6 +101,14 @@ def _failed(site: Site, id: str) -> Found | None:
     except (NotFound, NotBrowsable):
         return None
     return replace(_of_row(known.bare_row(message)), headers=_headers(message, site.hidden))
+
+
+def _ahead(site: Site, id: str) -> Found | None:
+    try:
+        row = ahead(site).find(id)
+    except BrokerUnavailable:
+        return None  # there are so many that looking takes long; whatever else is known of it is shown
+    return None if row is None else replace(_of_row(row), due=row["run_at"])
 
 
 def _of_row(row: Row) -> Found:

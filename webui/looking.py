@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from palermo.broker import Broker, Verdict
+from palermo.client import Client
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
 from palermo.failed import Progress
@@ -20,9 +21,14 @@ _MORE = 5.0
 class BoundedInspector(Inspector):
     """Looks and acts within the setting publish_timeout, but for sweeps: those take as long as there are jobs."""
 
+    def __init__(self, client: Client, *, longest: float | None = None) -> None:
+        """`longest`, in seconds, instead of that setting."""
+        super().__init__(client)
+        self._longest = client.settings.publish_timeout if longest is None else longest
+
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         settings = self._client.settings
-        limit = settings.publish_timeout + (0 if again else _MORE)
+        limit = self._longest + (0 if again else _MORE)
 
         async def bounded(broker: Broker) -> T:
             try:

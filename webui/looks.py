@@ -6,7 +6,9 @@ from palermo.core.lifecycle import JobState
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
 from palermo.rows import Listing, Row
+from palermo.timetable import Chosen
 from palermo.webui import redact
+from palermo.webui.ahead import ahead
 from palermo.webui.errors import Refused
 from palermo.webui.finding import find
 from palermo.webui.site import Visit
@@ -15,7 +17,10 @@ from palermo.webui.site import Visit
 MAX_LIMIT, MAX_DEPTH = 500, 10_000
 
 _NONE: dict[str, Any] = dict.fromkeys(
-    ("args", "kwargs", "preview", "content_type", "created_at", "retries", "failed_at", "error", "worker", "tenant")
+    (
+        *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
+        *("worker", "tenant"),
+    )
 )
 
 
@@ -29,16 +34,27 @@ def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = Fals
     return Listing([redact.shown(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 
+def scheduled(visit: Visit, chosen: Chosen, *, page: int, limit: int) -> Listing:
+    """A page of scheduled jobs, soonest first. Raises Refused (422) too deep."""
+    listing = ahead(visit.site).page(chosen, offset=(page - 1) * limit, limit=limit)
+    return Listing([redact.shown(row, visit.site.hidden) for row in listing.rows], listing.total)
+
+
+def recurring(visit: Visit) -> list[Row]:
+    """All recurring jobs, by name."""
+    return [redact.arguments_shown(row, visit.site.hidden) for row in ahead(visit.site).recurring()]
+
+
 def job(visit: Visit, id: str, *, queue: str = "") -> Row:
-    """The row of one job, wherever it is now: running, waiting or failed, as far as `find` looks. Raises NotFound."""
+    """The row of one job: running, waiting, scheduled or failed, as far as `find` looks. Raises NotFound."""
     check_id(id)
     found = find(visit.site, id, queue)
     if found.state == "running":
         known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker}
-        return {**_NONE, **known, "state": JobState.WORKING.value}
+        return {**_NONE, "attempts": [], **known, "state": JobState.WORKING.value}
     if not found.state or found.row is None:
         raise NotFound(
-            f"no job {id[:80]!r} runs, waits at an end of a queue, or has failed."
+            f"no job {id[:80]!r} runs, waits at an end of a queue or for its time, or has failed."
             " It may have finished, or wait amid a long queue."
         )
     return found.row

@@ -1,6 +1,6 @@
 """The pages that the navigation leads to, in the order in which they are shown.
 
-A page appears once its route does: Scheduled, Recurring, History, Topics and Clients have
+A page appears once its route does: History, Topics and Clients have
 their places here.
 """
 
@@ -24,6 +24,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("queues", "Queues", "q"),
             Entry("failures", "Failures", "f"),
             Entry("scheduled", "Scheduled", "s"),
+            Entry("retries", "Retries", "r"),
             Entry("recurring", "Recurring", "c"),
             Entry("history", "History", "h"),
         ),

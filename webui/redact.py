@@ -24,15 +24,23 @@ def shown(row: Row, patterns: Sequence[str]) -> Row:
     if args is None or kwargs is None:
         hidden = isinstance(text, str) and any(_hidden(word, patterns) for word in _words(text))
         return {**row, "preview": MASK} if hidden else row
+    bare = arguments_shown(row, patterns)
+    if bare == row:
+        return row
+    return {**bare, "preview": preview(bare["args"], bare["kwargs"])}
+
+
+def arguments_shown(row: Row, patterns: Sequence[str]) -> Row:
+    """The same for a row without a preview, as a recurring job has one."""
+    args, kwargs = row["args"], row["kwargs"]
+    if args is None or kwargs is None:
+        return row
     names = _parameters(row["job"])
     masked = [
         MASK if place < len(names) and _hidden(names[place], patterns) else _masked(value, patterns)
         for place, value in enumerate(args)
     ]
-    named = _masked(kwargs, patterns)
-    if masked == args and named == kwargs:
-        return row
-    return {**row, "args": masked, "kwargs": named, "preview": preview(masked, named)}
+    return {**row, "args": masked, "kwargs": _masked(kwargs, patterns)}
 
 
 def unmasked(edited: Any, original: Any) -> Any:

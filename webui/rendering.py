@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute
 
 from palermo.webui import flash, formats, tokens
 from palermo.webui.navigation import sections
@@ -58,15 +59,22 @@ def page(
 
 def path(request: Request, route: str, **names: str) -> str:
     """The path of a route by its name, as the browser must ask for it; `query` may be added by the caller."""
-    return str(request.scope.get("root_path", "")) + str(request.app.url_path_for(route, **names))
+    # The application's own url_path_for tries its routes one after the other, for each link of a page.
+    known = _pages().get(route, request.app)
+    return str(request.scope.get("root_path", "")) + str(known.url_path_for(route, **names))
 
 
 @cache
 def routes() -> frozenset[str]:
     """The names of all pages' routes."""
+    return frozenset(_pages())
+
+
+@cache
+def _pages() -> dict[str, BaseRoute]:
     from palermo.webui.pages import ROUTERS  # they are rendered by this module
 
-    return frozenset(str(getattr(route, "name", "")) for router in ROUTERS for route in router.routes)
+    return {str(getattr(route, "name", "")): route for router in ROUTERS for route in router.routes}
 
 
 def _here(request: Request) -> str:

@@ -28,7 +28,7 @@ def timeline(job: Found) -> list[Event]:
     """The steps of a job, oldest first; the last is where it is now."""
     created = job.row["created_at"] if job.row else None
     events = [Event(what="Enqueued", at=created, detail=f"to {job.queue}" if job.queue else "")]
-    runs = job.runs
+    runs = _with_attempts(job)
     running = job.state == "running"
     if running and not any(run.started_at == job.started_at for run in runs):
         runs = (*runs, Run(started_at=job.started_at, worker=job.worker))
@@ -43,13 +43,27 @@ def timeline(job: Found) -> list[Event]:
     match job.state:
         case "running":
             events.append(Event(what="Running", at=job.started_at, detail=f"at {job.worker}", counting=True))
-        case "pending":
+        case "scheduled" | "retrying" if job.due is not None:
+            what = "Next try" if job.state == "retrying" else "Due"
+            events.append(Event(what=what, at=job.due, detail=f"in {job.queue}" if job.queue else ""))
+        case "pending" | "retrying" | "cancelled":
             events.append(_waiting(job, events))
         case "failed":
             pass
         case _:
             events.append(Event(what="Not found any more" if job.remembered else "Not found"))
     return _with_durations(events)
+
+
+def _with_attempts(job: Found) -> tuple[Run, ...]:
+    """The runs that were seen, and those that only the job itself tells of: of each why it failed, and when."""
+    known = {run.failed_at for run in job.runs}
+    attempts = job.row["attempts"] if job.row else ()
+    told = [Run(failed_at=one["failed_at"], error=one["class"]) for one in attempts if one["failed_at"] not in known]
+    if not told:
+        return job.runs
+    # Whole seconds on one side and thousandths on the other.
+    return tuple(sorted((*told, *job.runs), key=lambda run: (run.failed_at or run.started_at or "")[:19]))
 
 
 def _waiting(job: Found, events: list[Event]) -> Event:

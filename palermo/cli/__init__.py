@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
     "scheduled": ("palermo.cli.scheduled:scheduled", "Look at jobs that are due later, and change them."),
+    "retries": ("palermo.cli.retries:retries", "Look at jobs that wait to be tried again; run them now, give them up."),
     "recurring": ("palermo.cli.recurring:recurring", "Look at jobs that run again and again, and change them."),
     "pause": ("palermo.cli.control:pause", "Have no worker take jobs from a queue until it is resumed."),
     "resume": ("palermo.cli.control:resume", "End the pause of a queue."),

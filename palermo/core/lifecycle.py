@@ -38,6 +38,7 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
     ("release", JobState.WORKING, JobState.PENDING),
     ("take", JobState.RETRYING, JobState.WORKING),
     ("requeue", JobState.FAILED, JobState.PENDING),
+    ("give up", JobState.RETRYING, JobState.FAILED),
     ("discard", JobState.FAILED, JobState.DISCARDED),
     ("purge", JobState.PENDING, JobState.DISCARDED),
     ("purge", JobState.RETRYING, JobState.DISCARDED),
@@ -178,6 +179,17 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
         policy_retries=0,
         retrying_since=None,
         expires_at=None,
+        run_at=None,
+    )
+
+
+def give_up(retrying: Message) -> Message:
+    """The copy of a message that waits to be tried again that goes to `failed` instead, as without a retry left."""
+    policy_retries = retrying.policy_retries
+    return replace(
+        retrying,
+        retries=max(0, (retrying.retries or 0) - 1),
+        policy_retries=None if policy_retries is None else max(0, policy_retries - 1),
         run_at=None,
     )
 

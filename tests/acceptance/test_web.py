@@ -1,6 +1,6 @@
 """What the original's, Resque's and Sidekiq's pages have, and ours: P14 to P19, R9, K4, asked over HTTP.
 
-Of K4 the pages Retries and Scheduled are not here: they come with what they show.
+Of K4 the pages Retries and Scheduled are in test_web_ahead.py.
 """
 
 import re

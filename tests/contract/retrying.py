@@ -1,5 +1,7 @@
 """Contract: a job that is settled with Retry waits again, as the copy that the settlement brings."""
 
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -7,12 +9,45 @@ import pytest
 
 from palermo.broker import Broker
 from palermo.core.attempts import Attempt
-from palermo.core.lifecycle import Ack, Retry, retry
+from palermo.core.lifecycle import Ack, Retry, fail, retry
+from palermo.core.message import Message
 from palermo.errors import DeliveryLost
-from tests.contract.kit import FAILURE, Open, consume, counts, message, nothing_for, take, take_and_ack, until
+from palermo.timetable import GIVE_UP, MOVE, RUN, Chosen
+from tests.contract.kit import (
+    FAILURE,
+    Open,
+    consume,
+    counts,
+    ids,
+    look,
+    message,
+    nothing_for,
+    take,
+    take_and_ack,
+    until,
+)
+from tests.contract.timing import time_kept
 
 #: Long ago, so that what is retried is due at once.
 NOW = 1_700_000_000.5
+
+DAY = 86_400.0
+
+RETRIES = Chosen(retries=True)
+
+
+def retrying(id: str, after: float, queue: str = "jobs", **more: object) -> Message:
+    """A job that has failed for the third time, and is due again in so many seconds."""
+    earlier = (
+        Attempt(number=1, exception_class="KeyError", message="a", failed_at=1_700_000_000),
+        Attempt(number=2, exception_class="KeyError", message="b", failed_at=1_700_000_001),
+    )
+    sent = message(id, queue, attempts=earlier, retries=2, policy_retries=2, retrying_since=NOW, **more)
+    return retry(sent, FAILURE, worker="pid:1@h/worker-1", now=time.time(), delay=after)
+
+
+async def listed(broker: Broker, chosen: Chosen) -> list[str]:
+    return [one.id for one in (await broker.scheduled(chosen)).messages]
 
 
 class RetryingContract:
@@ -115,3 +150,59 @@ class RetryingContract:
         delivery = await take(consumer)
         assert (delivery.message.retries, dict(delivery.message.extra)) == (3, {"mine": 1})
         await consumer.settle(delivery, Ack())
+
+    async def test_what_waits_to_be_tried_again_is_told_from_what_is_scheduled(
+        self, broker: Broker, another: Open
+    ) -> None:
+        nested = {"deep": {"exception-class": "KeyError"}, "text": '"exception-class":'}
+        sent = [retrying("near", 20), message("plain", run_at=time.time() + 30, extra=nested), retrying("far", DAY)]
+        await broker.publish_many([*sent, retrying("slow", 2 * DAY, queue="slow")])
+
+        async def found() -> list[list[str]]:
+            every = [RETRIES, Chosen(retries=False), Chosen(retries=True, queue="jobs"), Chosen(retries=True, job="x")]
+            return [await listed(broker, chosen) for chosen in every]
+
+        wanted = [["near", "far", "slow"], ["plain"], ["near", "far"], []]
+        assert await found() == wanted
+        async with time_kept(await another()):
+            assert await found() == wanted
+            assert (await broker.scheduled(RETRIES, limit=1)).total == 3
+            both = Chosen(ids=frozenset(("far", "plain")), retries=True)
+            assert await listed(broker, both) == ["far"]
+
+    @pytest.mark.parametrize("apart", [False, True], ids=["failed", "failed per queue"])
+    @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
+    async def test_what_is_given_up_fails_as_without_a_retry_left(
+        self, broker: Broker, another: Open, kept: bool, apart: bool
+    ) -> None:
+        soon, far = retrying("soon", 20), retrying("far", DAY)
+        await broker.publish_many([soon, far, message("plain", run_at=time.time() + 40)])
+
+        async with time_kept(await another()) if kept else nullcontext():
+            altered = await broker.alter_scheduled(Chosen(), GIVE_UP, failed_per_queue=apart)
+            assert [(one.id, one.queue, one.run_at) for one in altered] == [
+                ("soon", "jobs", soon.run_at),
+                ("far", "jobs", far.run_at),
+            ]
+            assert await broker.alter_scheduled(Chosen(ids=frozenset(("soon", "plain"))), GIVE_UP) == []
+
+        assert await listed(broker, Chosen()) == ["plain"]
+        found = {one.id: one for one in await look(broker, "failed:jobs" if apart else "failed")}
+        tried = replace(soon, retries=2, policy_retries=2, run_at=None, failure=None, attempts=soon.attempts)
+        assert found["soon"] == fail(tried, FAILURE, worker="pid:1@h/worker-1")
+        assert sorted(found) == ["far", "soon"]
+
+    async def test_retries_are_run_now_or_at_another_time_and_nothing_else_is(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([retrying("a", 20), retrying("b", DAY), message("plain", run_at=time.time() + 30)])
+        at = time.time() + 3 * DAY
+
+        async with time_kept(await another()):
+            now = await broker.alter_scheduled(Chosen(ids=frozenset("a"), retries=True), RUN)
+            moved = await broker.alter_scheduled(RETRIES, MOVE, at=at)
+            assert ([one.id for one in now], [one.id for one in moved]) == (["a"], ["b"])
+            assert (await take_and_ack(await consume(await another()))).failure == FAILURE
+
+        assert await listed(broker, Chosen()) == ["plain", "b"]
+        assert await ids(broker) == []

@@ -48,6 +48,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "preview": "'a@b.c', 3",
         "content_type": "application/json",
         "created_at": "2023-11-14T22:13:20Z",
+        "run_at": None,
         "retries": None,
         "failed_at": None,
         "error": None,

@@ -75,6 +75,14 @@ def run_shop(web: Web, closed: threading.Event) -> None:
         ("legacy.crm.Sync", ({"customer": 1_000 + nth, "fields": ["name", "address"]},), {"force": False})
         for nth in range(240)
     )
+    digest = {"job": "shop.reports.Nightly", "queue": "reports"}
+    web.inspector.put_recurring("daily digest", cron="0 6 * * 1-5", tz="Europe/Rome", args=["yesterday"], **digest)
+    web.inspector.put_recurring("monthly invoice run", cron="30 2 1 * *", tz="Europe/Rome", args=["month"], **digest)
+    web.inspector.put_recurring("stock levels", every=21_600, args=["stock"], missed="skip", **digest)
+    web.inspector.switch_recurring("stock levels", on=False)
+    for nth in range(70):
+        letter = ([f"customer{nth}@example.com"], {"order": 900 + nth, "subject": "How was it?"})
+        web.client.enqueue("shop.mail.SendReceipt", *letter, queue="mail", delay=600 * 1.12**nth)
     order = 1_000
     while not closed.wait(chance.uniform(0.02, 0.25)):
         order += 1
@@ -95,6 +103,9 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
         "failures": "/failures",
         "job": f"/jobs/{declined['id']}",
         "workers": "/workers",
+        "scheduled": "/scheduled",
+        "retries": "/retries",
+        "recurring": "/recurring",
     }
     for title, path in pages.items():
         page.goto(web.url + path)

@@ -126,7 +126,6 @@ def test_one_enqueue_may_ask_for_another_number(site: Site) -> None:
     assert site.inspector.failed_job(id)["retries"] == 1
 
 
-@pytest.mark.xfail(reason="no worker keeps the time yet, so what is due later is never published", strict=True)
 def test_l5_a_retry_is_never_early_and_not_late(any_site: Site) -> None:
     site = any_site
     enqueue(site, "recovers", str(site.notes_path))

@@ -1,5 +1,14 @@
 """The API: the same rows as the command line's `--json`, typed, under /api."""
 
-from palermo.webui.api import failed, jobs, queues, workers
+from palermo.webui.api import failed, jobs, queues, recurring, scheduled, workers
 
-ROUTERS = (queues.router, failed.router, failed.operations_router, jobs.router, workers.router)
+ROUTERS = (
+    queues.router,
+    failed.router,
+    failed.operations_router,
+    scheduled.router,
+    scheduled.retries_router,
+    recurring.router,
+    jobs.router,
+    workers.router,
+)

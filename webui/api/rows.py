@@ -66,21 +66,34 @@ class JobError(BaseModel):
     traceback: str
 
 
+class JobAttempt(BaseModel):
+    """One try of a job that failed."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    attempt: int = Field(description="Which run it was, from 1.")
+    class_: str = Field(alias="class", description="The exception's dotted name.")
+    message: str
+    failed_at: Instant | None
+
+
 class JobRow(BaseModel):
     """One job; what does not apply, or cannot be decoded safely, is null."""
 
     id: str
     job: str | None = Field(description="Its wire name.")
     queue: str
-    state: Literal["pending", "working", "failed", "done", "discarded", "cancelled"]
+    state: Literal["pending", "scheduled", "working", "retrying", "failed", "done", "discarded", "cancelled"]
     args: list[Any] | None
     kwargs: dict[str, Any] | None
     preview: str | None = Field(description="The arguments for people, in one line.")
     content_type: str | None
     created_at: Instant | None
+    run_at: Instant | None = Field(description="Before when it is not started, or was not.")
     retries: int | None
     failed_at: Instant | None
     error: JobError | None
+    attempts: list[JobAttempt] = Field(description="Its tries that failed, oldest first, as far as that is kept.")
     worker: str | None
     tenant: str | None
 
@@ -106,6 +119,7 @@ class WorkerRow(BaseModel):
     started_at: Instant | None
     processed: int
     failed: int
+    clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
     jobs: list[RunningJob]
 
 

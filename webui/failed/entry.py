@@ -4,10 +4,12 @@ Tracebacks are most of what a failed job weighs, and failures of one kind share 
 last line, which says the message. So the frames are kept once for all, and each job keeps its ending.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from palermo.core import attempts
 from palermo.core.failure import MAX_STACK_TRACE, Failure, cut_middle, fingerprint, printable
 from palermo.core.message import Message
 
@@ -49,6 +51,8 @@ class Entry:
     content_type: str
     content_encoding: str
     arguments: str
+    #: The errors of its earlier tries, as JSON; "" for none.
+    attempts: str
     body: bytes | None
 
 
@@ -89,6 +93,7 @@ class Taking:
             content_type=printable(message.content_type),
             content_encoding=printable(message.content_encoding),
             arguments=printable(message.arguments),
+            attempts=json.dumps(attempts.to_header(message.attempts)) if message.attempts else "",
             body=message.body if len(message.body) <= MAX_BODY else None,
         )
 
@@ -121,7 +126,7 @@ def fold(text: str) -> str:
 def restored(values: Sequence[Any]) -> Message:
     """The message of a row: id, queue, job, at, retries, error, whether it has one, frames, then schema.DETAIL."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
-    preview, worker, tenant, content_type, content_encoding, arguments, body = rest
+    preview, worker, tenant, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
     return Message(
         id=id,
@@ -136,6 +141,7 @@ def restored(values: Sequence[Any]) -> Message:
         preview=preview,
         worker=worker,
         failure=failure if has_error else None,
+        attempts=attempts.from_header(json.loads(tried)) if tried else (),
         extra={} if tenant is None else {"tenant": tenant},
     )
 

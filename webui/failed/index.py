@@ -19,7 +19,7 @@ from palermo.core.message import Message
 from palermo.filters import FailedFilter
 from palermo.webui.failed.entry import Entry, fold, restored
 from palermo.webui.failed.questions import Questions, Where
-from palermo.webui.failed.schema import DETAIL, JOB, PRAGMAS, SCHEMA
+from palermo.webui.failed.schema import DETAIL, JOB, MARKS, PRAGMAS, SCHEMA
 
 #: Jobs kept at most, the newest, and bytes of bodies and of frames: beyond them bodies are read from the queue
 #: when someone looks at a job, the oldest first, and frames are cut.
@@ -248,36 +248,39 @@ class Index:
             places = self._name(entry.queue), self._name(entry.job), self._name(entry.error)
             jobs.append((n, entry.id, entry.at, entry.retries, *places, kind, trace, reading))
             words.append((n, entry.words))
+            tried = entry.attempts if whole else ""
             details.append(
                 (
                     *(n, entry.created_at, entry.message, entry.ending, entry.preview, entry.worker, entry.tenant),
-                    *(entry.content_type, entry.content_encoding, entry.arguments, body),
+                    *(entry.content_type, entry.content_encoding, entry.arguments, tried, body),
                 )
             )
-            self._body_bytes += len(body or b"")
+            self._body_bytes += len(body or b"") + len(tried)
         self._db.executemany(f"insert into job ({JOB}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", jobs)
         self._db.executemany("insert into words (n, text) values (?, ?)", words)
-        self._db.executemany(f"insert into detail ({DETAIL}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", details)
+        self._db.executemany(f"insert into detail ({DETAIL}) values ({MARKS})", details)
         while self._body_bytes > MAX_BODY_BYTES:
             self._forget_bodies()
 
     def _forget_bodies(self) -> None:
         rows = self._db.execute(
-            "select n, coalesce(length(body), 0) from detail where n > ? order by n limit ?",
+            "select n, coalesce(length(body), 0) + length(attempts) from detail where n > ? order by n limit ?",
             (self._bodies_from, _FORGET),
         ).fetchall()
         if not rows:
             self._body_bytes = 0
             return
-        self._db.execute("update detail set body = null where n > ? and n <= ?", (self._bodies_from, rows[-1][0]))
+        forget = "update detail set body = null, attempts = '' where n > ? and n <= ?"
+        self._db.execute(forget, (self._bodies_from, rows[-1][0]))
         self._bodies_from = rows[-1][0]
         self._body_bytes -= sum(size for _, size in rows)
 
     def _remove(self, numbers: Sequence[int]) -> None:
         each = [(n,) for n in numbers]
         for n in each:
-            row = self._db.execute("select length(body) from detail where n = ?", n).fetchone()
-            self._body_bytes -= (row and row[0]) or 0
+            size = "select coalesce(length(body), 0) + length(attempts) from detail where n = ?"
+            row = self._db.execute(size, n).fetchone()
+            self._body_bytes -= row[0] if row else 0
         for table in ("job", "words", "detail"):
             self._db.executemany(f"delete from {table} where n = ?", each)
 

@@ -32,6 +32,7 @@ create table detail (
     content_type text not null,
     content_encoding text not null,
     arguments text not null,
+    attempts text not null,
     body blob
 );
 """
@@ -43,7 +44,10 @@ HIT = "create table {} (n integer primary key)"
 
 #: In this order in an insert, and in what `detail` is read with.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen"
-DETAIL = "n, created_at, message, ending, preview, worker, tenant, content_type, content_encoding, arguments, body"
+DETAIL = (
+    "n, created_at, message, ending, preview, worker, tenant, content_type, content_encoding, arguments, attempts, body"
+)
+MARKS = ", ".join("?" * len(DETAIL.split(",")))
 
 #: A private database on the disk that ends with its connection; in memory is only what this cache holds.
 PRAGMAS = (

@@ -1,12 +1,27 @@
 """The pages for people, a module each."""
 
-from palermo.webui.pages import failures, failures_acting, job, live, overview, queues, stats, workers
+from palermo.webui.pages import (
+    failures,
+    failures_acting,
+    job,
+    live,
+    overview,
+    queues,
+    recurring,
+    scheduled,
+    scheduled_acting,
+    stats,
+    workers,
+)
 
 ROUTERS = (
     overview.router,
     queues.router,
     failures.router,
     failures_acting.router,
+    scheduled.router,
+    scheduled_acting.router,
+    recurring.router,
     job.router,
     workers.router,
     live.router,

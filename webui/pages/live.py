@@ -1,7 +1,8 @@
 """The stream that tells pages when something has changed: server-sent events. Where those are blocked, pages ask."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, Literal
 
 import anyio
 from fastapi import APIRouter, Query
@@ -10,11 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from palermo.errors import PalermoError
+from palermo.timetable import Chosen
+from palermo.webui.ahead import ahead
 from palermo.webui.errors import Refused
 from palermo.webui.site import Site, Visiting
 from palermo.webui.watching import Watching, watching
 
 router = APIRouter()
+
+#: Pages with lists that the queues' counts tell nothing of.
+Of = Literal["", "scheduled", "retries", "recurring"]
+
+_WATCHED = {"scheduled": Chosen(), "retries": Chosen(retries=True), "recurring": None}
 
 #: Streams at one time; who comes too many asks now and then instead.
 STREAMS = 100
@@ -28,15 +36,18 @@ _STEP = 0.25
 
 
 @router.get("/live", name="events")
-async def events(visit: Visiting, request: Request, every: Annotated[float, Query(ge=1, le=60)] = 2.0) -> Response:
+async def events(
+    visit: Visiting, request: Request, every: Annotated[float, Query(ge=1, le=60)] = 2.0, of: Of = ""
+) -> Response:
+    """Tells when queues or workers have changed; `of` names a page whose own list is watched besides."""
     look = await run_in_threadpool(watching, visit.site)
     if look.streams >= STREAMS:
         raise Refused(503, f"there are {STREAMS} live pages already; this one will ask now and then instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_changes(visit.site, look, every), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(_changes(visit.site, look, every, of), media_type="text/event-stream", headers=headers)
 
 
-async def _changes(site: Site, look: Watching, every: float) -> AsyncIterator[str]:
+async def _changes(site: Site, look: Watching, every: float, of: Of) -> AsyncIterator[str]:
     look.streams += 1
     try:
         yield "retry: 2000\nevent: hello\ndata: 1\n\n"
@@ -46,7 +57,7 @@ async def _changes(site: Site, look: Watching, every: float) -> AsyncIterator[st
             if site.stopping.is_set():
                 return
             if nth % steps == 0:
-                now = await _version(look, every)
+                now = await run_in_threadpool(_version, site, look, every, of)
                 # The first is what the page was made from; a comment keeps proxies from taking silence for the end.
                 yield f"event: change\ndata: {now}\n\n" if version and now != version else ": \n\n"
                 version = now
@@ -55,9 +66,13 @@ async def _changes(site: Site, look: Watching, every: float) -> AsyncIterator[st
         look.streams -= 1
 
 
-async def _version(look: Watching, every: float) -> str:
+def _version(site: Site, look: Watching, every: float, of: Of) -> str:
     try:
-        return (await run_in_threadpool(look.snapshot, min(1.0, every / 2))).version
+        version = look.snapshot(min(1.0, every / 2)).version
     except PalermoError:
         # A page that is told of a change asks for it, and learns there that the broker is away.
         return "away"
+    if of:
+        with suppress(PalermoError):  # a list that takes long to read is renewed with the next change
+            version += ahead(site).version(_WATCHED[of])
+    return version

@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.webui.ahead import ahead
 from palermo.webui.chart import chart_of
 from palermo.webui.rendering import page
 from palermo.webui.site import Visiting
@@ -24,6 +25,7 @@ def overview(request: Request, visit: Visiting) -> Response:
         "overview.html",
         rows=look.lines(snapshot.queues),
         totals=totals_of(snapshot),
+        scheduled=ahead(visit.site).count(),
         running=running_of(snapshot)[:_RUNNING],
         processed_rate=look.sampler.throughput()[0],
         chart=chart_of(look.sampler.samples(), snapshot.at),

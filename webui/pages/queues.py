@@ -121,17 +121,20 @@ def enqueue(
     made = actions.enqueue(
         visit,
         job.strip(),
-        _read(args, list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
-        _read(kwargs, dict, 'the named arguments must be a JSON object, such as {"width": 640}'),
+        read_json(args, list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
+        read_json(kwargs, dict, 'the named arguments must be a JSON object, such as {"width": 640}'),
         queue=queue.strip() or None,
     )
     to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
     return redirect(request, to, f"Enqueued {made.job} to {made.queue}.")
 
 
-def _read(text: str, kind: type, otherwise: str) -> Any:
+def read_json(text: str, kind: type, otherwise: str) -> Any:
+    """What a form's field holds, if it is JSON of this kind; nothing is an empty one. Raises Refused (422)."""
+    if not text.strip():
+        return kind()
     try:
-        value = json.loads(text or kind.__name__)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Refused(422, f"{otherwise}; this is no JSON: {error}.") from None
     if not isinstance(value, kind):

@@ -45,9 +45,9 @@
     try {
       const answer = await fetch(address, { headers: { accept: "text/html" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const dialog = one("#confirm-failures", page);
+      const dialog = one("#confirm", page);
       if (!answer.ok || !dialog) throw new Error("no dialog");
-      one("#confirm-failures")?.remove();
+      one("#confirm")?.remove();
       dialog.removeAttribute("open");
       document.body.append(document.adoptNode(dialog));
       for (const input of all("[data-typed]", dialog)) input.dispatchEvent(new Event("input", { bubbles: true }));

@@ -120,7 +120,7 @@
     const address = one("#live")?.dataset.events;
     if (!address || every() === 0 || document.hidden) return;
     if (!window.EventSource) { poll(); return; }
-    const stream = source = new EventSource(`${address}?every=${every()}`);
+    const stream = source = new EventSource(`${address}${address.includes("?") ? "&" : "?"}every=${every()}`);
     // A proxy that keeps the stream to itself is as good as none.
     const patience = setTimeout(() => { if (source === stream) { stream.close(); poll(); } }, HELLO_WITHIN);
     stream.addEventListener("hello", () => clearTimeout(patience));

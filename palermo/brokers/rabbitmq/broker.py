@@ -36,7 +36,7 @@ from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
-from palermo.timetable import Altered, Chosen, Scheduled
+from palermo.timetable import Altered, Chosen, Scheduled, meant_by
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -208,8 +208,10 @@ class RabbitmqBroker:
     async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
         return await self._timekeeper.show(chosen, offset=offset, limit=limit)
 
-    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
-        return await self._timekeeper.alter(chosen, action, at)
+    async def alter_scheduled(
+        self, chosen: Chosen, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[Altered]:
+        return await self._timekeeper.alter(meant_by(chosen, action), action, at, apart=failed_per_queue)
 
     async def recurring(self) -> list[Entry]:
         return await self._timekeeper.recurring()

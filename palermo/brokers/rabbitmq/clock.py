@@ -184,7 +184,7 @@ class Clock:
             case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
                 return self._list(Chosen.from_plain(chosen), offset, limit, send)
             case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
-                return self._alter(Chosen.from_plain(chosen), action, at, send)
+                return self._alter(Chosen.from_plain(chosen), action, at, send, apart=question.get("apart") is True)
             case {"ask": "recurring", "change": None}:
                 return self._recurring(send)
             case {"ask": "recurring", "change": dict(change)}:
@@ -209,8 +209,10 @@ class Clock:
             send(Part(None, to_properties(message), message.body))
         return {"total": found.total}
 
-    async def _alter(self, chosen: Chosen, action: str, at: float | None, send: Send) -> Mapping[str, Any]:
-        altered = await self.alter(chosen, action, at)
+    async def _alter(
+        self, chosen: Chosen, action: str, at: float | None, send: Send, *, apart: bool
+    ) -> Mapping[str, Any]:
+        altered = await self.alter(chosen, action, at, apart=apart)
         for start in range(0, len(altered), _ROWS):
             send(Part({"rows": [[one.id, one.job, one.queue, one.run_at] for one in altered[start : start + _ROWS]]}))
         return {}
@@ -220,11 +222,11 @@ class Clock:
         async with self._turn, self._untouched() as lying:
             return await self._sheets.browse(chosen, offset=offset, limit=limit, held=self._due.jobs(), lying=lying)
 
-    async def alter(self, chosen: Chosen, action: str, at: float | None) -> list[Altered]:
-        """See palermo.timetable.Timetable.alter_scheduled."""
+    async def alter(self, chosen: Chosen, action: str, at: float | None, *, apart: bool) -> list[Altered]:
+        """See palermo.timetable.Timetable.alter_scheduled; `apart` is its failed_per_queue."""
         instant = self._now() if action == RUN or at is None else at
         async with self._turn, self._untouched() as lying:
-            return await self._sheets.alter(chosen, action, instant, held=self._due, lying=lying)
+            return await self._sheets.alter(chosen, action, instant, held=self._due, lying=lying, apart=apart)
 
     @asynccontextmanager
     async def _untouched(self) -> AsyncIterator[Mapping[Stretch, int]]:

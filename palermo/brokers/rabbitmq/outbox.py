@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
@@ -49,12 +49,12 @@ class Outbox:
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
-    async def publish_many(self, messages: Iterable[Message]) -> int:
-        """Store these messages; see palermo.broker.Broker.publish_many."""
+    async def publish_many(self, messages: Iterable[Message], into: Callable[[Message], str] | None = None) -> int:
+        """Store these messages, each in its own queue or in the one that `into` says; see palermo.broker.Broker."""
         window: deque[tuple[asyncio.Future[None], Message, Place]] = deque()
         flying = count = 0
         for message in messages:
-            place = _place(message, message.queue)
+            place = _place(message, message.queue if into is None else into(message))
             if not self._has(place):
                 await self._ensure(place)
             publisher = self._publisher

@@ -5,8 +5,9 @@ each is met exactly once, and whether it came due before is a fact and no guess.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pika import spec
 
@@ -18,12 +19,20 @@ from palermo.brokers.rabbitmq.link import Got, Link
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.delay import Stretch, in_order, moved
+from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
+from palermo.core.topology import failed_queue
 from palermo.errors import NotFound, PalermoError
-from palermo.timetable import CANCEL, Altered, Chosen, Scheduled
+from palermo.timetable import CANCEL, GIVE_UP, Altered, Chosen, Scheduled
 
 #: Messages looked at before anything else of this process has its turn: what is due must not wait.
 _SLICE = 100
+
+#: The header that a job bears if it has failed.
+_ERROR = "exception-class"
+
+#: Stores messages, and returns once all are confirmed.
+Publish = Callable[[list[Message]], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -76,28 +85,36 @@ class Sheets:
         return Scheduled(messages=tuple(found), total=total)
 
     async def alter(
-        self, chosen: Chosen, action: str, at: float, *, held: Due, lying: Mapping[Stretch, int]
+        self, chosen: Chosen, action: str, at: float, *, held: Due, lying: Mapping[Stretch, int], apart: bool = False
     ) -> list[Altered]:
-        """Do this to the jobs that are meant, at which instant they are to run; which they were."""
+        """Do this to the jobs that are meant, at which instant they are to run; which they were.
+
+        `apart` is for those that are given up: the failed jobs of every queue have a queue of their own.
+        """
         judge = _Judge(chosen, action, at)
-        await self._alter_held(held, held.take(chosen.means), judge)
+        publish: Publish = self._outbox.publish_many
+        if action == GIVE_UP:
+            publish = partial(
+                self._outbox.publish_many, into=lambda message: failed_queue(message.queue, per_queue=apart)
+            )
+        await self._alter_held(held, held.take(chosen.means), judge, publish)
         # Far stretches first: what is moved from one to a nearer one is known by its new instant.
         for stretch in sorted(lying, reverse=True):
             if lying[stretch]:
                 reader = sweeping.Reader(self._link, self._exchange, name=queue_of(self._exchange, stretch))
                 try:
-                    await sweeping.sweep(reader, None, judge, self._outbox.publish_many, lambda _: None)
+                    await sweeping.sweep(reader, None, judge, publish, lambda _: None)
                 except NotFound:
                     continue
         return sorted(judge.altered.values(), key=lambda one: one.run_at)
 
-    async def _alter_held(self, due: Due, taken: list[Held], judge: "_Judge") -> None:
+    async def _alter_held(self, due: Due, taken: list[Held], judge: "_Judge", publish: Publish) -> None:
         """Those in memory: all that is stored elsewhere is acknowledged, and what cannot be stays."""
         for start in range(0, len(taken), _SLICE):
             batch = taken[start : start + _SLICE]
             verdicts = [judge(held.message) for held in batch]
             try:
-                await self._outbox.publish_many(one.message for one in verdicts if isinstance(one, Move))
+                await publish([one.message for one in verdicts if isinstance(one, Move)])
             except PalermoError:
                 for held in taken[start:]:
                     due.put_back(held)
@@ -144,7 +161,9 @@ class _Judge:
             )
         elif self._action != CANCEL:
             return Remove()  # a second copy, which a crash left
-        return Remove() if self._action == CANCEL else Move(moved(message, self._at))
+        if self._action == CANCEL:
+            return Remove()
+        return Move(give_up(message) if self._action == GIVE_UP else moved(message, self._at))
 
 
 class _Soonest:
@@ -203,5 +222,7 @@ def _means(chosen: Chosen, properties: spec.BasicProperties) -> bool:
     if chosen.everything:
         return True
     if chosen.ids is not None and properties.message_id not in chosen.ids:
+        return False
+    if chosen.retries is not None and chosen.retries is not (_ERROR in (properties.headers or {})):
         return False
     return (chosen.queue is None and chosen.job is None) or chosen.means(to_message(properties, b"", taken_from=None))

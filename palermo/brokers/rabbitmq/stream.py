@@ -4,6 +4,10 @@ Streams are read over AMQP 0-9-1 on a channel of their own that is closed, never
 RabbitMQ answers the rejects of a cancelled stream consumer by closing the connection.
 The first record only makes the stream non-empty, since the end of an empty one cannot be
 told from a slow one.
+
+A stream can be seen before it has a leader, and RabbitMQ 3.10.8 closes the connection of whoever
+writes to it or reads it then (541, 506). So whoever makes one holds the exclusive queue
+`<stream>.making` until its first record is stored, and everybody else waits for that.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ from pika import spec
 
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -25,6 +30,9 @@ _CREDIT = 1_000
 
 #: Seconds between two attempts to read a stream that is down.
 _AGAIN = 0.2
+
+#: Seconds between two looks at whether a stream has been made.
+_LOOK_EVERY = 0.02
 
 #: Seconds without a record after which a stream counts as empty.
 _EMPTY_AFTER = 2.0
@@ -53,24 +61,54 @@ class Stream:
         self._arguments = dict(arguments or {})
         #: Whether it is certain to be there, as far as this session knows.
         self.made = False
+        #: Whether it was seen whole, so that it can be read.
+        self._whole = False
+        self._making = asyncio.Lock()
 
     async def make(self) -> None:
         """Make the stream if it is not there."""
-        if self.made:
-            return
-        publisher = await self._publisher()
-        channel = await publisher.channel.link.channel()
+        async with self._making:
+            if self.made:
+                return
+            publisher = await self._publisher()
+            link = publisher.channel.link
+            while not await self._is_whole(link):
+                await self._make_first(link, publisher)
+            self.made = True
+
+    async def _make_first(self, link: Link, publisher: Publisher) -> None:
+        """Make it, unless someone else is about to."""
+        channel = await link.channel()
         try:
-            await channel.call(channel.raw.queue_declare, self.name, passive=True)
+            await channel.call(channel.raw.queue_declare, self._mark, exclusive=True)
         except PalermoError:
-            if not channel.missing:
+            if channel.code != RESOURCE_LOCKED:
                 raise
-            channel = await publisher.channel.link.channel()
+            await asyncio.sleep(_LOOK_EVERY)
+            return
+        try:
             arguments = {"x-queue-type": "stream", **self._arguments}
             await channel.call(channel.raw.queue_declare, self.name, durable=True, arguments=arguments)
             await self._publish(publisher, {"version": 1})
+        finally:
+            if channel.is_open:
+                channel.raw.queue_delete(self._mark, callback=lambda _: None)
         await channel.close()
-        self.made = True
+
+    async def _is_whole(self, link: Link) -> bool:
+        """Whether it is there; one that is being made is waited for."""
+        if not await _exists(link, self.name):
+            return False
+        # The stream before the mark: what is there now without one was made before.
+        for _ in range(round(self._patience / _LOOK_EVERY)):
+            if not await _exists(link, self._mark):
+                break
+            await asyncio.sleep(_LOOK_EVERY)
+        return True
+
+    @property
+    def _mark(self) -> str:
+        return f"{self.name}.making"
 
     async def write(self, record: Record) -> None:
         """Add a record, and the stream before if need be; returns once it is stored."""
@@ -106,8 +144,11 @@ class Stream:
             await asyncio.sleep(_AGAIN)
 
     async def _follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
-        end = await _last_offset(link, self.name)
+        if not self._whole:
+            self._whole = await self._is_whole(link)
+        end = await _last_offset(link, self.name) if self._whole else None
         if end is None:
+            self._whole = False
             return None
         channel = await link.channel()
         follower = Follower(channel, on_record)
@@ -171,6 +212,19 @@ class Follower:
         self._on_record(_record(body))
         if _offset(properties) >= self._end:
             self._caught_up.set()
+
+
+async def _exists(link: Link, queue: str) -> bool:
+    """Whether there is such a queue, of whoever it is."""
+    channel = await link.channel()
+    try:
+        await channel.call(channel.raw.queue_declare, queue, passive=True)
+    except PalermoError:
+        if channel.missing or channel.code == RESOURCE_LOCKED:
+            return not channel.missing
+        raise
+    await channel.close()
+    return True
 
 
 async def _last_offset(link: Link, stream: str) -> int | None:

@@ -26,6 +26,9 @@ _BATCH = 100
 _FIRST_PAGE = 20
 _PAGE_BYTES = 32 * 1024 * 1024
 
+#: A look for no more than so many has them all on its first page.
+_LOOK = 100
+
 #: Seconds without a delivery after which the queue is asked whether anything is left.
 _QUIET = 0.05
 
@@ -52,14 +55,19 @@ class Reader:
         await channel.close()
         return int(frame.method.message_count)
 
-    async def pages(self, count: int) -> AsyncIterator[tuple[Channel, list[Got]]]:
-        """The first `count` messages that wait, oldest first, in pages; fewer if others take some meanwhile."""
+    async def pages(
+        self, count: int, *, first: int = _FIRST_PAGE, only_look: bool = False
+    ) -> AsyncIterator[tuple[Channel, list[Got]]]:
+        """The first `count` messages that wait, oldest first, in pages; fewer if others take some meanwhile.
+
+        The first page has at most `first` messages. With `only_look` nothing of a page may be settled.
+        """
         most = max(PAGE, count // 1_000)
-        size = _FIRST_PAGE
+        size = first
         while count > 0:
             channel = await self._link.channel()
             self._held.append(channel)
-            page = await take(channel, self._name, min(size, count))
+            page = await take(channel, self._name, min(size, count), cancel=not only_look)
             if not page:
                 return
             count -= len(page)
@@ -75,8 +83,6 @@ class Reader:
         """Give back what is still held, and wait until it is there again."""
         held, self._held = self._held, []
         for channel in held:
-            if channel.is_open:
-                channel.raw.basic_nack(0, multiple=True, requeue=True)
             await channel.close()
         if held:
             await restored(self._link, self._name)
@@ -94,8 +100,11 @@ async def restored(link: Link, queue: str) -> None:
     await channel.close()
 
 
-async def take(channel: Channel, queue: str, count: int) -> list[Got]:
-    """The next `count` messages of the queue, unacknowledged; fewer if it runs empty."""
+async def take(channel: Channel, queue: str, count: int, *, cancel: bool = True) -> list[Got]:
+    """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
+
+    Without `cancel` the channel goes on to be filled up: nothing of it may be settled, and it must be closed soon.
+    """
     got: list[Got] = []
     news = asyncio.Event()
 
@@ -118,6 +127,8 @@ async def take(channel: Channel, queue: str, count: int) -> list[Got]:
                 break
         if channel.error is not None:
             raise channel.error
+    if not cancel:
+        return got
     # With the prefetch used up, or the queue empty, nothing is on its way: pika answers what comes after a cancel
     # by a reject, which on a quorum queue counts as a failed delivery.
     await channel.call(channel.raw.basic_cancel, frame.method.consumer_tag)
@@ -136,16 +147,17 @@ async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest:
     total = await reader.count()
     first = max(0, total - offset - limit) if newest else offset
     last = total - offset if newest else min(total, offset + limit)
-    chosen: list[Message] = []
+    chosen: list[Got] = []
     seen = 0
     try:
-        async for _, page in reader.pages(last):
-            wanted = page[max(0, first - seen) :]
+        async for _, page in reader.pages(last, first=max(_FIRST_PAGE, min(limit, _LOOK)), only_look=True):
+            chosen += page[max(0, first - seen) :]
             seen += len(page)
-            chosen += [to_message(got.properties, got.body, taken_from=queue) for got in wanted]
     finally:
         await reader.close()
-    return Page(messages=tuple(reversed(chosen) if newest else chosen), total=total)
+    # Read once it is all back in the queue, where somebody may wait for it.
+    messages = [to_message(got.properties, got.body, taken_from=queue) for got in chosen]
+    return Page(messages=tuple(reversed(messages) if newest else messages), total=total)
 
 
 async def sweep(

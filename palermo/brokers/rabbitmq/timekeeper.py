@@ -89,15 +89,15 @@ class Timekeeper:
 
         return await self._decide(question, read, lambda clock: clock.show(chosen, offset=offset, limit=limit))
 
-    async def alter(self, chosen: Chosen, action: str, at: float | None) -> list[Altered]:
+    async def alter(self, chosen: Chosen, action: str, at: float | None, *, apart: bool) -> list[Altered]:
         """See palermo.timetable.Timetable.alter_scheduled."""
-        question = {"ask": "alter", "chosen": chosen.to_plain(), "action": action, "at": at}
+        question = {"ask": "alter", "chosen": chosen.to_plain(), "action": action, "at": at, "apart": apart}
 
         def read(parts: list[Part]) -> list[Altered]:
             rows = [row for part in parts for row in (part.values or {}).get("rows", ())]
             return [Altered(id=id, job=job, queue=queue, run_at=due) for id, job, queue, due in rows]
 
-        return await self._decide(question, read, lambda clock: clock.alter(chosen, action, at))
+        return await self._decide(question, read, lambda clock: clock.alter(chosen, action, at, apart=apart))
 
     async def recurring(self) -> list[Entry]:
         """See palermo.entries.Entries."""

@@ -23,7 +23,7 @@ from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
-from palermo.timetable import Altered, Chosen, Scheduled
+from palermo.timetable import Altered, Chosen, Scheduled, meant_by
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -195,8 +195,10 @@ class SqliteBroker:
     async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
         return await self._timekeeper.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
 
-    async def alter_scheduled(self, chosen: Chosen, action: str, *, at: float | None = None) -> list[Altered]:
-        return await self._timekeeper.alter(chosen, action, at)
+    async def alter_scheduled(
+        self, chosen: Chosen, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[Altered]:
+        return await self._timekeeper.alter(meant_by(chosen, action), action, at, failed_per_queue=failed_per_queue)
 
     async def recurring(self) -> list[Entry]:
         return await self._timekeeper.recurring()

@@ -3,23 +3,31 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.sqlite import recurring
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.store import Store
+from palermo.brokers.sqlite.values import loads
 from palermo.core.delay import moved
+from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
+from palermo.core.topology import failed_queue
 from palermo.entries import Change, Entry
-from palermo.timetable import CANCEL, RUN, Altered, Chosen, Scheduled
+from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled
 
 #: The wall clock may jump, and a publisher die between its commit and its ring: so often the file is asked, in seconds.
 _LOOK_EVERY = 0.5
 
 #: Jobs put into their queues, or altered, in one transaction.
 _STEP = 500
+
+#: The header that a job bears if it has failed, and how it stands in the text of its headers.
+_ERROR = "exception-class"
+_ERROR_WRITTEN = f'"{_ERROR}":'
 
 
 class Timekeeper:
@@ -79,7 +87,9 @@ class Timekeeper:
 
         return await self._store.read(find)
 
-    async def alter(self, chosen: Chosen, action: str, at: float | None) -> list[Altered]:
+    async def alter(
+        self, chosen: Chosen, action: str, at: float | None, *, failed_per_queue: bool = False
+    ) -> list[Altered]:
         """Do this to the jobs that are meant and there when it begins; in steps, each wholly or not."""
         altered: dict[str, Altered] = {}
         (last,) = await self._store.read(
@@ -87,9 +97,20 @@ class Timekeeper:
                 "select coalesce(max(id), 0) from later where exchange = ?", (self._exchange,)
             ).fetchone()
         )
+
+        def put(db: sqlite3.Connection, found: list[Message]) -> None:
+            if action == GIVE_UP:
+                given_up = (give_up(message) for message in found)
+                there = [(failed_queue(one.queue, per_queue=failed_per_queue), to_row(one)) for one in given_up]
+                insert_many(db, self._exchange, there)
+            elif action != CANCEL:
+                instant = time.time() if action == RUN or at is None else at
+                moves = (moved(message, instant) for message in found)
+                insert_many(db, self._exchange, [(message.queue, to_row(message)) for message in moves])
+
         after = 0
         while True:
-            rows = await self._store.write(lambda db, after=after: self._step(db, chosen, action, at, after, last))  # type: ignore[misc]
+            rows = await self._store.write(lambda db, after=after: self._step(db, chosen, put, after, last))  # type: ignore[misc]
             if not rows:
                 break
             for number, message in rows:
@@ -104,7 +125,12 @@ class Timekeeper:
         return sorted(altered.values(), key=lambda one: one.run_at)
 
     def _step(
-        self, db: sqlite3.Connection, chosen: Chosen, action: str, at: float | None, after: int, last: int
+        self,
+        db: sqlite3.Connection,
+        chosen: Chosen,
+        put: Callable[[sqlite3.Connection, list[Message]], None],
+        after: int,
+        last: int,
     ) -> list[tuple[int, Message]]:
         where, values = self._where(db, chosen)
         rows = db.execute(
@@ -113,10 +139,7 @@ class Timekeeper:
         ).fetchall()
         found = [(int(number), from_row(row, None)) for number, *row in rows]
         db.executemany("delete from later where id = ?", ((number,) for number, _ in found))
-        if action != CANCEL:
-            instant = time.time() if action == RUN or at is None else at
-            moves = (moved(message, instant) for _, message in found)
-            insert_many(db, self._exchange, [(message.queue, to_row(message)) for message in moves])
+        put(db, [message for _, message in found])
         return found
 
     def _next(self, db: sqlite3.Connection) -> float | None:
@@ -138,12 +161,23 @@ class Timekeeper:
         """The condition for these jobs, and its values."""
         if chosen.everything:
             return "exchange = ?", (self._exchange,)
-        if chosen.ids is not None and chosen.queue is None and chosen.job is None and len(chosen.ids) <= _STEP:
-            marks = ", ".join("?" * len(chosen.ids))
-            return f"exchange = ? and message_id in ({marks})", (self._exchange, *chosen.ids)
+        condition, values = "exchange = ?", [self._exchange]
+        if chosen.ids is not None and len(chosen.ids) <= _STEP:
+            condition += f" and message_id in ({', '.join('?' * len(chosen.ids))})"
+            values += chosen.ids
+            if chosen == Chosen(ids=chosen.ids):
+                return condition, tuple(values)
+        wanted, unasked = chosen.retries, replace(chosen, retries=None)
 
-        def means(id: str, queue: str, job: str) -> bool:
-            return chosen.means(Message(id=id, queue=queue, job=job))
+        def means(id: str, queue: str, job: str, headers: str) -> bool:
+            if wanted is not None and wanted is not _has_failed(headers):
+                return False
+            return unasked.means(Message(id=id, queue=queue, job=job))
 
-        db.create_function("means", 3, means, deterministic=True)
-        return "exchange = ? and means(message_id, queue, job)", (self._exchange,)
+        db.create_function("means", 4, means, deterministic=True)
+        return f"{condition} and means(message_id, queue, job, headers)", tuple(values)
+
+
+def _has_failed(headers: str) -> bool:
+    """Whether these headers, as text, are of a job that failed; only few have to be read for that."""
+    return _ERROR_WRITTEN in headers and _ERROR in loads(headers)

@@ -1,0 +1,274 @@
+"""Time, line by line of the feature list: L1 to L8 (seed 003), K1 and K2 (Sidekiq), R12 (resque-scheduler)."""
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from palermo.brokers.rabbitmq.properties import Properties
+from tests.acceptance.place import Place, Worker
+from tests.helpers import eventually
+from tests.scale import scaled
+from tests.tcp_proxy import TcpProxy
+
+MODULES = ("shop", "timed")
+
+#: Seconds by which a job may be late here, on a machine that does other things too.
+LATE = 1.0
+
+
+def stamps(place: Place) -> dict[str, float]:
+    """When each ran, the last time."""
+    return {text: float(at) for text, at in (line.split() for line in place.lines())}
+
+
+def await_stamps(place: Place, count: int, within: float = 40) -> dict[str, float]:
+    place.await_lines(count, within=within)
+    return stamps(place)
+
+
+def start(place: Place, *arguments: str, **more: Any) -> Worker:
+    worker = place.worker(*arguments, modules=MODULES, **more)
+    place.ready(worker)
+    return worker
+
+
+def publish(place: Place, text: str, **headers: Any) -> None:
+    """As seed 003 does it: straight into the job's queue."""
+    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+        connection.channel().basic_publish(
+            place.exchange,
+            "jobs",
+            json.dumps([text]).encode(),
+            # pika's own cannot write a float, which other clients can.
+            Properties(
+                content_type="application/json",
+                delivery_mode=2,
+                headers={"job-class": "timed.stamp", "id": f"id-{text}", "queue": "jobs", **headers},
+            ),
+        )
+
+
+def delayed(place: Place, text: str, delay: float) -> float:
+    """Enqueue a job that is due after so many seconds; the instant, at the earliest."""
+    due = time.time() + delay
+    place.client.enqueue("timed.stamp", (text,), {}, delay=delay)
+    return due
+
+
+def resident(worker: Worker) -> int:
+    """Kilobytes of memory of the worker's parent."""
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+def test_L1_a_header_says_when_and_each_message_has_its_own_time(rabbitmq_place: Place) -> None:
+    place = rabbitmq_place
+    start(place, "-c", "2")
+    now = time.time()
+    due = {"third": now + 3.25, "first": now + 1.0, "second": now + 2.5}
+
+    for text, at in due.items():
+        publish(place, text, perform_job_at=at)
+
+    ran = await_stamps(place, 3)
+    assert sorted(ran, key=lambda text: ran[text]) == ["first", "second", "third"]
+    assert all(0 <= ran[text] - due[text] < LATE for text in due)
+
+
+def test_L2_a_job_due_in_a_second_does_not_wait_for_one_due_in_an_hour(place: Place) -> None:
+    start(place)
+
+    delayed(place, "hour", 3_600)
+    due = delayed(place, "second", 1)
+
+    assert 0 <= await_stamps(place, 1)["second"] - due < LATE
+    assert [row["args"] for row in place.inspector.scheduled()] == [["hour"]]
+
+
+def test_L3_a_lost_connection_loses_no_delayed_job_and_runs_none_early_or_twice(
+    rabbitmq_place: Place, rabbitmq_url: str
+) -> None:
+    place = rabbitmq_place
+    host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
+    with TcpProxy(host, int(port)) as proxy:
+        worker = start(place, PALERMO_URL=rabbitmq_url.replace(f"{host}:{port}", f"127.0.0.1:{proxy.port}"))
+        eventually(lambda: any(row["clock"] for row in place.workers()))
+        due = {f"job-{number}": delayed(place, f"job-{number}", 3 + number / 10) for number in range(20)}
+
+        proxy.hang_up(reset=True)
+
+        ran = await_stamps(place, len(due))
+        assert "connection lost" in worker.log
+        assert len(place.lines()) == len(due)
+        assert all(ran[text] >= at for text, at in due.items())
+
+
+def test_L4_jobs_come_due_while_others_of_the_worker_run_and_are_acknowledged_each_once(place: Place) -> None:
+    start(place, "--pool", "thread", "-c", "8")
+    for number in range(6):
+        place.client.enqueue("timed.stamp_and_hold", (f"long-{number}",), {}, delay=0.5)
+    due = {f"short-{number}": delayed(place, f"short-{number}", 0.5 + number / 50) for number in range(60)}
+
+    ran = await_stamps(place, len(due) + 12)
+
+    assert all(ran[text] >= at for text, at in due.items())
+    assert len(place.lines()) == len(due) + 12
+    eventually(lambda: place.pending() == 0 and not any(row["jobs"] for row in place.workers()))
+    assert place.failed() == {}
+
+
+def test_L5_backoff_goes_by_the_same_mechanism(place: Place) -> None:
+    start(place)
+    id = place.client.enqueue("timed.ship", ("box",), {}).id
+
+    ran = [float(line.split()[1]) for line in place.await_lines(5)]
+
+    assert list(stamps(place)) == ["box-1", "box-2", "box-3", "box-4", "box-exhausted"]
+    for (before, after), least in zip(pairwise(ran[:4]), (0.4, 0.8, 1.6), strict=True):
+        assert least <= after - before < least + LATE
+    eventually(lambda: id in place.failed())
+    assert [one["attempt"] for one in place.failed()[id]["attempts"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.timeout(240)
+def test_L6_many_scheduled_jobs_cost_workers_no_memory_and_ready_jobs_no_time(place: Place) -> None:
+    crowd = scaled(5_000, 100_000)
+    worker = start(place)
+    place.enqueue("note", "warm 0")
+    place.await_lines(1)
+    before = resident(worker)
+    tomorrow = time.time() + 86_400
+    calls = [("timed.stamp", (f"{number}",), {}) for number in range(crowd)]
+    place.client.enqueue_many(calls, run_at=tomorrow)
+
+    due = delayed(place, "soon", 1)
+    place.client.enqueue("timed.stamp", ("ready",), {})
+
+    ran = await_stamps(place, 3)
+    assert 0 <= ran["soon"] - due < LATE
+    assert ran["ready"] < due
+    assert place.inspector.scheduled(limit=1).total == crowd
+    assert resident(worker) - before < 8_000
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.777, 61.5, 86_401.0, 10 * 366 * 86_400.0])
+def test_L7_any_delay_will_do_and_nothing_has_to_be_installed(place: Place, delay: float) -> None:
+    due = delayed(place, "then", delay)
+
+    if delay < 1:
+        start(place)
+        assert await_stamps(place, 1)["then"] >= due
+        return
+    (row,) = place.inspector.scheduled()
+    shown = datetime.fromisoformat(row["run_at"]).timestamp()
+    assert due - 0.001 <= shown < due + LATE
+
+
+def test_L8_without_the_header_a_job_runs_now(rabbitmq_place: Place) -> None:
+    place = rabbitmq_place
+    start(place)
+    sent = time.time()
+
+    publish(place, "now")
+
+    assert await_stamps(place, 1)["now"] - sent < 10
+    assert place.inspector.scheduled().total == 0
+
+
+def test_K1_the_usual_wait_is_sidekiqs_and_what_waits_says_why_and_until_when(place: Place) -> None:
+    start(place)
+    sent = time.time()
+    id = place.client.enqueue("timed.charge", ("7",), {}).id
+
+    (row,) = eventually(lambda: place.inspector.scheduled().rows)
+
+    wait = datetime.fromisoformat(row["run_at"]).timestamp() - sent
+    assert 15 <= wait < 15 + 10 + LATE + 5
+    assert (row["id"], row["error"]["class"]) == (id, "ConnectionError")
+    assert place.failed() == {}
+
+
+def test_K1_an_error_decides_on_its_delay_on_discard_or_on_failing_at_once(place: Place) -> None:
+    start(place)
+    ids = {verdict: place.client.enqueue("timed.told", (verdict,), {}).id for verdict in ("discard", "fail", 3_600)}
+
+    place.await_lines(3)
+
+    eventually(lambda: set(place.failed()) == {ids["fail"]})
+    (row,) = eventually(lambda: place.inspector.scheduled().rows)
+    assert row["id"] == ids[3_600]
+    assert datetime.fromisoformat(row["run_at"]).timestamp() > time.time() + 3_500
+    eventually(lambda: place.pending() == 0)
+
+
+def test_K1_retry_for_ends_retrying_by_time(place: Place) -> None:
+    start(place)
+    id = place.client.enqueue("timed.impatient", (), {}).id
+
+    eventually(lambda: id in place.failed(), within=20)
+
+    ran = [float(line.split()[1]) for line in place.lines()]
+    assert len(ran) >= 3
+    assert 1.0 <= ran[-1] - ran[0] < 1.0 + LATE
+
+
+def test_K2_in_at_and_many_at_once_from_code(place: Place) -> None:
+    program = """
+import datetime, palermo, timed
+timed.stamp.enqueue_in(0.5, "in")
+timed.stamp.enqueue_in(datetime.timedelta(seconds=0.6), "delta")
+timed.stamp.enqueue_at(datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.7), "at")
+timed.stamp.options(delay=0.8).enqueue("option")
+timed.stamp.enqueue_many([("many-1",), ("many-2",)])
+"""
+    before = time.time()
+    place.python(program)
+    start(place, "-c", "4")
+
+    ran = await_stamps(place, 6)
+
+    assert sorted(ran) == ["at", "delta", "in", "many-1", "many-2", "option"]
+    for text, delay in (("in", 0.5), ("delta", 0.6), ("at", 0.7), ("option", 0.8)):
+        assert ran[text] >= before + delay
+
+
+def test_R12_from_the_command_line_delayed_seen_moved_run_and_cancelled(place: Place) -> None:
+    def enqueue(text: str, *when: str) -> None:
+        place.palermo("enqueue", "timed.stamp", "--args", json.dumps([text]), *when)
+
+    later = datetime.fromtimestamp(time.time() + 7_200, UTC).isoformat(timespec="seconds")
+    for text, when in (
+        ("moved", ("--in", "1h")),
+        ("run", ("--at", later)),
+        ("cancelled", ("--in", "2d")),
+        ("kept", ("--in", "40d")),
+    ):
+        enqueue(text, *when)
+    rows = {row["args"][0]: row for row in scheduled(place)}
+    assert list(rows) == ["moved", "run", "cancelled", "kept"]
+    start(place)
+
+    place.palermo("scheduled", "move", rows["moved"]["id"], "--in", "1s")
+    place.palermo("scheduled", "run", rows["run"]["id"])
+    place.palermo("scheduled", "cancel", rows["cancelled"]["id"])
+
+    assert set(await_stamps(place, 2)) == {"moved", "run"}
+    assert [row["args"] for row in scheduled(place)] == [["kept"]]
+    done = place.run("scheduled", "cancel", rows["run"]["id"])
+    assert done.returncode == 1
+    assert "fired already or not there" in done.stdout + done.stderr
+    listing = place.palermo("scheduled", "list")
+    assert "timed.stamp" in listing
+    assert rows["kept"]["id"] in listing
+
+
+def scheduled(place: Place) -> Sequence[Any]:
+    rows: Sequence[Any] = place.rows("scheduled", "list")
+    return rows

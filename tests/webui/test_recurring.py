@@ -1,0 +1,176 @@
+"""Recurring jobs in the API and on their page, on each broker."""
+
+import logging
+import re
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from palermo.config import Settings
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+from tests.webui.test_scheduled_pages import shown, text_of
+
+XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
+
+
+def add(web: Web, name: str = "sweep", **more: Any) -> None:
+    times = {} if "cron" in more else {"every": 3_600}
+    web.inspector.put_recurring(name, more.pop("job", "shop.sweep"), **times, **more)
+
+
+def test_rows_are_those_of_the_library(any_web: Web) -> None:
+    add(any_web, "b", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}, queue="slow")
+    add(any_web, "a/b")
+
+    answer = any_web.http.get("/api/recurring").json()
+
+    assert answer == {"rows": any_web.inspector.recurring(), "total": 2, "page": 1, "limit": 2}
+    assert answer["rows"][1]["words"] == "Every fifth minute of every hour (Europe/Rome)"
+    assert any_web.http.get(f"/api/recurring/{quote('a/b', safe='')}").json() == answer["rows"][0]
+    assert any_web.http.get("/api/recurring/none").status_code == 404
+
+
+def test_one_is_added_run_disabled_enabled_and_removed(any_web: Web) -> None:
+    http, body = any_web.http, {"name": "sweep", "job": "shop.sweep", "every": 60, "queue": "slow", "args": ["eu"]}
+
+    added = http.post("/api/recurring", json=body)
+    assert (added.status_code, added.json()["words"], added.json()["enabled"]) == (201, "Every minute", True)
+    done = http.post("/api/recurring/sweep/run").json()
+    assert (done["job"], done["queue"]) == ("shop.sweep", "slow")
+    assert [(row["id"], row["args"]) for row in any_web.inspector.jobs("slow")] == [(done["id"], ["eu"])]
+    off = http.post("/api/recurring/sweep/disable").json()
+    assert (off["enabled"], off["next_run"]) == (False, None)
+    assert http.post("/api/recurring/sweep/enable").json()["enabled"] is True
+    assert http.delete("/api/recurring/sweep").json() == {"removed": 1}
+    assert http.delete("/api/recurring/sweep").status_code == 404
+    assert any_web.inspector.recurring() == []
+
+
+def test_what_has_the_name_is_replaced_only_when_that_is_said(any_web: Web) -> None:
+    add(any_web)
+    body = {"name": "sweep", "job": "shop.other", "cron": "0 3 * * *"}
+
+    refused = any_web.http.post("/api/recurring", json=body)
+    assert refused.status_code == 409
+    assert "already" in refused.json()["error"]
+    assert any_web.http.post("/api/recurring", json={**body, "replace": True}).json()["job"] == "shop.other"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"name": "a", "job": "shop.x"},
+        {"name": "a", "job": "shop.x", "every": 60, "cron": "* * * * *"},
+        {"name": "a", "job": "shop.x", "every": 0.1},
+        {"name": "a", "job": "shop.x", "cron": "61 * * * *"},
+        {"name": "a", "job": "shop.x", "cron": "* * * * *", "tz": "Europe/Nowhere"},
+        {"name": "a", "job": "shop.x", "every": 60, "missed": "some"},
+        {"name": "a", "job": "shop.x", "every": 60, "queue": "failed"},
+        {"name": " a ", "job": "shop.x", "every": 60},
+        {"name": "a", "job": "shop.x", "every": 60, "until": 5},
+    ],
+)
+def test_what_cannot_recur_is_refused(shared_web: Web, body: dict[str, Any]) -> None:
+    assert shared_web.http.post("/api/recurring", json=body).status_code == 422
+    assert shared_web.inspector.recurring() == []
+
+
+def test_the_page_says_when_in_words_and_what_is_next(any_web: Web) -> None:
+    add(any_web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"], kwargs={"password": "hunter2"})
+    add(any_web, "off")
+    any_web.inspector.switch_recurring("off", on=False)
+
+    text = shown(any_web, "/recurring")
+
+    for said in ("Recurring 2", "nightly", "shop.sweep", "At 03:00 every day (Europe/Rome)", "0 3 * * *", "never"):
+        assert said in text, said
+    assert re.search(r"enabled .* disabled", text)
+    assert "not while disabled" in text
+    assert "hunter2" not in any_web.http.get("/recurring").text + any_web.http.get("/api/recurring").text
+
+
+def test_everything_is_done_on_the_page(any_web: Web) -> None:
+    fields = {"name": "a b/c", "job": "shop.sweep", "every": "5m", "queue": "slow", "args": '["eu"]', "kwargs": ""}
+
+    done = any_web.form("/recurring?ask=add", "/recurring/add", **fields)
+    assert "Added a b/c." in done.text
+    assert "Every 5 minutes" in text_of(done)
+    path = f"/recurring/{quote('a b/c', safe='')}"
+    assert "Enqueued a b/c now" in any_web.form("/recurring", f"{path}/run").text
+    assert [row["args"] for row in any_web.inspector.jobs("slow")] == [["eu"]]
+    assert "Disabled a b/c" in any_web.form("/recurring", f"{path}/disable").text
+    assert "Enable a b/c" in any_web.http.get("/recurring").text
+    assert "Enabled a b/c." in any_web.form("/recurring", f"{path}/enable").text
+    ask = re.findall(r'href="\?ask=(remove-\w+)#', any_web.http.get("/recurring").text)[0]
+    assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in any_web.http.get(f"/recurring?ask={ask}").text
+    assert "Removed a b/c." in any_web.form("/recurring", f"{path}/remove").text
+    assert "No job runs again and again." in shown(any_web, "/recurring")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"every": "soon"}, "no duration"),
+        ({"cron": "x"}, "cron="),
+        ({"every": "5m", "cron": "* * * * *"}, "and not both"),
+        ({"every": "5m", "args": "{}"}, "must be a JSON list"),
+        ({"every": "5m", "name": "taken"}, "already"),
+        ({"every": "5m", "job": ""}, "job"),
+    ],
+)
+def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Web, wrong: dict[str, str], said: str) -> None:
+    add(web, "taken")
+
+    again = web.form("/recurring", "/recurring/add", **{"name": "new", "job": "shop.kept", **wrong})
+
+    assert again.status_code == 422
+    assert said in text_of(again)
+    assert '<dialog id="add" aria-labelledby="add-title" open>' in again.text
+    assert all(f'value="{value}"' in again.text for name, value in wrong.items() if value and name != "args")
+    assert [row["name"] for row in web.inspector.recurring()] == ["taken"]
+
+
+def test_names_and_arguments_are_text_and_never_markup(any_web: Web) -> None:
+    add(any_web, XSS, job=XSS, args=[XSS], queue=XSS)
+
+    for path in ("/recurring", "/recurring?ask=add", f"/recurring?ask={quote(XSS)}"):
+        page = any_web.http.get(path)
+        assert page.status_code == 200
+        assert "<script>alert" not in page.text
+        assert "<img" not in page.text
+    assert "Removed" in any_web.form("/recurring", f"/recurring/{quote(XSS, safe='')}/remove").text
+
+
+def test_who_may_only_look_changes_nothing(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, read_only=True)
+    add(web)
+
+    for action in ("run", "disable", "enable"):
+        assert web.http.post(f"/api/recurring/sweep/{action}").status_code == 403
+    assert web.http.delete("/api/recurring/sweep").status_code == 403
+    assert web.http.post("/api/recurring", json={"name": "a", "job": "b.c", "every": 5}).status_code == 403
+    assert '<form method="post"' not in web.http.get("/recurring").text
+    assert [row["enabled"] for row in web.inspector.recurring()] == [True]
+
+
+def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    add(web)
+
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        web.http.post("/api/recurring/sweep/disable")
+        web.http.delete("/api/recurring/sweep")
+
+    assert "disable recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
+    assert "remove recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
+
+
+def test_the_list_is_told_of_by_the_stream_when_it_changes(any_web: Web) -> None:
+    with any_web.http.stream("GET", "/live?every=1&of=recurring", timeout=30) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if line == ": ")
+        add(any_web)
+
+        assert next(line for line in lines if line.startswith("event:")) == "event: change"

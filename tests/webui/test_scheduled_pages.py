@@ -1,0 +1,257 @@
+"""The pages of scheduled and of retrying jobs, as a reader without JavaScript uses them, on each broker."""
+
+import re
+import time
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from palermo.webui.ahead import ahead
+from tests.inspector.jobs import failure, message, publish_failed
+from tests.webui.due import DAY, due, retrying, schedule
+from tests.webui.server import Web
+
+XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
+
+
+def text_of(answer: httpx.Response) -> str:
+    """What a page says, without markup and as one line."""
+    return " ".join(re.sub(r"<[^>]+>", " ", answer.text).replace("&#39;", "'").replace("&#34;", '"').split())
+
+
+def shown(web: Web, path: str) -> str:
+    answer = web.http.get(path)
+    assert answer.status_code == 200, answer.text
+    return text_of(answer)
+
+
+def listed(web: Web, path: str) -> list[str]:
+    """The ids of the rows of a page, in order."""
+    return re.findall(r'<tr id="row-([^"]+)"', web.http.get(path).text)
+
+
+def confirmed(web: Web, path: str, **typed: str) -> httpx.Response:
+    """What follows when what this page asks is confirmed."""
+    page = web.http.get(path).text
+    form = page[page.index('<dialog id="confirm"') :].partition("</dialog>")[0]
+    fields: dict[str, Any] = {}
+    for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form):
+        fields.setdefault(name, []).append(value.replace("&amp;", "&"))
+    action = re.findall(r'action="([^"]+)"', form)[0]
+    return web.http.post(action, data={**fields, **typed}, follow_redirects=True)
+
+
+def test_scheduled_jobs_are_listed_soonest_first_with_relative_and_exact_times(any_web: Web) -> None:
+    schedule(any_web.client, due("far", 3 * DAY + 60, "b"), due("near", 190, "a"), retrying("again", 400))
+
+    page = any_web.http.get("/scheduled")
+
+    assert listed(any_web, "/scheduled") == ["near", "again", "far"]
+    text = text_of(page)
+    assert "Scheduled 3" in text
+    assert "in 3 min" in text
+    assert "in 3 d" in text
+    assert re.search(r'<time datetime="20\d\d-[^"]+" title="20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC">in 3 d', page.text)
+    assert listed(any_web, "/scheduled?retries=no") == ["near", "far"]
+    assert listed(any_web, "/scheduled?retries=yes") == ["again"]
+
+
+def test_pages_and_filters(web: Web) -> None:
+    schedule(web.client, *(due(f"{n:02}", 100 + n, queue="slow" if n % 2 else "mail") for n in range(60)))
+
+    assert "1 to 50 of 60 scheduled jobs" in shown(web, "/scheduled")
+    assert listed(web, "/scheduled?page=2") == [f"{n}" for n in range(50, 60)]
+    assert len(listed(web, "/scheduled?queue=slow")) == 30
+    assert "No scheduled job matches." in shown(web, "/scheduled?queue=none")
+
+
+def test_one_is_run_now_another_moved_and_one_cancelled(any_web: Web) -> None:
+    schedule(any_web.client, due("a", 100), due("b", 200), due("c", 300))
+
+    assert "Enqueued 1 job." in any_web.form("/scheduled", "/scheduled/act", act="run", id="a").text
+    assert "Move 1 scheduled job?" in shown(any_web, "/scheduled/confirm?act=move&id=b")
+    assert "Moved 1 job." in confirmed(any_web, "/scheduled/confirm?act=move&id=b", when="2d").text
+    assert "Cancelled 1 job." in confirmed(any_web, "/scheduled/confirm?act=cancel&id=c").text
+
+    [left] = any_web.inspector.scheduled().rows
+    assert (left["id"], left["run_at"] > "2026") == ("b", True)
+    assert [row["id"] for row in any_web.inspector.jobs("mail")] == ["a"]
+
+
+def test_all_that_match_are_cancelled_and_the_filter_stays(any_web: Web) -> None:
+    schedule(any_web.client, *(due(f"{n}", 100 + n, queue="slow" if n % 2 else "mail") for n in range(6)))
+
+    asked = "/scheduled/confirm?act=cancel&all=1&queue=slow"
+    assert "Cancel 3 scheduled jobs?" in shown(any_web, asked)
+    done = confirmed(any_web, asked)
+
+    assert done.url.query == b"queue=slow"
+    assert "Cancelled 3 jobs." in done.text
+    assert [row["id"] for row in any_web.inspector.scheduled()] == ["0", "2", "4"]
+
+
+def test_who_comes_too_late_is_told_so(any_web: Web) -> None:
+    schedule(any_web.client, due("a", 100), due("b", 100))
+    any_web.inspector.run_now("a")
+
+    one = any_web.form("/scheduled", "/scheduled/act", act="cancel", id="a")
+    several = any_web.form("/scheduled", "/scheduled/act", act="cancel", id=["a", "b"])  # type: ignore[arg-type]
+
+    assert "It was faster: a has come due already, or was not there. Nothing was done to it." in one.text
+    assert "Cancelled 1 job; 1 had come due already, or was not there." in several.text
+
+
+@pytest.mark.parametrize("when", ["", "tomorrow", "2030-01-01T00:00", "-5m", "9999999d"])
+def test_a_time_that_is_none_is_asked_for_again(shared_web: Web, when: str) -> None:
+    schedule(shared_web.client, due("a", 100))
+
+    again = confirmed(shared_web, "/scheduled/confirm?act=move&id=a", when=when)
+
+    assert again.status_code == 422
+    assert 'role="alert"' in again.text
+    assert 'name="when"' in again.text
+    shared_web.inspector.cancel_scheduled("a")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"act": "cancel"},
+        {"act": "cancel", "filter": "queue=mail"},
+        {"act": "cancel", "filter": "alligator"},
+        {"act": "cancel", "filter": "all&quee=mail"},
+        {"act": "give up", "id": "a"},
+        {"act": "drop", "id": "a"},
+        {"act": "cancel", "filter": "all&", "number": "1001", "typed": "1000"},
+    ],
+)
+def test_a_form_that_does_not_say_what_is_meant_does_nothing(shared_web: Web, fields: dict[str, str]) -> None:
+    schedule(shared_web.client, due("a", 100))
+
+    assert shared_web.form("/scheduled", "/scheduled/act", **fields).status_code == 422
+    assert len(shared_web.inspector.cancel_scheduled(["a"])) == 1
+
+
+def test_retries_say_what_why_and_when(any_web: Web) -> None:
+    schedule(any_web.client, retrying("r", 190, times=3), due("plain", 100))
+
+    text = shown(any_web, "/retries")
+
+    assert listed(any_web, "/retries") == ["r"]
+    for said in ("Retries 1", "ValueError try 3", "KeyError try 2", "try 1", "shop.send", "mail", "in 3 min"):
+        assert said in text, said
+    assert re.search(r'data-label="attempt">4<', any_web.http.get("/retries").text)
+
+
+def test_retries_are_retried_now_or_given_up(any_web: Web) -> None:
+    schedule(any_web.client, *(retrying(str(n), 100 + n) for n in range(4)), due("plain", 100))
+
+    assert "Enqueued 1 job." in any_web.form("/retries", "/retries/act", act="retry", id="0").text
+    assert "Gave up 1 job." in confirmed(any_web, "/retries/confirm?act=give up&id=1").text
+    assert "Give up 2 jobs?" in shown(any_web, "/retries/confirm?act=give+up&all=1")
+    assert "Gave up 2 jobs." in confirmed(any_web, "/retries/confirm?act=give+up&all=1").text
+
+    assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
+    assert [row["id"] for row in any_web.inspector.failed()] == ["1", "2", "3"]
+    assert any_web.form("/scheduled", "/retries/act", act="cancel", id="plain").status_code == 422
+
+
+def test_the_page_of_a_job_shows_when_it_runs_and_what_went_wrong_before(any_web: Web) -> None:
+    schedule(any_web.client, due("plain", 190), retrying("again", 400, times=3))
+
+    text = shown(any_web, "/jobs/plain")
+    assert all(said in text for said in ("scheduled", "Due in 3 min", "Run now", "Move", "Cancel"))
+    text = shown(any_web, "/jobs/again")
+    for said in ("retrying", "Next try in 6 min", "Attempts that failed", "KeyError : try 2", "try 1", "Give up"):
+        assert said in text, said
+    assert text.index("try 3") < text.index("try 2") < text.index("try 1")
+
+
+def test_a_job_that_is_due_is_changed_on_its_own_page(any_web: Web) -> None:
+    schedule(any_web.client, due("a", 100), due("b", 100), retrying("c", 100), due("d", 100))
+
+    assert "Moved 1 job." in any_web.form("/jobs/a", "/jobs/a/due/move", when="5d", queue="mail").text
+    assert "Cancelled 1 job." in any_web.form("/jobs/b", "/jobs/b/due/cancel").text
+    given_up = any_web.form("/jobs/c", "/jobs/c/due/give%20up")
+    assert "Gave up 1 job." in given_up.text
+    assert 'badge bad">failed' in given_up.text
+    assert "Enqueued 1 job." in any_web.form("/jobs/d", "/jobs/d/due/run").text
+    assert "It was faster: d has come due already" in any_web.form("/jobs/a", "/jobs/d/due/cancel").text
+
+
+def test_a_failed_job_shows_all_its_attempts(any_web: Web) -> None:
+    tried = retrying("again", -5, times=2)
+    publish_failed(any_web.client, (tried, failure("OSError", "the last", at=1_700_000_500)))
+
+    text = shown(any_web, "/jobs/again")
+
+    assert all(said in text for said in ("OSError : the last", "KeyError : try 2", "ValueError : try 1"))
+
+
+def test_a_retry_that_waits_in_its_queue_is_shown_as_that(any_web: Web) -> None:
+    schedule(any_web.client, retrying("again", -5))
+
+    text = shown(any_web, "/jobs/again")
+
+    assert "retrying" in text
+    assert "Waiting again" in text
+    assert any_web.http.get("/api/queues/mail/jobs").json()["rows"][0]["state"] == "retrying"
+
+
+def test_the_overview_counts_what_is_scheduled(any_web: Web) -> None:
+    schedule(any_web.client, *(due(str(n), 100) for n in range(7)))
+    ahead(any_web.app.state.site).page(_all(), limit=0)
+
+    assert "Scheduled 7" in shown(any_web, "/")
+
+
+def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
+    schedule(any_web.client, due(XSS, 100, XSS, queue=XSS, job=XSS, preview=XSS, content_type=XSS))
+    odd = message("r", XSS, queue=XSS, job=XSS, preview=XSS)
+    schedule(any_web.client, retrying("r", 100, XSS, queue=XSS, job=XSS, preview=XSS), odd)
+
+    for path in (
+        "/scheduled",
+        "/retries",
+        f"/scheduled?queue={quote(XSS)}&job={quote(XSS)}&retries={quote(XSS[:9])}",
+        f"/scheduled/confirm?act=cancel&id={quote(XSS)}",
+        f"/scheduled/confirm?act=cancel&all=1&queue={quote(XSS)}",
+        f"/retries/confirm?act=retry&id={quote(XSS)}",
+        f"/jobs/{quote(XSS, safe='')}",
+        "/jobs/r",
+    ):
+        page = any_web.http.get(path)
+        assert page.status_code == 200, (path, page.text)
+        assert "<script>alert" not in page.text
+        assert "<img" not in page.text
+    assert "Cancelled 1 job." in any_web.form("/scheduled", "/scheduled/act", act="cancel", id=XSS).text
+
+
+def test_the_list_is_told_of_by_the_stream_when_it_changes(any_web: Web) -> None:
+    schedule(any_web.client, due("a", 100))
+    with any_web.http.stream("GET", "/live?every=1&of=scheduled", timeout=30) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if line == ": ")
+        any_web.inspector.cancel_scheduled("a")
+
+        assert next(line for line in lines if line.startswith("event:")) == "event: change"
+
+
+def test_a_look_is_shown_again_for_as_long_as_it_cost(web: Web) -> None:
+    schedule(web.client, due("a", 100))
+    page = ahead(web.app.state.site)
+    began = time.monotonic()
+    assert page.page(_all()).total == 1
+
+    schedule(web.client, due("b", 100))
+    while page.page(_all()).total == 1:
+        assert time.monotonic() - began < 10
+    assert time.monotonic() - began >= 0.5
+
+
+def _all() -> Any:
+    from palermo.timetable import Chosen
+
+    return Chosen()

@@ -1,0 +1,123 @@
+"""Recurring jobs: seen, added, removed, enabled and disabled, run now."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from palermo.errors import NotFound
+from palermo.rows import Row
+from palermo.webui import actions, looks
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, Removed
+from palermo.webui.site import Visit, Visiting
+
+router = APIRouter(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
+
+Name = Annotated[str, Path(max_length=1_000)]
+
+
+class RecurringRow(BaseModel):
+    """One recurring job; arguments that cannot be decoded safely are null."""
+
+    name: str
+    job: str = Field(description="Its wire name.")
+    queue: str
+    cron: str | None
+    every: float | None = Field(description="Seconds between two runs.")
+    tz: str
+    words: str = Field(description="When it runs, for people.")
+    missed: Literal["skip", "once", "all"] = Field(description="What becomes of runs that nobody was there to start.")
+    enabled: bool
+    last_run: Instant | None
+    next_run: Instant | None = Field(description="Null while it is disabled.")
+    origin: str = Field(description="Who declared it: code:<module>, config or runtime.")
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+
+
+class RecurringRows(BaseModel):
+    """All recurring jobs, by name."""
+
+    rows: list[RecurringRow]
+    total: int
+    page: int
+    limit: int
+
+
+class NewRecurring(BaseModel):
+    """A job that is to run again and again; either cron or every."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=200, description="Its own.")
+    job: str = Field(min_length=1, max_length=255, description="The job's wire name, such as shop.tasks.sweep.")
+    cron: str | None = Field(
+        default=None, max_length=500, description="As in crontab(5); six fields begin with seconds."
+    )
+    every: float | None = Field(default=None, description="Seconds between two runs, from 1 to a year.")
+    tz: str = Field(default="UTC", max_length=100, description="The time zone of cron, such as Europe/Rome.")
+    args: list[Any] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
+    missed: Literal["skip", "once", "all"] = "once"
+    replace: bool = Field(default=False, description="Whether one that has this name is replaced; else that is 409.")
+
+
+@router.get("", name="api_recurring")
+def recurring(visit: Visiting) -> RecurringRows:
+    """All recurring jobs, by name."""
+    rows = looks.recurring(visit)
+    return RecurringRows.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
+
+
+@router.post("", name="api_put_recurring", status_code=201)
+def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
+    """Have a job run again and again. Role: operator.
+
+    One that is replaced stays disabled if it was. What code or configuration declares under the same name wins when
+    its worker starts.
+    """
+    options = new.model_dump(exclude={"name", "job", "replace"})
+    actions.put_recurring(visit, new.name, new.job, replace=new.replace, **options)
+    return _row(visit, new.name)
+
+
+@router.get("/{name:palermo}", name="api_recurring_job")
+def one(visit: Visiting, name: Name) -> RecurringRow:
+    """One of them."""
+    return _row(visit, name)
+
+
+@router.post("/{name:palermo}/run", name="api_run_recurring")
+def run(visit: Visiting, name: Name) -> Enqueued:
+    """Enqueue it now, be it enabled or not; its times stay as they are. Role: operator."""
+    row = _row(visit, name)
+    return Enqueued(id=actions.run_recurring(visit, name), job=row.job, queue=row.queue)
+
+
+@router.post("/{name:palermo}/enable", name="api_enable_recurring")
+def enable(visit: Visiting, name: Name) -> RecurringRow:
+    """Have it run at its times again. Role: operator."""
+    actions.switch_recurring(visit, name, on=True)
+    return _row(visit, name)
+
+
+@router.post("/{name:palermo}/disable", name="api_disable_recurring")
+def disable(visit: Visiting, name: Name) -> RecurringRow:
+    """Have it not run until it is enabled, whatever is restarted. Role: operator."""
+    actions.switch_recurring(visit, name, on=False)
+    return _row(visit, name)
+
+
+@router.delete("/{name:palermo}", name="api_remove_recurring")
+def remove(visit: Visiting, name: Name) -> Removed:
+    """Take it away. What code or configuration declares comes back when its worker starts. Role: operator."""
+    actions.remove_recurring(visit, name)
+    return Removed(removed=1)
+
+
+def _row(visit: Visit, name: str) -> RecurringRow:
+    found: Row | None = next((row for row in looks.recurring(visit) if row["name"] == name), None)
+    if found is None:
+        raise NotFound(f"there is no recurring job {name[:80]!r}.")
+    return RecurringRow.model_validate(found)

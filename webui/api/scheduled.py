@@ -1,0 +1,170 @@
+"""Scheduled jobs, and those that wait to be tried again: seen in order of time, and changed."""
+
+import time
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from palermo import moments
+from palermo.errors import NotFound
+from palermo.rows import Row
+from palermo.scheduled import Which
+from palermo.timetable import CANCEL, GIVE_UP, MOVE, RUN, Chosen
+from palermo.webui import actions, looks, redact
+from palermo.webui.ahead import RETRY, ahead
+from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
+from palermo.webui.api.scheduled_rows import (
+    AlteredRow,
+    AlteredRows,
+    ChosenForMove,
+    ChosenRetries,
+    ChosenScheduled,
+    Moment,
+    Names,
+    ScheduledFilter,
+)
+from palermo.webui.errors import Refused
+from palermo.webui.looks import MAX_LIMIT
+from palermo.webui.site import Visit, Visiting
+
+router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
+retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
+
+Name = Annotated[str | None, Query(max_length=1_000)]
+Number = Annotated[int, Query(ge=1, le=1_000_000)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Id = Annotated[str, Path(max_length=1_000)]
+
+
+@router.get("", name="api_scheduled")
+def scheduled(
+    visit: Visiting,
+    queue: Name = None,
+    job: Name = None,
+    retries: bool | None = None,
+    page: Number = 1,
+    limit: Limit = 100,
+) -> Jobs:
+    """Jobs that are due later, soonest first; `queue` and `job` may hold `*` and `?`.
+
+    The state "retrying" says that a job has failed and waits to be tried again: `retries` lists only those, or only
+    the others. What is shown may be as old as ten times the time it takes to look.
+    """
+    return _page(visit, Chosen(queue=queue or None, job=job or None, retries=retries), page, limit)
+
+
+@router.post("/cancel", name="api_cancel_scheduled_many")
+def cancel_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
+    """Have these not run, or all that a filter matches ({} for all). Role: operator."""
+    return _altered(visit, CANCEL, _which(chosen.ids, chosen.filter))
+
+
+@router.post("/run", name="api_run_scheduled_many")
+def run_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
+    """Put these into their queues now, or all that a filter matches ({} for all). Role: operator."""
+    return _altered(visit, RUN, _which(chosen.ids, chosen.filter))
+
+
+@router.post("/move", name="api_move_scheduled_many")
+def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
+    """Have these run at another instant, or all that a filter matches ({} for all). Role: operator.
+
+    An instant that has passed means now, and the state is then "enqueued".
+    """
+    return _altered(visit, MOVE, _which(chosen.ids, chosen.filter), at=_instant(chosen))
+
+
+@router.get("/{id:palermo}", name="api_scheduled_job")
+def scheduled_job(visit: Visiting, id: Id) -> JobRow:
+    """One job that is due later."""
+    row = ahead(visit.site).find(id)
+    if row is None:
+        raise NotFound(f"no job {id[:80]!r} is due later. It may have come due, or never was.")
+    return JobRow.model_validate(redact.shown(row, visit.site.hidden))
+
+
+@router.post("/{id:palermo}/cancel", name="api_cancel_scheduled")
+def cancel(visit: Visiting, id: Id) -> AlteredRow:
+    """Have one not run. Role: operator."""
+    return _altered(visit, CANCEL, id).rows[0]
+
+
+@router.post("/{id:palermo}/run", name="api_run_scheduled")
+def run(visit: Visiting, id: Id) -> AlteredRow:
+    """Put one into its queue now. Role: operator."""
+    return _altered(visit, RUN, id).rows[0]
+
+
+@router.post("/{id:palermo}/move", name="api_move_scheduled")
+def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
+    """Have one run at another instant; one that has passed means now. Role: operator."""
+    return _altered(visit, MOVE, id, at=_instant(moment)).rows[0]
+
+
+@retries_router.get("", name="api_retries")
+def retries(visit: Visiting, queue: Name = None, job: Name = None, page: Number = 1, limit: Limit = 100) -> Jobs:
+    """Jobs that have failed and wait for the instant of their next try, soonest first.
+
+    `error` says why, `attempts` what went wrong each time, `retries` how often it has been tried again by then.
+    """
+    return _page(visit, Chosen(queue=queue or None, job=job or None, retries=True), page, limit)
+
+
+@retries_router.post("/run", name="api_run_retries_many")
+def retry_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
+    """Try these again now, or all that a filter matches ({} for all). Role: operator."""
+    return _altered(visit, RETRY, _which(chosen.ids, chosen.filter))
+
+
+@retries_router.post("/give-up", name="api_give_up_many")
+def give_up_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
+    """Put these among the failed with all their attempts, or all that a filter matches ({} for all). Role: operator."""
+    return _altered(visit, GIVE_UP, _which(chosen.ids, chosen.filter))
+
+
+@retries_router.post("/{id:palermo}/run", name="api_run_retry")
+def retry(visit: Visiting, id: Id) -> AlteredRow:
+    """Try one again now. Role: operator."""
+    return _altered(visit, RETRY, id).rows[0]
+
+
+@retries_router.post("/{id:palermo}/give-up", name="api_give_up")
+def give_up(visit: Visiting, id: Id) -> AlteredRow:
+    """Put one among the failed with all its attempts, as if no retry had been left. Role: operator."""
+    return _altered(visit, GIVE_UP, id).rows[0]
+
+
+def _page(visit: Visit, chosen: Chosen, page: int, limit: int) -> Jobs:
+    listing = looks.scheduled(visit, chosen, page=page, limit=limit)
+    return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+
+
+def _which(ids: list[str] | None, filter: Names | None) -> Which:
+    if ids is not None and filter is None:
+        return ids
+    if filter is not None and ids is None:
+        retries = filter.retries if isinstance(filter, ScheduledFilter) else True
+        return Chosen(queue=filter.queue or None, job=filter.job or None, retries=retries)
+    raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
+
+
+def _altered(visit: Visit, action: str, which: Which, *, at: float | None = None) -> AlteredRows:
+    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at)
+    if rows is None:
+        raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
+    return AlteredRows.model_validate({"rows": rows, "total": len(rows)})
+
+
+def _instant(moment: Moment) -> float:
+    """The instant that a body names, in Unix seconds. Raises Refused (422), OptionInvalid."""
+    if (moment.at is None) == (moment.delay is None):
+        raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"} or {"delay": 300}, and not both.')
+    if moment.delay is not None:
+        return moments.instant(time.time() + moments.seconds(moment.delay))
+    if isinstance(moment.at, str):
+        try:
+            return moments.instant(datetime.fromisoformat(moment.at))
+        except ValueError:
+            raise Refused(422, f"at is {moment.at[:40]!r}, no instant such as 2026-12-01T09:00Z.") from None
+    return moments.instant(moment.at)
