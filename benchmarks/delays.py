@@ -105,10 +105,12 @@ async def crowd(broker: Broker, receiver: Receiver, worker: WorkerHandle) -> Non
     print(f"memory of the worker that keeps the time: {memory(worker):.1f} MB")
 
 
-async def measure(url: str, what: str) -> None:
+async def measure(url: str, what: str, queue_type: str) -> None:
     exchange = f"bench-{what}-{random.randrange(10**6)}"
-    session = Session(address=parse_url(url), exchange=exchange, timeout=30.0)
-    with start_worker(["string"], queues="idle", url=url, exchange=exchange, log_level="error") as worker:
+    session = Session(address=parse_url(url), exchange=exchange, timeout=30.0, queue_type=queue_type)
+    with start_worker(
+        ["string"], queues="idle", url=url, exchange=exchange, queue_type=queue_type, log_level="error"
+    ) as worker:
         broker = await open_broker(session)
         receiver = Receiver(session)
         receiving = asyncio.ensure_future(receiver.run())
@@ -139,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["lateness", "sustained", "crowd", "kills"])
     parser.add_argument("--url", help="a RabbitMQ that runs; else one is started")
+    parser.add_argument("--queue-type", choices=["classic", "quorum"], default="classic")
     parser.add_argument("--times", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=20_000)
     given = parser.parse_args()
@@ -146,7 +149,7 @@ def main() -> None:
         kills(given.times, given.jobs)
     else:
         with ground(given.url) as found:
-            asyncio.run(measure(found.url, given.what))
+            asyncio.run(measure(found.url, given.what, given.queue_type))
 
 
 if __name__ == "__main__":

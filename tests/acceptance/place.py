@@ -130,13 +130,17 @@ class Place:
         *arguments: str,
         modules: Sequence[str] = ("shop",),
         times: Mapping[str, float] | None = None,
+        program: str = "",
         **environment: str,
     ) -> Worker:
-        """A worker, which waits for other times than usual where `times` says so: see programs/impatient.py."""
-        command = [COMMAND]
+        """A worker, which waits for other times than usual where `times` says so: see programs/impatient.py.
+
+        `program` is another one there that stands in for the command.
+        """
         if times is not None:
-            command = [sys.executable, str(PROGRAMS / "impatient.py")]
+            program = "impatient.py"
             environment["TIMES"] = json.dumps(times)
+        command = [sys.executable, str(PROGRAMS / program)] if program else [COMMAND]
         log = self.path / f"worker-{len(self._workers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -65,7 +65,7 @@ def test_R12_a_schedule_in_the_configuration_runs_jobs_and_follows_it(place: Pla
     assert rows["yearly"]["kwargs"] == {"text": "new year"}
 
     first.end()
-    schedule(place, '[schedule.notes]\njob = "shop.note"\nevery = 3600\n')
+    schedule(place, '[schedule.notes]\njob = "shop.note"\nevery = 3600\nargs = ["seldom"]\n')
     place.worker("-q", "jobs")
 
     assert declared(place, "notes")["notes"]["every"] == 3600

@@ -24,6 +24,7 @@ from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid, UrlInvalid
 from palermo.timetable import Chosen
 from tests.contract.kit import FAILURE, consume, counts, ids, message, messages, take
+from tests.contract.recurring import entry
 
 NOBODY = 65_534
 
@@ -352,7 +353,7 @@ async def test_what_sqlite_cannot_bind_is_refused(broker: Broker) -> None:
 async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
     await fill(path, message("7c9e"))
     change(path, "drop trigger job_gone")
-    for table in ("answer", "command", "cancel", "pause", "later"):
+    for table in ("answer", "command", "cancel", "pause", "later", "recurring"):
         change(path, f"drop table {table}")
     change(path, "alter table job drop column deaths")
     change(path, "pragma user_version = 1")
@@ -364,5 +365,7 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     assert [info.paused for info in await broker.queues()] == [True]
     await broker.publish(message("later", run_at=2.0**32))
     assert (await broker.scheduled(Chosen())).total == 1
+    await broker.put_recurring(entry())
+    assert len(await broker.recurring()) == 1
     await broker.close()
     await (await opened(path)).close()

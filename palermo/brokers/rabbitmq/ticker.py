@@ -5,15 +5,18 @@ To fire, or to change an entry, it publishes the jobs and the entry's next state
 all in one transaction of one channel: whenever it dies, all of that was done or nothing. What it held
 goes back to the queue, to whoever leads next.
 
-A transaction of AMQP is not one of the broker's disk. A broker that is killed in the middle of one may
-have kept some of it: of two states of one entry the newer counts, and a tick may then have fired twice, or not.
+That holds for classic queues. A quorum queue may drop what a transaction has published to it when the publisher dies in
+the same moment; so where one takes part, the jobs are published and confirmed first, then the state, and
+only then the last state is acknowledged: a leader that dies in between leaves a tick that fires twice, and
+none that is lost. So does a broker that is killed in the middle of a transaction. Of two states of one
+entry the newer counts.
 """
 
 import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +26,11 @@ from pika import spec
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.later import settled
 from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message, to_properties
 from palermo.core.message import Message
-from palermo.core.topology import internal
+from palermo.core.topology import CLASSIC, internal
 from palermo.entries import Change, Entry
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -80,6 +84,8 @@ class Ticker:
         self._publisher = publisher
         self._declarer = declarer
         self._arguments = dict(arguments)
+        #: Whether the queue of states is a classic one, for which transactions hold.
+        self._classic = False
         self._now = now
         self._loop = asyncio.get_running_loop()
         #: Held by whoever looks at the states, or changes them.
@@ -123,8 +129,6 @@ class Ticker:
             old = None if held is None else held.entry
             entry, jobs = change.made_to(old, self._now())
             if entry is not old:
-                for queue in {job.queue for job in jobs}:
-                    await self._declarer.ensure(queue)
                 await self._commit(channel, jobs, [(held, entry)])
             self._news.set()
 
@@ -162,28 +166,38 @@ class Ticker:
         return True
 
     async def _commit(
-        self, channel: Channel, jobs: Iterable[Message], changes: Iterable[tuple[_Held | None, Entry | None]]
+        self, channel: Channel, jobs: Sequence[Message], changes: Iterable[tuple[_Held | None, Entry | None]]
     ) -> None:
-        """Publish these jobs and the new states, and acknowledge the old ones, all or nothing."""
+        """Publish these jobs and the new states, and acknowledge the old ones, all or nothing: see the first lines."""
         raw, coming = channel.raw, list[asyncio.Future[None]]()
         self._returned = []
+        kinds = {await self._declarer.ensure(queue) for queue in {job.queue for job in jobs}}
+        atomic = self._classic and kinds <= {CLASSIC}
         try:
-            for job in jobs:
+            if not atomic:
+                await self._publish(jobs)
+                publisher = await self._open_publisher()
+            for job in jobs if atomic else ():
                 raw.basic_publish(self._exchange, job.queue, job.body, to_properties(job), mandatory=True)
+            old, new = list[_Held](), list[bytes]()
             for held, entry in changes:
                 if held is not None:
                     del self._held[held.entry.name]
-                    raw.basic_ack(held.tag)
+                    old.append(held)
                 if entry is not None:
-                    raw.basic_publish("", self._queue, json.dumps(entry.to_plain()).encode(), _STATE)
+                    new.append(json.dumps(entry.to_plain()).encode())
                     arrival: asyncio.Future[None] = self._loop.create_future()
                     self._coming[entry.name] = (entry.version, arrival)
                     coming.append(arrival)
-            for tag in self._outdated:
+            if atomic:
+                for state in new:
+                    raw.basic_publish("", self._queue, state, _STATE)
+            else:
+                await asyncio.gather(*(publisher.send("", self._queue, _STATE, state) for state in new))
+            for tag in [*(held.tag for held in old), *self._outdated]:
                 raw.basic_ack(tag)
             self._outdated = []
             await channel.call(raw.tx_commit)
-            self._link.raw.flush()
             async with asyncio.timeout(_PATIENCE):
                 await asyncio.gather(*coming)
         except BaseException as error:
@@ -194,15 +208,30 @@ class Ticker:
             raise
         finally:
             self._coming.clear()
-        await self._publish_returned()
-
-    async def _publish_returned(self) -> None:
-        """Publish the jobs whose queue somebody has deleted; they are out of the transaction by now."""
+        # Their queues were deleted by somebody, and they are out of the transaction by now.
         returned, self._returned = self._returned, []
-        for job in returned:
-            self._declarer.forget(job.queue)
-            await self._declarer.ensure(job.queue)
-            await self._publisher.send(self._exchange, job.queue, to_properties(job), job.body)
+        await self._publish(returned, again=True)
+
+    async def _publish(self, jobs: Iterable[Message], *, again: bool = False) -> None:
+        """Publish these one by one, each confirmed; `again` when their queues are not there."""
+        for job in jobs:
+            try:
+                if again:
+                    raise Unroutable(job.queue)
+                await self._send(job)
+            except Unroutable:
+                self._declarer.forget(job.queue)
+                await self._declarer.ensure(job.queue)
+                await self._send(job)
+
+    async def _send(self, job: Message) -> None:
+        publisher = await self._open_publisher()
+        await publisher.send(self._exchange, job.queue, to_properties(job), job.body)
+
+    async def _open_publisher(self) -> Publisher:
+        if not self._publisher.is_open:
+            self._publisher = await Publisher.open(self._link)
+        return self._publisher
 
     # -- states
 
@@ -233,13 +262,15 @@ class Ticker:
     async def _declare(self) -> None:
         channel = await self._link.channel()
         try:
-            await channel.call(channel.raw.queue_declare, self._queue, passive=True)
-        except PalermoError:
-            if not channel.missing:
-                raise
-            channel = await self._link.channel()
             await channel.call(channel.raw.queue_declare, self._queue, durable=True, arguments=self._arguments)
-        await channel.close()
+            self._classic = self._arguments.get("x-queue-type") == CLASSIC
+        except PalermoError:
+            if channel.code != PRECONDITION_FAILED:
+                raise
+            # It is there already, of another type.
+            self._classic = False
+        else:
+            await channel.close()
 
     def _on_state(self, raw: Any, method: Any, properties: object, body: bytes) -> None:
         try:

@@ -1,0 +1,97 @@
+"""A clock that jumps, and a broker that is away when jobs come due: nothing early, nothing lost, the rest at once."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node, url_of
+
+HOUR = 3_600.0
+
+
+class WallClock:
+    """The clock of a worker's machine, which a test sets."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "clock"
+        self.set(0)
+
+    def set(self, wrong_by: float) -> None:
+        """Have it go wrong by so many seconds from now on."""
+        new = self.path.with_suffix(".new")
+        new.write_text(str(wrong_by))
+        os.replace(new, self.path)
+
+
+@pytest.fixture
+def clock(tmp_path: Path, place: Place) -> WallClock:
+    """That of a worker which waits for jobs."""
+    clock = WallClock(tmp_path)
+    place.ready(place.worker(program="misled.py", CLOCK=str(clock.path)))
+    return clock
+
+
+def enqueue(place: Place, text: str, delay: float) -> None:
+    place.client.enqueue("shop.note", (text,), {}, delay=delay)
+
+
+def test_what_is_due_by_a_clock_that_jumped_forward_comes_at_once(place: Place, clock: WallClock) -> None:
+    enqueue(place, "in an hour", HOUR)
+    enqueue(place, "in two days", 48 * HOUR)
+    place.enqueue("note", "now")
+    place.await_lines(1)
+
+    clock.set(HOUR + 1)
+
+    assert place.await_lines(2, within=15) == ["now", "in an hour"]
+    assert place.inspector.scheduled().total == 1
+
+
+def test_a_clock_that_jumped_back_makes_nothing_early(place: Place, clock: WallClock) -> None:
+    enqueue(place, "soon", 2)
+    due = time.time() + 2
+    clock.set(-HOUR)
+
+    eventually(lambda: time.time() > due + 1)
+    place.enqueue("note", "now")
+
+    assert place.await_lines(1) == ["now"]
+    assert [row["args"] for row in place.inspector.scheduled()] == [["soon"]]
+    clock.set(0)
+    assert place.await_lines(2, within=15) == ["now", "soon"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["in good order", "by kill -9"])
+def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
+    away: Place, module_node: Node, how: str
+) -> None:
+    worker = away.worker()
+    away.ready(worker)
+    for number in range(50):
+        enqueue(away, f"{number}", 1 + number / 25)
+    enqueue(away, "in an hour", HOUR)
+    due = time.time() + 3
+
+    if how == "in good order":
+        module_node.stop()
+    else:
+        module_node.kill9()
+    eventually(lambda: time.time() > due)
+    module_node.start()
+
+    assert set(away.await_lines(50, within=60)) >= {f"{number}" for number in range(50)}
+    assert worker.alive
+    assert [row["args"] for row in away.inspector.scheduled()] == [["in an hour"]]
+
+
+@pytest.fixture
+def away(module_node: Node, tmp_path: Path, exchange: str) -> Iterator[Place]:
+    """On a broker that the test may harm."""
+    with Place(tmp_path, url_of(module_node), exchange) as place:
+        yield place

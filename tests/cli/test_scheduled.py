@@ -1,0 +1,55 @@
+"""`palermo scheduled` in a terminal; tests/acceptance/test_time.py has it change what workers do."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Palermo
+
+
+def enqueue(palermo: Palermo, *when: str) -> str:
+    return palermo("enqueue", "shop.resize", "-q", "slow", *when).stdout.strip()
+
+
+def test_the_soonest_comes_first_and_filters_hold(palermo: Palermo) -> None:
+    later, soon = enqueue(palermo, "--in", "2d"), enqueue(palermo, "--in", "1h")
+
+    listed = json.loads(palermo("scheduled", "list", "--json").stdout)
+    assert [(row["id"], row["state"]) for row in listed] == [(soon, "scheduled"), (later, "scheduled")]
+    assert palermo("scheduled", "list", "--limit", "1").stdout.count("shop.resize") == 1
+    assert json.loads(palermo("scheduled", "list", "--queue", "mail", "--json").stdout) == []
+    assert len(json.loads(palermo("scheduled", "list", "--job", "shop.*", "--json").stdout)) == 2
+
+
+def test_all_that_a_filter_matches_are_changed_at_once(palermo: Palermo) -> None:
+    ids = {enqueue(palermo, "--in", f"{hours}h") for hours in (1, 2, 3)}
+
+    cancelled = json.loads(palermo("scheduled", "cancel", "--all", "--queue", "slow", "-y", "--json").stdout)
+
+    assert {(row["id"], row["state"]) for row in cancelled} == {(id, "cancelled") for id in ids}
+    assert palermo("scheduled", "list").stderr == "no scheduled jobs.\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cancel"],
+        ["run"],
+        ["cancel", "1", "--all"],
+        ["cancel", "1", "--queue", "mail"],
+        ["move", "1"],
+        ["move", "1", "--in", "5m", "--at", "2126-12-01T09:00Z"],
+        ["move", "1", "--at", "2126-12-01T09:00"],
+        ["list", "--page", "0"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list[str]) -> None:
+    result = palermo("scheduled", *arguments, code=2)
+
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_id_that_is_not_there_is_said_and_ends_in_1(palermo: Palermo) -> None:
+    result = palermo("scheduled", "cancel", "nobody", code=1)
+
+    assert "fired already or not there" in result.stdout + result.stderr

@@ -1,0 +1,132 @@
+"""Recurring jobs as they are declared, and what a worker makes of it."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo.client import Client
+from palermo.config import Settings, environment
+from palermo.entries import CODE, CONFIG, RUNTIME, Entry
+from palermo.errors import ArgumentsInvalid, OptionInvalid, SettingInvalid
+from palermo.jobs import registry
+from palermo.recurring import Recurring
+from palermo.schedules import declarations, entry, is_stale
+
+
+@pytest.fixture(autouse=True)
+def _own_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")) as client:
+        yield client
+
+
+def test_the_options_of_a_job_say_when_it_recurs_and_hold_for_every_run(client: Client) -> None:
+    @palermo.job(every=timedelta(minutes=2), queue="mail", timeout=9, expires=60, serializer="msgpack", delay=5)
+    def sweep(where: str = "here") -> None: ...
+
+    (made,) = declarations(client)
+
+    name = sweep.definition.name
+    assert made.recurring == Recurring(name=name, job=name, every=120.0, queue="mail")
+    assert made.origin == f"{CODE}{__name__}"
+    assert (made.message.queue, made.message.timeout, made.message.run_at) == ("mail", 9, None)
+    assert (made.message.content_type, made.expires) == ("application/msgpack", 60)
+
+
+def test_a_class_job_has_a_name_and_arguments_for_its_schedule(client: Client) -> None:
+    @palermo.job(cron="0 3 * * *", tz="Europe/Rome", missed="all", schedule_name="n", schedule_args={"region": "eu"})
+    class Report:
+        def process(self, region: str) -> None: ...
+
+    (made,) = declarations(client)
+
+    assert (made.name, made.recurring.missed, made.recurring.tz) == ("n", "all", "Europe/Rome")
+    assert client.serializers.look(made.message) == {"region": "eu"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cron": "* * * * *", "every": 5}, "cron= or every="),
+        ({"cron": "every day"}, "cron="),
+        ({"cron": 5}, "text"),
+        ({"every": "5m"}, "every="),
+        ({"every": 0.5}, "every="),
+        ({"tz": "Europe/Rome"}, "without cron= or every="),
+        ({"every": 5, "missed": "maybe"}, "missed="),
+        ({"every": 5, "schedule_name": " x"}, "name"),
+        ({"every": 5, "schedule_name": "x" * 201}, "200 bytes"),
+        ({"every": 5, "schedule_args": "x"}, "tuple"),
+    ],
+)
+def test_a_mistake_is_said_where_the_job_is_declared(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionInvalid, match=said):
+
+        @palermo.job(**options)
+        def sweep() -> None: ...
+
+
+def test_arguments_that_the_job_does_not_take_are_refused_where_it_is_declared() -> None:
+    with pytest.raises(ArgumentsInvalid, match="where"):
+
+        @palermo.job(every=5)
+        def sweep(where: str) -> None: ...
+
+
+def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
+    @palermo.job(every=5, schedule_name="x")
+    def sweep() -> None: ...
+
+    settings = Settings(url=f"sqlite:///{tmp_path}/jobs.db", schedule={"x": {"job": "shop.note", "every": 5}})
+    with Client(settings) as client, pytest.raises(OptionInvalid, match="two recurring jobs are called 'x'"):
+        declarations(client)
+
+
+def test_a_schedule_survives_the_way_to_a_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given = Settings(schedule={"x": {"job": "shop.note", "cron": "0 3 * * *", "kwargs": {"a": [1]}}})
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment(given).items():
+        monkeypatch.setenv(name, value)
+
+    assert Settings.load().schedule == given.schedule
+    hash(given)
+
+
+@pytest.mark.parametrize("value", ["not JSON", "[]", '{"x": 5}', '{"x": {"job": 5, "every": 5}}'])
+def test_a_schedule_that_cannot_be_read_is_refused(value: str) -> None:
+    with pytest.raises(SettingInvalid, match="schedule"):
+        Settings(schedule=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("origin", "modules", "configures", "stale"),
+    [
+        (f"{CODE}shop.tasks", ["shop", "shop.tasks"], False, True),
+        (f"{CODE}shop.tasks", ["shop"], False, False),
+        (f"{CODE}shop.tasks", [], True, False),
+        (CONFIG, ["shop"], True, True),
+        (CONFIG, ["shop"], False, False),
+        (RUNTIME, ["shop", "runtime"], True, False),
+    ],
+)
+def test_what_is_declared_no_more_is_known_by_its_origin(
+    client: Client, origin: str, modules: list[str], configures: bool, stale: bool
+) -> None:
+    made = entry(client, Recurring(name="x", job="shop.sweep", every=5), origin=origin)
+
+    assert is_stale(made, names=[], modules=modules, configures=configures) is stale
+    assert not is_stale(made, names=["x"], modules=modules, configures=configures)
+
+
+def test_an_entry_travels_as_json_has_it(client: Client) -> None:
+    made = entry(client, Recurring(name="x", job="shop.sweep", every=5, args=(b"\xff",)), origin=RUNTIME)
+
+    assert Entry.from_plain({**made.to_plain(), "from a later version": 1}) == made
