@@ -12,7 +12,7 @@ _NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.
 class Names(BaseModel):
     """All of it at once; {} for all. A name that is no filter is refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     queue: str | None = _NAME
     job: str | None = _NAME
@@ -27,7 +27,7 @@ class ScheduledFilter(Names):
 class ChosenRetries(BaseModel):
     """Which jobs that wait to be tried again: either by id or by a filter."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: list[str] | None = Field(default=None, max_length=10_000)
     filter: Names | None = None
@@ -36,7 +36,7 @@ class ChosenRetries(BaseModel):
 class ChosenScheduled(BaseModel):
     """Which scheduled jobs: either by id or by a filter."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: list[str] | None = Field(default=None, max_length=10_000)
     filter: ScheduledFilter | None = None
@@ -45,7 +45,7 @@ class ChosenScheduled(BaseModel):
 class Moment(BaseModel):
     """Another instant; one of the two."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     at: str | float | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
     delay: float | None = Field(default=None, description="Seconds from now.")
