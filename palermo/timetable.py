@@ -25,10 +25,12 @@ class Chosen:
     job: str | None = None
     #: Only those that wait to be tried again, or only those that do not; None for both.
     retries: bool | None = None
+    #: Only those due from one instant to another, both included, in Unix seconds: others need not even be read.
+    due: tuple[float, float] | None = None
 
     @property
     def everything(self) -> bool:
-        return self.ids is None and self.queue is None and self.job is None and self.retries is None
+        return self == Chosen()
 
     def means(self, message: Message) -> bool:
         """Whether this message is meant."""
@@ -37,12 +39,13 @@ class Chosen:
             and (self.queue is None or _named(message.queue, self.queue))
             and (self.job is None or _named(message.job, self.job))
             and (self.retries is None or self.retries is (message.failure is not None))
+            and (self.due is None or self.due[0] <= (message.run_at or 0.0) <= self.due[1])
         )
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         ids = None if self.ids is None else sorted(self.ids)
-        return {"ids": ids, "queue": self.queue, "job": self.job, "retries": self.retries}
+        return {"ids": ids, "queue": self.queue, "job": self.job, "retries": self.retries, "due": self.due}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Chosen":
@@ -53,6 +56,7 @@ class Chosen:
             queue=plain.get("queue"),
             job=plain.get("job"),
             retries=plain.get("retries"),
+            due=tuple(plain["due"]) if plain.get("due") else None,
         )
 
 

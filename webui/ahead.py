@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,9 +19,10 @@ from typing import NamedTuple, TypeVar
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector import Inspector
 from palermo.rows import Listing, Row
-from palermo.scheduled import Which, listed
-from palermo.timetable import CANCEL, GIVE_UP, MOVE, RUN, Chosen
+from palermo.scheduled import GONE, Which, listed
+from palermo.timetable import CANCEL, GIVE_UP, RUN, Chosen
 from palermo.webui.errors import Refused
+from palermo.webui.formats import moment
 from palermo.webui.looking import BoundedInspector
 from palermo.webui.site import Site
 
@@ -30,6 +31,9 @@ KEPT, PACE = 0.5, 10.0
 
 #: Different looks that are remembered, and that may be under way at a time.
 LOOKS, AT_ONCE = 16, 8
+
+#: Jobs of which it is remembered when they were due.
+REMEMBERED = 10_000
 
 #: Seconds that one look may take before it is given up.
 LONGEST = 60.0
@@ -46,6 +50,10 @@ RETRY = "retry"
 T = TypeVar("T")
 
 _lock = threading.Lock()
+
+
+class StillReading(BrokerUnavailable):
+    """A look takes longer than anybody waits for it. It goes on."""
 
 
 class Look(NamedTuple):
@@ -83,7 +91,10 @@ class Ahead:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[Look, Glance] = OrderedDict()
+        self._due: OrderedDict[str, float] = OrderedDict()
         self._under_way = 0
+        #: One look at a time: whoever keeps the time does no more at once, and where nobody does we take that place.
+        self._turn = threading.Lock()
         self._done_by: dict[str, Callable[[Which], list[Row]]] = {
             CANCEL: acting.cancel_scheduled,
             RUN: acting.run_now,
@@ -112,8 +123,11 @@ class Ahead:
         """The row of one scheduled job, with what is hidden; None if it is not there. Raises BrokerError."""
         if not self._look(Look(Chosen()), self._patience).total:
             return None
-        rows = self._look(Look(Chosen(ids=frozenset([id])), 0, 1), self._patience).rows
-        return rows[0] if rows else None
+        near = self._near([id])
+        for chosen in (near, Chosen(ids=frozenset([id]))) if near else (Chosen(ids=frozenset([id])),):
+            if rows := self._look(Look(chosen, 0, 1), self._patience).rows:
+                return rows[0]
+        return None
 
     def recurring(self) -> list[Row]:
         """All recurring jobs by name, with what is hidden, as they are or were a moment ago. Raises BrokerError."""
@@ -135,10 +149,18 @@ class Ahead:
         """Begin to cancel, run, move or give up scheduled jobs; the rows of palermo.scheduled once that is done."""
 
         def act() -> list[Row]:
+            do = self._done_by[action] if at is None else lambda which: self._acting.reschedule(which, at)
             try:
-                if action == MOVE and at is not None:
-                    return self._acting.reschedule(which, at)
-                return self._done_by[action](which)
+                if isinstance(which, Chosen):
+                    return do(which)
+                ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+                near = self._near(ids)
+                if near is None:
+                    return do(ids)
+                rows = do(near)
+                missing = [row["id"] for row in rows if row["state"] == GONE]
+                # Somebody may have given them another time since they were seen.
+                return [row for row in rows if row["state"] != GONE] + (do(missing) if missing else [])
             finally:
                 self.forget()
 
@@ -158,13 +180,36 @@ class Ahead:
             while len(self._kept) > LOOKS:
                 self._kept.popitem(last=False)
         try:
-            return glance.seen.result(patience)
+            found = glance.seen.result(patience)
         except TimeoutError:
             if glance.before is not None:
                 return glance.before
-            raise BrokerUnavailable(
+            raise StillReading(
                 "the scheduled jobs are still being read: with a filter all of them are looked at. Ask again."
             ) from None
+        if look.chosen is not None:
+            self._remember(found.rows)
+        return found
+
+    def _remember(self, rows: Sequence[Row]) -> None:
+        """Keep when these are due: to find one again, only that time has to be looked at."""
+        with self._lock:
+            for row in rows:
+                at = moment(row["run_at"] or "")
+                if at is not None:
+                    self._due[row["id"]] = at.timestamp()
+                    self._due.move_to_end(row["id"])
+            while len(self._due) > REMEMBERED:
+                self._due.popitem(last=False)
+
+    def _near(self, ids: Collection[str]) -> Chosen | None:
+        """These ids at the time at which all of them were seen to be due; None if that is not known."""
+        with self._lock:
+            known = [self._due[id] for id in ids if id in self._due]
+        if not known or len(known) < len(ids):
+            return None
+        # Instants are shown in thousandths.
+        return Chosen(ids=frozenset(ids), due=(min(known) - 1, max(known) + 1))
 
     def _begin(self, look: Look, before: Glance | None) -> Glance:
         if self._under_way >= AT_ONCE:
@@ -176,10 +221,12 @@ class Ahead:
 
         def see() -> Listing:
             try:
-                if look.chosen is None:
-                    rows = self._looking.recurring()
-                    return Listing(rows, len(rows))
-                return listed(self._looking, look.chosen, offset=look.offset, limit=look.limit)
+                with self._turn:
+                    glance.began = self._clock()
+                    if look.chosen is None:
+                        rows = self._looking.recurring()
+                        return Listing(rows, len(rows))
+                    return listed(self._looking, look.chosen, offset=look.offset, limit=look.limit)
             finally:
                 with self._lock:
                     self._under_way -= 1

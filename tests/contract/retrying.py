@@ -167,6 +167,10 @@ class RetryingContract:
         async with time_kept(await another()):
             assert await found() == wanted
             assert (await broker.scheduled(RETRIES, limit=1)).total == 3
+            span = (time.time() + 10, time.time() + DAY + 10)
+            assert await listed(broker, Chosen(due=span)) == ["near", "plain", "far"]
+            assert await listed(broker, Chosen(due=span, ids=frozenset(("near", "slow")))) == ["near"]
+            assert await broker.alter_scheduled(Chosen(due=span, ids=frozenset(("slow",))), RUN) == []
             both = Chosen(ids=frozenset(("far", "plain")), retries=True)
             assert await listed(broker, both) == ["far"]
 

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.rows import Listing
 from palermo.timetable import CANCEL, GIVE_UP, MOVE, RUN, Chosen
 from palermo.webui import looks
-from palermo.webui.ahead import FIRST, RETRY
+from palermo.webui.ahead import FIRST, RETRY, StillReading
 from palermo.webui.rendering import page
 from palermo.webui.site import Visiting
 from palermo.webui.watching import watching
@@ -90,7 +91,10 @@ def retries(request: Request, visit: Visiting, queue: Name = "", job: Name = "",
 
 
 def _page(request: Request, visit: Visiting, wanted: Asked, number: int) -> Response:
-    listing = looks.scheduled(visit, wanted.chosen, page=number, limit=FIRST)
+    try:
+        listing, reading = looks.scheduled(visit, wanted.chosen, page=number, limit=FIRST), False
+    except StillReading:
+        listing, reading = Listing([], None), True
     look = watching(visit.site)
     look.seen.rows(listing.rows)
     return page(
@@ -104,6 +108,7 @@ def _page(request: Request, visit: Visiting, wanted: Asked, number: int) -> Resp
         names=sorted({row["name"] for row in look.snapshot(5.0).queues} | {row["queue"] for row in listing.rows}),
         rows=listing.rows,
         total=listing.total or 0,
+        reading=reading,
         number=number,
         limit=FIRST,
         at="?" + (f"{wanted.query}&" if wanted.query else "") + "page=",

@@ -60,6 +60,7 @@ class Sheets:
 
         `held` are those in memory, in order; `lying` says how many are in each stretch that is not open.
         """
+        lying = _overlapping(chosen, lying)
         first, last = offset, offset + limit
         total = seen = 0
         found: list[Message] = []
@@ -91,6 +92,7 @@ class Sheets:
 
         `apart` is for those that are given up: the failed jobs of every queue have a queue of their own.
         """
+        lying = _overlapping(chosen, lying)
         judge = _Judge(chosen, action, at)
         publish: Publish = self._outbox.publish_many
         if action == GIVE_UP:
@@ -212,6 +214,14 @@ def _sections(held: Sequence[Message], lying: Mapping[Stretch, int]) -> Iterator
         yield now
 
 
+def _overlapping(chosen: Chosen, lying: Mapping[Stretch, int]) -> Mapping[Stretch, int]:
+    """The stretches that may hold what is chosen."""
+    if chosen.due is None:
+        return lying
+    first, last = chosen.due
+    return {one: count for one, count in lying.items() if one.begins <= last and first < one.ends}
+
+
 def _due(properties: spec.BasicProperties) -> float:
     found = (properties.headers or {}).get("run-at")
     return float(found) if isinstance(found, int | float) else 0.0
@@ -222,6 +232,8 @@ def _means(chosen: Chosen, properties: spec.BasicProperties) -> bool:
     if chosen.everything:
         return True
     if chosen.ids is not None and properties.message_id not in chosen.ids:
+        return False
+    if chosen.due is not None and not chosen.due[0] <= _due(properties) <= chosen.due[1]:
         return False
     if chosen.retries is not None and chosen.retries is not (_ERROR in (properties.headers or {})):
         return False

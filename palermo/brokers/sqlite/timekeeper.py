@@ -161,13 +161,17 @@ class Timekeeper:
         """The condition for these jobs, and its values."""
         if chosen.everything:
             return "exchange = ?", (self._exchange,)
-        condition, values = "exchange = ?", [self._exchange]
+        condition, values = "exchange = ?", list[Any]([self._exchange])
+        if chosen.due is not None:
+            condition += " and run_at >= ? and run_at <= ?"
+            values += chosen.due
         if chosen.ids is not None and len(chosen.ids) <= _STEP:
             condition += f" and message_id in ({', '.join('?' * len(chosen.ids))})"
             values += chosen.ids
-            if chosen == Chosen(ids=chosen.ids):
-                return condition, tuple(values)
-        wanted, unasked = chosen.retries, replace(chosen, retries=None)
+        unasked = replace(chosen, retries=None, due=None)
+        if chosen.retries is None and unasked == Chosen(ids=chosen.ids) and len(chosen.ids or ()) <= _STEP:
+            return condition, tuple(values)
+        wanted = chosen.retries
 
         def means(id: str, queue: str, job: str, headers: str) -> bool:
             if wanted is not None and wanted is not _has_failed(headers):
