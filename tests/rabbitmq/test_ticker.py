@@ -125,7 +125,7 @@ def test_of_two_states_of_one_entry_the_newer_counts(runner: asyncio.Runner, ses
                 channel.raw.basic_publish("", internal(session.exchange, "recurring"), body)
             await until(lambda: states(link, session), 4)
 
-            async with time_kept(await open_broker(session)):
+            async with opened(session) as (keeper, _), time_kept(keeper):
                 assert await broker.recurring() == [newer]
                 await broker.fire_recurring("sweep")
             assert (await take_and_ack(await consume(broker))).body == b"[9]"
