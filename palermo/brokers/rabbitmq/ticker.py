@@ -8,8 +8,8 @@ goes back to the queue, to whoever leads next.
 That holds for classic queues. A quorum queue may drop what a transaction has published to it when the publisher dies in
 the same moment; so where one takes part, the jobs are published and confirmed first, then the state, and
 only then the last state is acknowledged: a leader that dies in between leaves a tick that fires twice, and
-none that is lost. So does a broker that is killed in the middle of a transaction. Of two states of one
-entry the newer counts.
+none that is lost. A broker that is killed in the middle of a transaction may have stored any part of it. Of two
+states of one entry the newer counts.
 """
 
 import asyncio
