@@ -74,7 +74,10 @@ def test_R7_every_hook_runs_in_its_place(place: Place) -> None:
     ]  # fmt: skip
     assert [line for line in lines if line.endswith(" veto")] == ["before_enqueue veto"]
     assert "process skip" not in lines
-    assert "on_failure fail KeyError" in lines
+    assert [line for line in lines if line.startswith("on_")] == [
+        *["on_failure fail KeyError"] * 2,
+        "on_exhausted fail KeyError",
+    ]
     assert [row["args"] for row in place.failed().values()] == [["fail"]]
     assert place.pending() == 0
     assert lines[-1].startswith("shutdown")

@@ -9,7 +9,7 @@ def trace(text):
     write("trace", text)
 
 
-@palermo.job
+@palermo.job(retries=1, backoff=0)
 class Work:
     def before_enqueue(self, text):
         trace(f"before_enqueue {text}")
@@ -38,6 +38,9 @@ class Work:
 
     def on_failure(self, error, text):
         trace(f"on_failure {text} {type(error).__name__}")
+
+    def on_exhausted(self, error, text):
+        trace(f"on_exhausted {text} {type(error).__name__}")
 
     def before_dequeue(self, text):
         trace(f"before_dequeue {text}")
