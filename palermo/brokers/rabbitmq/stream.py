@@ -146,6 +146,8 @@ class Stream:
     async def _follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
         if not self._whole:
             self._whole = await self._is_whole(link)
+            if not self._whole:
+                await _check_access(link, self._mark)
         end = await _last_offset(link, self.name) if self._whole else None
         if end is None:
             self._whole = False
@@ -225,6 +227,18 @@ async def _exists(link: Link, queue: str) -> bool:
         raise
     await channel.close()
     return True
+
+
+async def _check_access(link: Link, queue: str) -> None:
+    """Raise BrokerRefused for a user who may not read: seeing that a queue is not there needs no permission."""
+    channel = await link.channel()
+    try:
+        await channel.get(queue)
+    except PalermoError:
+        if channel.missing or channel.code == RESOURCE_LOCKED:
+            return
+        raise
+    await channel.close()
 
 
 async def _last_offset(link: Link, stream: str) -> int | None:
