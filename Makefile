@@ -37,7 +37,7 @@ soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
 endurance: $(VENV)/installed-dev
-	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $$(grep -rl 'import scaled' tests) $(ARGS)
+	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $$(grep -rlE 'tests.scale import' tests) $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -5,6 +5,9 @@ import os
 #: Whether all is asked for.
 FULL = os.environ.get("PALERMO_ENDURANCE") == "1"
 
+#: How a broker is restarted: the hard way, and if all is asked for in good order too.
+RESTARTS = ["by kill -9", *(["in good order"] if FULL else [])]
+
 
 def scaled(usual: int, full: int) -> int:
     """The number to do in this run."""

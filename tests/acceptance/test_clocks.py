@@ -10,6 +10,7 @@ import pytest
 from tests.acceptance.place import Place
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
+from tests.scale import RESTARTS
 
 HOUR = 3_600.0
 
@@ -67,7 +68,7 @@ def test_a_clock_that_jumped_back_makes_nothing_early(place: Place, clock: WallC
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", ["in good order", "by kill -9"])
+@pytest.mark.parametrize("how", RESTARTS)
 def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
     away: Place, module_node: Node, how: str
 ) -> None:

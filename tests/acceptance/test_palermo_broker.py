@@ -13,6 +13,7 @@ from palermo.errors import BrokerUnavailable
 from tests.acceptance.place import Place, command_line
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
+from tests.scale import RESTARTS
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-@pytest.mark.parametrize("restart", ["in good order", "by kill -9"])
+@pytest.mark.parametrize("restart", RESTARTS)
 def test_P3_jobs_that_wait_and_jobs_that_failed_survive_a_restart_of_the_broker(
     place: Place, module_node: Node, restart: str
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.place import Place
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
-from tests.scale import scaled
+from tests.scale import RESTARTS, scaled
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def restart(node: Node, how: str) -> None:
     node.start()
 
 
-@pytest.mark.parametrize("how", ["in good order", "by kill -9"])
+@pytest.mark.parametrize("how", RESTARTS)
 def test_a_pause_survives_the_restart_of_the_broker_under_a_worker(place: Place, module_node: Node, how: str) -> None:
     worker = place.worker()
     place.ready(worker)
@@ -49,7 +49,7 @@ def test_a_pause_survives_the_restart_of_the_broker_under_a_worker(place: Place,
     other.end()
 
 
-@pytest.mark.parametrize("how", ["in good order", "by kill -9"])
+@pytest.mark.parametrize("how", RESTARTS)
 def test_pauses_and_marks_survive_the_restart_of_everything(place: Place, module_node: Node, how: str) -> None:
     ids = [place.enqueue("note", f"{number}") for number in range(6)]
     place.palermo("pause", "jobs")

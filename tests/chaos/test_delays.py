@@ -11,6 +11,7 @@ import pytest
 from tests.chaos.survival import survive
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node
+from tests.scale import scaled
 from tests.worker.site import Process, Site
 
 
@@ -28,10 +29,19 @@ def leader(site: Site) -> int:
     return int(found[0]) if found else 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(scaled(180, 1_800))
 def test_a_broker_killed_amid_pending_delays_loses_none(private_node: Node) -> None:
-    for seed in range(2):
-        found = asyncio.run(survive(private_node, f"kill-{seed}", jobs=2_000, spread=8.0, kill_after=3.0, seed=seed))
+    for seed in range(scaled(1, 10)):
+        found = asyncio.run(
+            survive(
+                private_node,
+                f"kill-{seed}",
+                jobs=scaled(2_000, 20_000),
+                spread=scaled(8, 20),
+                kill_after=scaled(3, 10),
+                seed=seed,
+            )
+        )
 
         assert (found.lost, found.early) == (0, 0), found
         assert found.last < 30, found

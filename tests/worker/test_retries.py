@@ -6,9 +6,13 @@ from itertools import pairwise
 import pytest
 
 from tests.helpers import eventually
+from tests.scale import scaled
 from tests.worker.site import Site
 
 MODULE = "crew_retries"
+
+#: So many that fail.
+JOBS = scaled(250, 1_000)
 
 #: Pools, each with what its jobs' names begin with: "a" for coroutines.
 POOLS = pytest.mark.parametrize(("pool", "a"), [("process", ""), ("thread", ""), ("async", "a"), ("async", "")])
@@ -42,9 +46,9 @@ def test_a_job_with_three_retries_runs_four_times_and_then_is_exhausted_once(any
 
 
 @pytest.mark.timeout(180)
-def test_k1_a_thousand_failing_jobs_run_exactly_four_times_each(any_site: Site) -> None:
+def test_k1_many_failing_jobs_run_exactly_four_times_each(any_site: Site) -> None:
     site = any_site
-    names = [str(number) for number in range(1_000)]
+    names = [str(number) for number in range(JOBS)]
     calls = (("crew_retries.fails", (str(site.notes_path), name), {}) for name in names)
     site.client.enqueue_many(calls)
 
@@ -54,7 +58,7 @@ def test_k1_a_thousand_failing_jobs_run_exactly_four_times_each(any_site: Site) 
     wanted = {f"{name} {number}" for name in names for number in (1, 2, 3, 4)}
     assert counted == Counter(wanted | {f"{name} exhausted by {name} in try 4" for name in names})
     rows = list(site.inspector.failed(limit=2_000))
-    assert len(rows) == 1_000
+    assert len(rows) == JOBS
     assert {tuple(one["attempt"] for one in row["attempts"]) for row in rows} == {(1, 2, 3, 4)}
 
 
