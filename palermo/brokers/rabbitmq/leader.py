@@ -114,6 +114,7 @@ class Lease:
 
     async def _see_to(self, answer: Awaitable[Mapping[str, Any]], send: Send) -> None:
         work = asyncio.ensure_future(answer)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to be told
         try:
             while not work.done():
                 await asyncio.wait({work}, timeout=_ALIVE_EVERY)
