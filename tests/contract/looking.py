@@ -42,6 +42,12 @@ class LookingContract:
 
         await until(lambda: counts(broker, "served"), (0, 0))
 
+    async def test_looks_one_right_after_the_other_see_the_same(self, broker: Broker) -> None:
+        await broker.publish_many(messages(3))
+
+        for _ in range(100):
+            assert [found.id for found in (await broker.browse("jobs")).messages] == [one.id for one in messages(3)]
+
     async def test_failed_is_listed_once_something_failed(self, broker: Broker) -> None:
         await broker.publish(message())
         assert await queue(broker, "failed") is None

@@ -83,6 +83,11 @@ class Reader:
         """Give back what is still held, and wait until it is there again."""
         held, self._held = self._held, []
         for channel in held:
+            if channel.is_open:
+                for tag in channel.raw.consumer_tags:
+                    channel.raw.basic_cancel(tag)
+                # Closing the channel would do, but some time later.
+                channel.raw.basic_nack(0, multiple=True, requeue=True)
             await channel.close()
         if held:
             await restored(self._link, self._name)
