@@ -17,9 +17,9 @@ def test_each_hook_runs_in_the_process_that_the_catalogue_says(site: Site) -> No
     template, slot = worker.children()
     where = {"template": template, "slot": slot}
 
-    site.enqueue("raises", "x")
+    site.enqueue("raises_twice", module="crew_hooks")
     site.enqueue("note", str(site.notes_path), "x")
-    eventually(lambda: any(line[0] == "queue_empty" for line in site.trace()))
+    eventually(lambda: {"on_exhausted", "queue_empty"} <= {line[0] for line in site.trace()})
     worker.send(signal.SIGUSR2)
     eventually(lambda: any(line[0] == "before_pause" for line in site.trace()))
     worker.send(signal.SIGCONT)

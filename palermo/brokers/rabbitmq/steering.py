@@ -19,6 +19,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds between attempts to read a stream that is down.
 _AGAIN = 2.0
 
+#: Seconds that a worker takes no jobs, while it cannot know which ones it is to leave alone.
+_UNKNOWING = 30.0
+
 #: Seconds that a mark outlives its job: a broker that is killed may hand out again what was acknowledged just now.
 _LINGER = 30.0
 
@@ -31,7 +34,8 @@ _LAST_WORDS = 2.0
 class Watch(Generic[S]):
     """Follows one stream as long as the link lasts, whatever becomes of the stream.
 
-    While it is down the last that was known holds.
+    While it is down the last that was known holds. What was never known is waited for, but not for
+    ever: RabbitMQ may lose a stream that it made just before it was killed, and jobs must go on.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class Watch(Generic[S]):
         self._changed = changed
         self.state = fresh()
         self._told = asyncio.Event()
-        #: Set once the stream has been read, or is known not to be there, or cannot be read now.
+        #: Set once the stream has been read, or is known not to be there, or could not be read for long.
         self.ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -61,6 +65,8 @@ class Watch(Generic[S]):
             await asyncio.wait({self._task})
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         while self._link.error is None:
             self._told.clear()
             state = self._fresh()
@@ -75,8 +81,11 @@ class Watch(Generic[S]):
             except PalermoError as error:
                 if self._link.error is not None:
                     return
-                log.error("going on without knowing %s error=%r", self._stream.holds, str(error))
-                self.ready.set()
+                if self.ready.is_set() or loop.time() - begun > _UNKNOWING:
+                    log.error("going on without knowing %s error=%r", self._stream.holds, str(error))
+                    self.ready.set()
+                else:
+                    log.warning("taking no jobs before it is known %s error=%r", self._stream.holds, str(error))
                 await asyncio.sleep(_AGAIN)
                 continue
             self.state = state

@@ -55,6 +55,16 @@ def on_failure(definition, error, *args, **kwargs):
     trace("on_failure", type(error).__name__, str(args))
 
 
+@palermo.hook
+def on_exhausted(definition, error, *args, **kwargs):
+    trace("on_exhausted")
+
+
+@palermo.job(retries=1, backoff=0)
+def raises_twice():
+    raise ValueError("twice")
+
+
 @palermo.failure_backend
 def tracker(report):
     trace("tracker", report.failure.exception_class, report.preview)
