@@ -17,10 +17,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 from palermo import forking, hooks
 from palermo.broker import Broker
 from palermo.config import Settings
+from palermo.core.journal import Level
 from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errand import Errand
+from palermo.errors import BrokerUnavailable
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import Delay, Instant, due
@@ -177,6 +179,11 @@ class Client:
         """
         return self._io().run(function, again=again)
 
+    def write_down(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a record into the journal, soon: palermo.core.journal.Kind says what it holds."""
+        with suppress(BrokerUnavailable):  # it is being closed
+            self._io().write_down(kind, fields)
+
     def close(self) -> None:
         """End the session, in bounded time. The client may be used again, and then opens another."""
         thread, self._thread = self._thread, None
@@ -201,7 +208,7 @@ class Client:
         with forking.guard:
             if self._thread is None or not self._thread.alive:
                 self._import()
-                self._thread = IoThread(self._session)
+                self._thread = IoThread(self._session, Level(self.settings.journal))
                 forking.running.add(self._thread)
             return self._thread
 
@@ -275,6 +282,7 @@ class Client:
             content_encoding=encoded.content_encoding,
             arguments=encoded.arguments,
             created_at=int(now),
+            queued_at=now,
             preview=preview(args, kwargs),
             timeout=None if timeout is None else float(timeout),
             expires_at=None if expires is None else (later or now) + expires,
