@@ -82,7 +82,7 @@ def history(run: Run, /, id: str | None, as_json: bool, limit: int, page: int, *
 @click.option("--by", metavar="NAME", help="Only by this person; may hold * and ?.")
 @click.pass_obj
 def audit(run: Run, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
-    """List what people did to queues, jobs and workers, newest first: on the pages, by commands, through the library."""
+    """List what people did to queues, jobs and workers, newest first, on the pages, by commands and in programs."""
     with progress("read") as show:
         listing = run.inspector().audit(AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show)
     if as_json:
