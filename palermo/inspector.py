@@ -32,9 +32,10 @@ from palermo.core.topology import (
     is_failed,
 )
 from palermo.dequeuing import Dequeuing
-from palermo.errors import UsageError
+from palermo.errors import NotFound, UsageError
 from palermo.failed import ALL, Progress
 from palermo.failures import read_failed, sweep_failed
+from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
@@ -262,6 +263,46 @@ class Inspector:
     remove_recurring = recurrence.remove_recurring
     switch_recurring = recurrence.switch_recurring
     run_recurring = recurrence.run_recurring
+
+    # -- what was: read from the journal to its end each time, some 100,000 records a second
+
+    def history(
+        self,
+        filter: HistoryFilter = FINISHED,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        progress: Progress | None = None,
+    ) -> Listing:
+        """Finished jobs, newest first; the total is None where not all of the journal had to be read."""
+        from palermo.history import listing
+
+        return listing.history(self._client, filter, offset=offset, limit=limit, progress=progress)
+
+    def life(self, id: str, *, progress: Progress | None = None) -> list[Row]:
+        """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
+        from palermo.history import listing
+
+        rows = listing.life_of(self._client, check_id(id), progress=progress)
+        if not rows:
+            raise NotFound(
+                f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
+                " docs/journal.md."
+            )
+        return rows
+
+    def audit(
+        self,
+        filter: AuditFilter = ANYTHING,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        progress: Progress | None = None,
+    ) -> Listing:
+        """What people did, newest first."""
+        from palermo.history import listing
+
+        return listing.audit(self._client, filter, offset=offset, limit=limit, progress=progress)
 
     queues_info = queues
     workers_info = workers
