@@ -42,14 +42,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One window, of everything or of one queue, job or worker."""
+    """Some time up to now, of everything or of one queue, job or worker."""
 
-    window: Window
     #: Unix seconds where it begins and where it ends; and from when on something is known in it.
     since: float
     until: float
     known: float
     total: Tally
+    #: A window in cells, oldest first; empty for a time that is none of them.
     cells: list[Cell]
     deploys: list[Deploy]
     #: By dimension, the busiest first; only where the report is of everything.
@@ -98,7 +98,6 @@ class Statistics:
                 return None
             since = begin(window, now)
             return Report(
-                window=window,
                 since=since,
                 until=now,
                 known=now if self._begins is None else max(since, self._begins),
@@ -167,10 +166,11 @@ class Statistics:
 
     def _ranked(self, by: str, window: Window, now: float) -> list[Named]:
         found = [Named(name, tally) for name, tally in self._by[by].totals(window, now)]
-        return sorted(found, key=_rank)
+        return sorted(found, key=rank)
 
 
-def _rank(each: Named) -> tuple[bool, int, int, str]:
+def rank(each: Named) -> tuple[bool, int, int, str]:
+    """The key that sorts the busiest to the front, and those that are known only together to the end."""
     tally = each.tally
     return each.name is None, -tally.processed, -tally.number(Kind.ENQUEUED), each.name or ""
 

@@ -78,7 +78,9 @@ def test_what_is_no_histogram_counts_nothing(record: dict[str, object]) -> None:
 def test_a_histogram_alone_says_about_how_much_and_how_long() -> None:
     exact = durations(0.25, 0.5, 0.5)
 
-    found = Durations.read({"wait": exact.histogram, "wait_sum": "1.25", "wait_min": -1, "wait_max": float("nan")}, "wait")
+    found = Durations.read(
+        {"wait": exact.histogram, "wait_sum": "1.25", "wait_min": -1, "wait_max": float("nan")}, "wait"
+    )
 
     assert found.count == 3
     assert found.sum == pytest.approx(exact.sum, rel=0.2)

@@ -100,7 +100,11 @@ def test_the_cells_of_a_window_lie_side_by_side_and_add_up_to_its_total(window: 
     report = found.report(window)
 
     assert report is not None
-    assert sum(cell.tally.processed for cell in report.cells) == report.total.processed == rows(found, "queue", window)["mail"]
+    assert (
+        sum(cell.tally.processed for cell in report.cells)
+        == report.total.processed
+        == rows(found, "queue", window)["mail"]
+    )
     assert report.total.processed == sum(each <= now - report.since for each in ago)
     assert report.cells[0].start == report.since == begin(window, now)
     assert report.cells[-1].start <= now < report.cells[-1].start + report.cells[-1].seconds
@@ -168,7 +172,9 @@ def test_one_queue_job_or_worker_may_be_asked_for() -> None:
 
 
 def test_after_a_reset_nothing_is_known() -> None:
-    found = read(MIDNIGHT, batch(counts(MIDNIGHT, succeeded=2), up(MIDNIGHT, "1"), {"kind": "lost", "at": MIDNIGHT, "count": 3}))
+    found = read(
+        MIDNIGHT, batch(counts(MIDNIGHT, succeeded=2), up(MIDNIGHT, "1"), {"kind": "lost", "at": MIDNIGHT, "count": 3})
+    )
     before = found.report(Window.HOUR)
     found.reset()
 
@@ -231,4 +237,6 @@ def test_every_outcome_of_the_journal_is_counted() -> None:
     tally = Tally()
     tally.read(dict.fromkeys(Kind, 1))
 
-    assert {"enqueued", "succeeded", "failed", "retried", "snoozed", "released", "discarded", "cancelled"} == set(tally.numbers)
+    assert {"enqueued", "succeeded", "failed", "retried", "snoozed", "released", "discarded", "cancelled"} == set(
+        tally.numbers
+    )
