@@ -11,7 +11,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.history.deploys import Deploys
 from palermo.history.statistics import DIMENSIONS, Named, Report, rank
 from palermo.history.tally import Tally
-from palermo.journal import Start
+from palermo.journal import Reader, Start
 
 #: Queues, jobs and workers that are kept apart, of each; what comes after so many is put together.
 MOST_NAMES = 10_000
@@ -92,9 +92,10 @@ async def summarize(broker: Broker, since: float, on_part: OnPart | None = None)
         nonlocal count, last
         summary.take(batch)
         count, last = count + 1, batch.position
-        if on_part is not None and count % _STEP == 0:
+        if on_part is not None and reader is not None and count % _STEP == 0:
             on_part(min(1.0, (last - reader.begin + 1) / max(1, reader.end - reader.begin + 1)))
 
+    reader: Reader | None = None  # the first batches come before it is known
     reader = await broker.journal.read(take, Start(since=since))
     waits = [asyncio.ensure_future(event.wait()) for event in (reader.caught_up, reader.ended)]
     try:
