@@ -94,7 +94,7 @@ class Inspector:
         return self.jobs(queue, offset=start, limit=count).rows
 
     def statistics(self, since: Instant | None = None, *, progress: Callable[[float], None] | None = None) -> Row:
-        """What the journal counted since an instant, the last 24 hours unless it is given: docs/statistics.md has the row.
+        """What the journal counted since an instant, or in the last 24 hours: docs/statistics.md has the row.
 
         Reads that part of the journal, about a second for 100,000 records; `progress` is told how much of it, 0 to 1.
         """

@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
     """`350 µs`, `12.5 ms`, `1.20 s`, `3 min 20 s`, `2 h 5 min`."""
     if seconds < 0.001:
         return f"{seconds * 1_000_000:.0f} µs"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1_000:.3g} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"
