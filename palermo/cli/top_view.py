@@ -125,9 +125,16 @@ def _table(*columns: tuple[str, bool]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for name, number in columns:
         # The text of an error takes what the others leave.
-        wide = {"ratio": 1} if name == "Error" else {"max_width": 40}
+        rest = name == "Error"
         justify: JustifyMethod = "right" if number else "left"
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", **wide)
+        table.add_column(
+            name,
+            justify=justify,
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if rest else None,
+            max_width=None if rest else 40,
+        )
     return table
 
 
