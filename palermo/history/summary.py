@@ -9,6 +9,7 @@ from palermo.broker import Broker
 from palermo.core.journal import Batch, Kind
 from palermo.errors import BrokerUnavailable
 from palermo.history.deploys import Deploys
+from palermo.history.repeats import Repeats
 from palermo.history.statistics import DIMENSIONS, Named, Report, rank
 from palermo.history.tally import Tally
 from palermo.journal import Reader, Start
@@ -29,6 +30,7 @@ class Summary:
     def __init__(self, since: float) -> None:
         """`since` in Unix seconds."""
         self._since = since
+        self._repeats = Repeats()
         self._known: float | None = None
         self._total = Tally()
         self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
@@ -37,6 +39,8 @@ class Summary:
 
     def take(self, batch: Batch) -> None:
         """Add what a batch says of the time that matters."""
+        if self._repeats.has(batch):
+            return
         for record in batch.records:
             at = record["at"]
             if not isinstance(at, int | float) or at < self._since:
@@ -76,7 +80,7 @@ class Summary:
             return
         self._total.merge(tally)
         for by, name in (("queue", record.get("queue")), ("job", record.get("job")), ("worker", writer)):
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name or (by == "worker" and not tally.has_runs):
                 continue
             parts = self._parts[by]
             kept = name if name in parts or len(parts) < MOST_NAMES else None
