@@ -10,6 +10,7 @@ from palermo.webui.pages import (
     recurring,
     scheduled,
     scheduled_acting,
+    statistics,
     stats,
     workers,
 )
@@ -25,5 +26,6 @@ ROUTERS = (
     job.router,
     workers.router,
     live.router,
+    statistics.router,
     stats.router,
 )
