@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.errors import PalermoError, SettingInvalid
-from palermo.webui import api, failed, health, pages
+from palermo.webui import api, failed, health, journaled, pages
 from palermo.webui.api import document
 from palermo.webui.auth import FileAuthentication
 from palermo.webui.errors import answer, on_palermo_error
@@ -76,6 +76,7 @@ def create_app(
         yield
         site.stopping.set()
         await run_in_threadpool(failed.close, site)
+        await run_in_threadpool(journaled.close, site)
         if own:
             await run_in_threadpool(site.client.close)
 

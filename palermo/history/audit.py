@@ -115,14 +115,18 @@ class Audit:
             rows = self._db.execute(question, (*given, limit, offset)).fetchall()
         return [_row(row) for row in rows]
 
-    def of(self, id: str, *, limit: int = 100) -> list[Row]:
-        """What was done to one job by its id, in order; of more than `limit` actions the last."""
+    def of(self, id: str, *, limit: int = 100) -> list[tuple[float, Row]]:
+        """What was done to one job, in order, with Unix seconds; of more than `limit` actions the last.
+
+        Rows without the ids, most of which are others'.
+        """
         question = (
             f"select {_FIELDS} from action where n in (select n from mention where key = ?) order by n desc limit ?"
         )
         with self._lock:
             rows = self._db.execute(question, (hash(id), limit)).fetchall()
-        return [row for each in reversed(rows) if id in (row := _row(each))["ids"]]
+        found = [(at, _row((at, *rest))) for at, *rest in reversed(rows)]
+        return [(at, row) for at, row in found if id in row.pop("ids")]
 
     def names(self, what: str) -> list[str]:
         """Who did something, or what was done, to choose from; `what` is "by" or "action"."""

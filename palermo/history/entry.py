@@ -1,8 +1,7 @@
-"""A record of the journal as the index keeps it: in columns, whatever is in it."""
+"""A record of the journal about a job, read with care: anything may be in it."""
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,34 +10,24 @@ from palermo.core.journal import ENDS, Kind, Record
 from palermo.history.filters import STATES
 from palermo.rows import Row, instant, plain
 
-#: The kinds that are about a job, with the numbers that stand for them in the index.
-NUMBERS: Mapping[str, int] = {
-    kind: number
-    for number, kind in enumerate(
-        (
-            *(Kind.ENQUEUED, Kind.STARTED, Kind.PROGRESS, Kind.LOG, Kind.SUCCEEDED, Kind.FAILED, Kind.RETRIED),
-            *(Kind.SNOOZED, Kind.RELEASED, Kind.DISCARDED, Kind.CANCELLED, Kind.FIRED),
-        ),
-        start=1,
-    )
-}
-KINDS: Mapping[int, Kind] = {number: Kind(kind) for kind, number in NUMBERS.items()}
-_STATES = {kind: state for state, kind in STATES.items()}
+#: The kinds that are about one job.
+OF_JOBS = frozenset(
+    {
+        *(Kind.ENQUEUED, Kind.STARTED, Kind.PROGRESS, Kind.LOG, Kind.SUCCEEDED, Kind.FAILED, Kind.RETRIED),
+        *(Kind.SNOOZED, Kind.RELEASED, Kind.DISCARDED, Kind.CANCELLED, Kind.FIRED),
+    }
+)
 
-#: Characters kept of a message, a reason or a line.
-MAX_TEXT = 2_000
+#: How a run ended, by the kind of its record.
+STATE_OF: Mapping[str, str] = {kind: state for state, kind in STATES.items()}
 
-#: Characters of what else a record holds; beyond them it is left out.
-_MAX_MORE = 4_000
+#: Characters of an id, since a longer one is no job's, and of a message, a reason or a line.
+MAX_ID, MAX_TEXT = 1_000, 2_000
 
-#: What has a column of its own, and what is too large for an index.
-_COLUMNS = frozenset(
+#: What is told of a record by fields of its own.
+_KNOWN = frozenset(
     {"kind", "at", "id", "job", "queue", "attempt", "slot", "wait", "took", "error", "message", "text", "reason"}
 )
-_LEFT_OUT = frozenset({"result"})
-
-#: How many fields a record of a kind has that has nothing but columns.
-_BARE = {Kind.ENQUEUED: 5, Kind.STARTED: 8, Kind.SUCCEEDED: 9, Kind.RELEASED: 9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +40,8 @@ class Entry:
     at: float
     job: str
     queue: str
-    #: The worker that wrote it, "" for a client.
-    writer: str
-    slot: int | None
+    #: The slot of the worker that wrote it; None for a client.
+    worker: str | None
     attempt: int | None
     #: Seconds that it waited before it was started, and ran.
     wait: float | None
@@ -67,16 +55,12 @@ class Entry:
     @property
     def state(self) -> str | None:
         """How its run ended; None for a record that ends none, or after which the job simply waits again."""
-        return _STATES.get(self.kind)
-
-    @property
-    def worker(self) -> str | None:
-        """The slot that wrote it."""
-        return f"{self.writer}/worker-{self.slot}" if self.writer and self.slot else self.writer or None
+        return STATE_OF.get(self.kind)
 
     def row(self) -> Row:
         """The finished run as listings have it."""
         failed = self.kind in (Kind.FAILED, Kind.RETRIED)
+        by = self.more.get("by")
         return {
             "id": self.id,
             "job": self.job or None,
@@ -88,81 +72,58 @@ class Entry:
             "attempt": self.attempt,
             "worker": self.worker,
             "error": {"class": self.error, "message": self.text or ""} if failed else None,
-            "reason": None if failed else self.text or self.more.get("by"),
+            "reason": None if failed else self.text or (f"by {by}" if isinstance(by, str) and by else None),
         }
 
     def step(self) -> Row:
-        """The record as a timeline has it."""
-        ended = self.kind in ENDS
+        """The record as the life of a job has it."""
         return {
+            **self.more,
             "kind": self.kind.value,
             "at": instant(self.at),
             "queue": self.queue,
             "worker": self.worker,
             "attempt": self.attempt,
             "wait": self.wait,
-            "took": self.took if ended else None,
+            "took": self.took if self.kind in ENDS else None,
             "error": {"class": self.error, "message": self.text or ""} if self.error else None,
             "text": None if self.error else self.text,
-            **{name: value for name, value in self.more.items() if name not in _COLUMNS},
         }
 
 
-def values(record: Record) -> tuple[Any, ...] | None:
-    """What the index stores of a record, but for its place and writer; None for one that is about no job.
-
-    Kind, hash of the id, at, slot, attempt, wait, took, id, text, more; then the texts that it shares with
-    others: queue, job, error.
-    """
-    number = NUMBERS.get(record["kind"]) if record["kind"].__class__ is str else None
-    id = record.get("id")
-    if number is None or id.__class__ is not str:
-        return None
+def entry(record: Record, writer: str) -> Entry:
+    """The entry of a record whose kind is one of OF_JOBS, and whose id is text."""
     get = record.get
-    error = text = more = None
-    if len(record) != _BARE.get(record["kind"]):
-        error = _text(get("error"))
-        text = _text(get("message") or get("text") or get("reason"))
-        rest = {name: value for name, value in record.items() if name not in _COLUMNS and name not in _LEFT_OUT}
-        more = json.dumps(rest) if rest else None
-        if more is not None and len(more) > _MAX_MORE:
-            more = None
-    return (
-        *(number, hash(id), _number(get("at")) or 0.0, _whole(get("slot")), _whole(get("attempt"))),
-        *(_number(get("wait")), _number(get("took")), printable(id), text, more),
-        *(_text(get("queue")) or "", _text(get("job")) or "", error or ""),
-    )
-
-
-def restored(row: Sequence[Any]) -> Entry:
-    """The entry of a stored row: kind, at, slot, attempt, wait, took, id, text, more, queue, job, error, writer."""
-    kind, at, slot, attempt, wait, took, id, text, more, queue, job, error, writer = row
+    slot, attempt = get("slot"), get("attempt")
     return Entry(
-        kind=KINDS[kind],
-        id=id,
-        at=at,
-        job=job,
-        queue=queue,
-        writer=writer,
-        slot=slot,
-        attempt=attempt,
-        wait=wait,
-        took=took,
-        error=error,
-        text=text,
-        more=plain(json.loads(more)) if more else {},
+        kind=Kind(record["kind"]),
+        id=printable(record["id"]),
+        at=number(get("at")) or 0.0,
+        job=text(get("job")) or "",
+        queue=text(get("queue")) or "",
+        worker=f"{writer}/worker-{slot}" if writer and isinstance(slot, int) else writer or None,
+        attempt=attempt if isinstance(attempt, int) and 0 <= attempt < 2**31 else None,
+        wait=number(get("wait")),
+        took=number(get("took")),
+        error=text(get("error")) or "",
+        text=said(record),
+        more=plain({name: value for name, value in record.items() if name not in _KNOWN}),
     )
 
 
-def _text(value: Any) -> str | None:
+def said(record: Record) -> str | None:
+    """What a record says in words."""
+    get = record.get
+    return text(get("message")) or text(get("text")) or text(get("reason"))
+
+
+def text(value: Any) -> str | None:
+    """A text that can be shown; None for what is none."""
     return printable(value[:MAX_TEXT]) if value.__class__ is str else None
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """A number that counts seconds; None for what does not."""
     if value.__class__ is float:
         return value if math.isfinite(value) else None
     return float(value) if value.__class__ is int and -(2**53) < value < 2**53 else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if value.__class__ is int and 0 <= value < 2**31 else None

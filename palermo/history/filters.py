@@ -44,11 +44,6 @@ class HistoryFilter:
         if self.state is not None and self.state not in STATES:
             raise OptionInvalid(f"there is no state {self.state[:40]!r} of finished jobs: {', '.join(STATES)}.")
 
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of the records that it asks for."""
-        return tuple(STATES[state] for state in ([self.state] if self.state else FINAL))
-
     def __str__(self) -> str:
         asked = ((each.name, getattr(self, each.name)) for each in fields(self))
         return " ".join(f"{name}={value!r}" for name, value in asked if value is not None) or "everything"

@@ -76,11 +76,10 @@ class Index:
         """Some of those that match, the newest first, in the order of the journal."""
         found: list[Entry] = []
         for segment in self._newest_first():
-            if offset:
-                here = segment.count(filter)
-                if offset >= here:
-                    offset -= here
-                    continue
+            here = segment.count(filter)
+            if offset >= here:
+                offset -= here
+                continue
             found += segment.page(filter, offset=offset, limit=limit - len(found))
             offset = 0
             if len(found) >= limit:

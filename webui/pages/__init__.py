@@ -3,6 +3,7 @@
 from palermo.webui.pages import (
     failures,
     failures_acting,
+    history,
     job,
     live,
     overview,
@@ -23,6 +24,7 @@ ROUTERS = (
     scheduled.router,
     scheduled_acting.router,
     recurring.router,
+    history.router,
     job.router,
     workers.router,
     live.router,
