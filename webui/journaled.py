@@ -1,4 +1,4 @@
-"""What one site knows from the journal: the index of jobs and the actions, read from the first moment somebody asks.
+"""What one site knows from the journal: jobs, actions, statistics; read from the first moment somebody asks.
 
 `palermo web` begins to read when it starts, an application that is mounted when a page first asks.
 Where the setting `journal` is "off" nothing is read.
@@ -11,6 +11,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.history.audit import Audit
 from palermo.history.following import Following, Progress
 from palermo.history.index import Index
+from palermo.history.statistics import Statistics
 from palermo.webui.errors import Refused
 from palermo.webui.site import Site
 
@@ -26,7 +27,8 @@ class Journaled:
         self.level = Level(settings.journal)
         self.index = Index()
         self.audit = Audit()
-        self.following = Following(settings, (self.index, self.audit))
+        self.statistics = Statistics()
+        self.following = Following(settings, (self.index, self.audit, self.statistics))
         if not self.off:
             self.following.begin()
 

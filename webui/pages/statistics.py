@@ -73,6 +73,7 @@ def statistics(
 def _charts(report: Report) -> dict[str, Any]:
     cells = report.cells
     return {
+        "cell": series_chart.in_short(cells[0].seconds),
         "bars": series_chart.bars(cells),
         "waited": series_chart.lines([cell.tally.wait for cell in cells]),
         "ran": series_chart.lines([cell.tally.run for cell in cells]),
