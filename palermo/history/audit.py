@@ -34,7 +34,8 @@ create table action (
     queue text,
     count integer,
     what text not null,
-    ids text not null
+    ids text not null,
+    part integer not null
 );
 create table mention (key integer not null, n integer not null);
 create index mention_key on mention (key);
@@ -147,7 +148,7 @@ class Audit:
         ids = [printable(id[:_MAX_TEXT]) for id in _list(record.get("ids")) if isinstance(id, str)]
         at, count, queue, what = (record.get(name) for name in ("at", "count", "queue", "what"))
         cursor = self._db.execute(
-            f"insert into action ({_FIELDS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"insert into action ({_FIELDS}, part) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 float(at) if isinstance(at, int | float) else 0.0,
                 *(_text(record.get(name)) for name in ("by", "source", "action", "outcome")),
@@ -155,6 +156,7 @@ class Audit:
                 count if isinstance(count, int) and abs(count) < 2**53 else None,
                 _text(what if isinstance(what, str) or what is None else json.dumps(plain(what))),
                 json.dumps(ids),
+                int("part" in record),
             ),
         )
         self._db.executemany("insert into mention values (?, ?)", [(hash(id), cursor.lastrowid) for id in ids])
@@ -168,7 +170,7 @@ class Audit:
 
 
 def _where(filter: AuditFilter) -> tuple[str, list[Any]]:
-    parts, given = ["1"], list[Any]()
+    parts, given = ["part = 0"], list[Any]()
     for column, pattern in (("by", filter.by), ("action", filter.action), ("coalesce(queue, '')", filter.queue)):
         if pattern is not None:
             parts.append(f"named({column}, ?)")

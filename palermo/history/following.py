@@ -3,11 +3,12 @@
 One thread, one session with the broker and one reading serve all that keep something of it. After
 a lost session reading goes on behind the last batch that was taken. That batch is read once more, to see
 that it is the same: where it is not, the journal has been deleted and made anew, or has forgotten
-that batch by then, and all begin again with what there is.
+that batch by then, and all begin again with what there is. A batch that its writer stored twice is taken once.
 """
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,9 @@ from palermo.journal import FIRST, Start
 
 #: Seconds between two attempts to read, doubled each time up to the last; and after what is kept could not be.
 _FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
+
+#: Writers of which it is known how many batches they had written, those heard of last.
+_WRITERS = 10_000
 
 
 class Taker(Protocol):
@@ -80,6 +84,7 @@ class Following:
         #: Set where reading has to begin anew.
         self._astray: asyncio.Event | None = None
         self._broken: PalermoError | None = None
+        self._written: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -156,8 +161,9 @@ class Following:
             if batch != self._last:
                 self._astray.set()
             return
+        twice = self._is_told_twice(batch)
         try:
-            for taker in self._takers:
+            for taker in () if twice else self._takers:
                 taker.take(batch)
         except PalermoError as problem:
             self._broken = problem
@@ -173,8 +179,19 @@ class Following:
             version=now.version + 1,
         )
 
+    def _is_told_twice(self, batch: Batch) -> bool:
+        """Whether this batch was stored before. A writer has one on its way at a time, so it comes right behind."""
+        if not batch.source:
+            return False
+        before = self._written.pop(batch.source, 0)
+        self._written[batch.source] = max(before, batch.number)
+        if len(self._written) > _WRITERS:
+            self._written.popitem(last=False)
+        return batch.number <= before
+
     def _reset(self) -> None:
         self._last = None
+        self._written.clear()
         self._ready.clear()
         self._progress = Progress(version=self._progress.version + 1)
         for taker in self._takers:
