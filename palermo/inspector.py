@@ -10,6 +10,7 @@ stop_worker.
 """
 
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -35,7 +36,8 @@ from palermo.dequeuing import Dequeuing
 from palermo.errors import UsageError
 from palermo.failed import ALL, Progress
 from palermo.failures import read_failed, sweep_failed
-from palermo.history.reporting import statistics_of
+from palermo.history.reporting import report_row
+from palermo.history.summary import summarize
 from palermo.jobs import registry
 from palermo.moments import Instant, instant
 from palermo.registry import JobDefinition
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
 
 T = TypeVar("T")
+
+#: How far statistics look back unless they are told.
+_A_DAY = 86_400.0
 
 
 class Inspector:
@@ -109,8 +114,9 @@ class Inspector:
 
         Reads that part of the journal, about a second for 100,000 records; `progress` is told how much of it, 0 to 1.
         """
-        begin = None if since is None else instant(since)
-        return self._ask(lambda broker: statistics_of(broker, begin, progress), again=True)
+        begin = time.time() - _A_DAY if since is None else instant(since)
+        report = self._ask(lambda broker: summarize(broker, begin, progress), again=True)
+        return report_row(report, self.queues(), self.workers())
 
     # -- failed jobs
 
