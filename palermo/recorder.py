@@ -27,9 +27,9 @@ log = logging.getLogger("palermo.journal")
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
-#: Counts are stored when there are so many, and else some seconds after the last: at first these, then twice as many each
-#: time up to the last, and from the first again after a rest. Each time they take some 300 bytes for every job of every
-#: queue, which four times a second would be a gigabyte in ten days of one worker.
+#: Counts are stored when there are so many, and else some seconds after the last: at first these, then twice as many
+#: each time up to the last, and from the first again after a rest. Each time they take some 300 bytes for every job of
+#: every queue, which four times a second would be a gigabyte in ten days of one worker.
 COUNTS, COUNTS_SOON, COUNTS_EVERY = 500, 0.25, 5.0
 
 #: Records that wait for a journal that is away; more are left out.

@@ -79,7 +79,7 @@ def lines(durations: Sequence[Durations]) -> Lines | None:
     known = [max(value, _TICKS[0]) for values in found.values() for value in values if value is not None]
     if not known:
         return None
-    first = max(0, bisect_right(_TICKS, min(known)) - 1)
+    first = min(max(0, bisect_right(_TICKS, min(known)) - 1), len(_TICKS) - 2)
     last = min(len(_TICKS) - 1, max(bisect_left(_TICKS, max(known)), first + 1))
     ticks = _TICKS[first : last + 1]
     low, high = math.log(ticks[0]), math.log(ticks[-1])
