@@ -7,13 +7,13 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import printable
 from palermo.core.journal import Batch, Kind, Record
 from palermo.errors import StoreInvalid
 from palermo.filters import named
+from palermo.history.filters import AuditFilter
 from palermo.rows import Row, instant, plain
 
 #: Actions kept at most, the newest; how many are forgotten at once; and characters kept of each text.
@@ -42,24 +42,6 @@ create index mention_key on mention (key);
 create index mention_n on mention (n);
 """
 _FIELDS = "at, by, source, action, outcome, queue, count, what, ids"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
-    """What an action must be, all of it at once; a filter that asks for nothing matches every action.
-
-    Names may hold `*`, `?` and `[…]`.
-    """
-
-    #: Who did it.
-    by: str | None = None
-    action: str | None = None
-    queue: str | None = None
-    #: Text, in any case of letters, in the ids of its jobs, or in what else is told of it.
-    text: str | None = None
-    #: Unix seconds: it was done at this instant or later; and at this instant or before.
-    since: float | None = None
-    until: float | None = None
 
 
 class Audit:

@@ -8,37 +8,20 @@ that batch by then, and all begin again with what there is. A batch that its wri
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from palermo.broker import Broker
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.journal import Batch
 from palermo.errors import PalermoError
+from palermo.history.reading import Once, Taker, first_of
 from palermo.journal import FIRST, Start
 
 #: Seconds between two attempts to read, doubled each time up to the last; and after what is kept could not be.
 _FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
-
-#: Writers of which it is known how many batches they had written, those heard of last.
-_WRITERS = 10_000
-
-
-class Taker(Protocol):
-    """Who keeps something of what is read. Called on the reading thread, one call at a time."""
-
-    def take(self, batch: Batch) -> None:
-        """Keep what matters of a batch; its position is above that of the one before. Should take milliseconds.
-
-        May raise PalermoError: then all begin again, some time later.
-        """
-
-    def reset(self) -> None:
-        """Forget all: what comes now is from the beginning of a journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +67,7 @@ class Following:
         #: Set where reading has to begin anew.
         self._astray: asyncio.Event | None = None
         self._broken: PalermoError | None = None
-        self._written: OrderedDict[str, int] = OrderedDict()
+        self._once = Once()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -141,11 +124,11 @@ class Following:
             if self._last is not None and reader.end < self._last.position:
                 astray.set()
             self._progress = replace(self._progress, end=reader.end, error="")
-            await _first_of(reader.caught_up, reader.ended, astray)
+            await first_of(reader.caught_up, reader.ended, astray)
             if reader.caught_up.is_set() and not astray.is_set():
                 self._progress = replace(self._progress, ready=True, version=self._progress.version + 1)
                 self._ready.set()
-            await _first_of(reader.ended, astray)
+            await first_of(reader.ended, astray)
         finally:
             with suppress(PalermoError):
                 await reader.close()
@@ -161,9 +144,9 @@ class Following:
             if batch != self._last:
                 self._astray.set()
             return
-        twice = self._is_told_twice(batch)
+        new = self._once.is_new(batch)
         try:
-            for taker in () if twice else self._takers:
+            for taker in self._takers if new else ():
                 taker.take(batch)
         except PalermoError as problem:
             self._broken = problem
@@ -179,19 +162,9 @@ class Following:
             version=now.version + 1,
         )
 
-    def _is_told_twice(self, batch: Batch) -> bool:
-        """Whether this batch was stored before. A writer has one on its way at a time, so it comes right behind."""
-        if not batch.source:
-            return False
-        before = self._written.pop(batch.source, 0)
-        self._written[batch.source] = max(before, batch.number)
-        if len(self._written) > _WRITERS:
-            self._written.popitem(last=False)
-        return batch.number <= before
-
     def _reset(self) -> None:
         self._last = None
-        self._written.clear()
+        self._once = Once()
         self._ready.clear()
         self._progress = Progress(version=self._progress.version + 1)
         for taker in self._takers:
@@ -199,13 +172,3 @@ class Following:
                 taker.reset()
             except PalermoError as problem:
                 self._broken = problem
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    """Wait until one of these is set."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

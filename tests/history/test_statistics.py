@@ -186,16 +186,6 @@ def test_after_a_reset_nothing_is_known() -> None:
     assert (after.total.processed, after.lost, after.deploys, found.begins) == (0, 0, [], None)
 
 
-@pytest.mark.parametrize(("numbers", "processed"), [((1, 1, 2), 2), ((1, 2, 2, 1), 2), ((0, 0), 2), ((3, 4), 2)])
-def test_a_batch_that_was_stored_twice_counts_once(numbers: tuple[int, ...], processed: int) -> None:
-    found = read(MIDNIGHT)
-    for number in numbers:
-        source = "a" if number else ""
-        found.take(decode(0, encode("w", [counts(MIDNIGHT, succeeded=1)], source=source, number=number)))
-
-    assert rows(found, "queue") == {"mail": processed}
-
-
 def test_of_too_many_names_those_that_were_busy_last_are_kept_and_the_sums_stay() -> None:
     dimension = Dimension(most_cells=400)
     tally = Tally()
