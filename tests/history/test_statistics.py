@@ -203,13 +203,13 @@ def test_of_too_many_names_those_that_were_busy_last_are_kept_and_the_sums_stay(
 
 def test_memory_is_bounded_however_much_is_read() -> None:
     found = read(MIDNIGHT, most_cells=200)
-    for nth in range(20_000):
-        found.take(batch(counts(MIDNIGHT - nth * 120, f"q{nth % 300}", f"j{nth % 70}", succeeded=1), writer=f"w{nth}"))
+    for nth in range(5_000):
+        found.take(batch(counts(MIDNIGHT - nth * 480, f"q{nth % 300}", f"j{nth % 70}", succeeded=1), writer=f"w{nth}"))
 
     report = found.report(Window.MONTH)
 
     assert report is not None
-    assert report.total.processed == sum(MIDNIGHT - nth * 120 >= report.since for nth in range(20_000))
+    assert report.total.processed == sum(MIDNIGHT - nth * 480 >= report.since for nth in range(5_000))
     assert all(dimension._count <= 200 for dimension in found._by.values())
     assert len(found._staged) <= 2_000
 
