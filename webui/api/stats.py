@@ -116,7 +116,7 @@ def stats(
         raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
     known = journaled(visit.site)
     known.check_ready()
-    report = known.statistics.report(window, **chosen)
+    report = known.report(window, **chosen)
     if report is None:
         [(by, name)] = chosen.items()
         raise NotFound(f"nothing has been counted of {by} {name[:80]!r} in the last 30 days.")

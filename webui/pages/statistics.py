@@ -49,7 +49,7 @@ def statistics(
         raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
     known = journaled(visit.site)
     state = known.look()
-    report = known.statistics.report(window, **chosen) if state.ready else None
+    report = known.report(window, **chosen) if state.ready else None
     here = path(request, "statistics")
     return page(
         request,

@@ -40,7 +40,7 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
 
 def _counted(known: Journaled) -> Iterator[tuple[str, int]]:
     """What the journal has counted, with the Unix second since when."""
-    report = known.statistics.report(Window.MONTH) if known.look().ready else None
+    report = known.report(Window.MONTH) if known.look().ready else None
     if report is None:
         return
     yield "journal.since", int(report.known)
