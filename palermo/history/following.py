@@ -7,7 +7,9 @@ that batch by then, and all begin again with what there is. A batch that its wri
 """
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +21,8 @@ from palermo.core.journal import Batch
 from palermo.errors import PalermoError
 from palermo.history.reading import Once, Taker, first_of
 from palermo.journal import FIRST, Start
+
+log = logging.getLogger("palermo.history")
 
 #: Seconds between two attempts to read, doubled each time up to the last; and after what is kept could not be.
 _FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
@@ -119,6 +123,7 @@ class Following:
         self._astray = astray = asyncio.Event()
         start = self._start if self._last is None else Start(position=self._last.position)
         self._resuming = self._last is not None
+        began, before = time.monotonic(), self._progress.records
         reader = await broker.journal.read(self._take, start)
         try:
             if self._last is not None and reader.end < self._last.position:
@@ -128,6 +133,8 @@ class Following:
             if reader.caught_up.is_set() and not astray.is_set():
                 self._progress = replace(self._progress, ready=True, version=self._progress.version + 1)
                 self._ready.set()
+                count, took = self._progress.records - before, time.monotonic() - began
+                log.info("the journal has been read records=%d seconds=%.3f", count, took)
             await first_of(reader.ended, astray)
         finally:
             with suppress(PalermoError):
