@@ -10,6 +10,7 @@ stop_worker.
 """
 
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -37,6 +38,7 @@ from palermo.failed import ALL, Progress
 from palermo.failures import read_failed, sweep_failed
 from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
 from palermo.jobs import registry
+from palermo.moments import Instant, instant
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
 from palermo.rows import CANCELLED, Listing, Row, job_row, queue_row, worker_row
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
 
 T = TypeVar("T")
+
+#: How far statistics look back unless they are told.
+_A_DAY = 86_400.0
 
 
 class Inspector:
@@ -290,6 +295,17 @@ class Inspector:
                 " docs/journal.md."
             )
         return rows
+
+    def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
+        """What was counted since an instant, or in the last 24 hours: docs/statistics.md has the row.
+
+        Reads that part of the journal; `progress` is told how far it is.
+        """
+        from palermo.history import reporting, summary
+
+        begin = time.time() - _A_DAY if since is None else instant(since)
+        report = summary.summarize(self._client, begin, progress)
+        return reporting.report_row(report, self.queues(), self.workers())
 
     def audit(
         self,

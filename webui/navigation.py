@@ -26,6 +26,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("retries", "Retries", "r"),
             Entry("recurring", "Recurring", "c"),
             Entry("history", "History", "h"),
+            Entry("statistics", "Statistics", "i"),
         ),
     ),
     (

@@ -46,7 +46,7 @@ class Kind(StrEnum):
     DISCARDED = "discarded"  #: wait, took, reason: as its own code or its policy said
     CANCELLED = "cancelled"  #: wait, took, by [ran]
     # How many, since the writer's last: queue, job, and a number for each outcome there was: enqueued, or a kind that
-    # ends a run. [wait] and [run] are histograms; with the latter total, min and max, in seconds.
+    # ends a run. [wait] and [run] are histograms, with [wait_sum], [wait_min], [wait_max] and the same of run, seconds.
     COUNTS = "counts"
     # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, and [code], or [anew].
     WORKER_UP = "worker_up"

@@ -11,6 +11,7 @@ from palermo.webui.pages import (
     recurring,
     scheduled,
     scheduled_acting,
+    statistics,
     stats,
     workers,
 )
@@ -27,5 +28,6 @@ ROUTERS = (
     job.router,
     workers.router,
     live.router,
+    statistics.router,
     stats.router,
 )
