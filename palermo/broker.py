@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from palermo.core.address import Address
+from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -18,6 +19,7 @@ from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
+from palermo.journal import Journal
 from palermo.timetable import Timetable
 
 
@@ -169,6 +171,9 @@ class Consumer(Protocol):
 class Broker(Timetable, Entries, Protocol):
     """Where jobs wait. See the module's first lines for its life."""
 
+    #: What is written down of jobs, workers and operators.
+    journal: Journal
+
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.
 
@@ -294,6 +299,9 @@ class Session:
     queue_type: str = CLASSIC
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
+    #: The most that the journal may take, in bytes, and for how many seconds it is kept.
+    journal_bytes: int = JOURNAL_BYTES
+    journal_age: float = JOURNAL_AGE
     #: What the session is for, as far as the broker can show it: "client", "worker", …
     name: str = "client"
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from palermo.core.address import DEFAULT_URL, Address, parse_url
+from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.readers import READERS, Wrong
@@ -66,6 +67,16 @@ class Settings:
     failed_max_count: int | None = None
     #: How many workers may die while they run a job before it fails as WorkerDied; None for any number.
     max_deaths: int | None = 3
+    #: What is written down: "off" nothing, "failures" what goes wrong and how many jobs did what, "all" every job.
+    journal: str = "failures"
+    #: The most that the journal takes on the broker, in bytes, and for how many seconds it is kept. RabbitMQ learns
+    #: of both when the journal is made.
+    journal_max_size: int = JOURNAL_BYTES
+    journal_max_age: float = JOURNAL_AGE
+    #: The most that a kept result may measure, in bytes.
+    max_result: int = 65_536
+    #: What is deployed, as statistics mark it: a version, or a commit. Workers tell it.
+    release: str = ""
     #: Where `palermo web` listens; on anything but loopback it wants a file of users.
     web_host: str = "127.0.0.1"
     web_port: int = 3000
@@ -123,6 +134,8 @@ class Settings:
             exchange=self.exchange,
             queue_type=self.queue_type,
             timeout=self.publish_timeout,
+            journal_bytes=self.journal_max_size,
+            journal_age=self.journal_max_age,
             name=name,
         )
 

@@ -15,7 +15,8 @@ from palermo.core.journal import Batch
 class Start:
     """Where reading begins: at the first batch there is, unless one of these says otherwise."""
 
-    #: The first position to be read; what has been forgotten by then is skipped.
+    #: The first position to be read; what has been forgotten by then is skipped. All is read if it is further than
+    #: the journal goes: that is another one then.
     position: int | None = None
     #: What was stored at this instant (Unix seconds) and after; some of the time before may come too.
     since: float | None = None
@@ -37,6 +38,8 @@ class Reader(Protocol):
     #: is read before `begin` and `end` < `begin` if there is nothing to read yet.
     begin: int
     end: int
+    #: Whether it ended because the journal was deleted: positions count anew.
+    deleted: bool
     #: Set once all that was stored when reading began has been handed out.
     caught_up: asyncio.Event
     #: Set once nothing more will come: the journal was deleted, or the session was lost. Read again from another one.

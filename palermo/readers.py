@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from palermo.core.address import parse_url
+from palermo.core.journal import Level
 from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue
 from palermo.errors import SettingInvalid, UsageError
 
@@ -56,6 +57,26 @@ def _queue_type(value: Any) -> str:
     if value not in QUEUE_TYPES:
         raise Wrong(" or ".join(QUEUE_TYPES))
     return str(value)
+
+
+def _level(value: Any) -> str:
+    levels = [level.value for level in Level]
+    if value not in levels:
+        raise Wrong(f"{', '.join(levels[:-1])} or {levels[-1]}")
+    return str(value)
+
+
+def _size(least: int, most: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        try:
+            number = _count(value)
+        except Wrong:
+            number = -1
+        if not least <= number <= most:
+            raise Wrong(f"a number of bytes, {least} to {most}")
+        return number
+
+    return read
 
 
 def _compression(value: Any) -> str:
@@ -193,6 +214,11 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),
     "max_deaths": _optional(_some),
+    "journal": _level,
+    "journal_max_size": _size(1_000_000, 2**62),
+    "journal_max_age": _seconds,
+    "max_result": _size(0, 512 * 1024),
+    "release": _path,
     "web_host": _named,
     "web_port": _port,
     "web_hosts": _list,

@@ -29,7 +29,7 @@ def bucket(seconds: float) -> int:
 
 def upper(bucket: int) -> float:
     """The longest duration in a bucket, in seconds."""
-    return SMALLEST * 2.0 ** (bucket / _STEPS)
+    return SMALLEST * math.exp2(bucket / _STEPS)
 
 
 def merge(into: Histogram, other: Mapping[int, int] | Mapping[str, int]) -> None:

@@ -15,6 +15,10 @@ from typing import Any
 #: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
 VERSION = 1
 
+#: How large a journal grows, in bytes, and how old, in seconds, unless settings say otherwise.
+JOURNAL_BYTES = 1_000_000_000
+JOURNAL_AGE = 30 * 86_400.0
+
 Record = Mapping[str, Any]
 
 

@@ -9,6 +9,7 @@ import pytest
 from palermo.broker import Broker, Session, open_broker
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
+from tests.contract.journaling import JournalingContract
 from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
@@ -33,6 +34,7 @@ class BrokerContract(
     MarkingContract,
     TimingContract,
     RecurringContract,
+    JournalingContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
+from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
 from palermo.brokers.rabbitmq.migration import Migration
@@ -67,6 +68,7 @@ class RabbitmqBroker:
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
+        self.journal = StreamJournal(session, self._open_publisher, self._consume_link)
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)

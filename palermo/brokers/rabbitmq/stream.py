@@ -152,7 +152,12 @@ class Stream:
 
     async def end(self, link: Link) -> int | None:
         """The offset of the newest entry; None without a stream. Raises the same."""
-        return await self._patiently(link, lambda: self._find_end(link))
+        found = await self.last(link)
+        return None if found is None else found[0]
+
+    async def last(self, link: Link) -> tuple[int, float] | None:
+        """The offset of the newest entry, and when it was stored as far as its writer said, else 0; see `end`."""
+        return await self._patiently(link, lambda: self._find_last(link))
 
     async def read(self, link: Link, first: int, last: int) -> AsyncGenerator[Placed, None]:
         """The entries from one offset to another that is there, as far as the stream still has them.
@@ -174,7 +179,7 @@ class Stream:
             await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments=arguments)
             while (entry := await come.get()) is not None:
                 tag, properties, body = entry
-                offset = _offset(properties)
+                offset = offset_of(properties)
                 if first <= offset <= last:
                     yield offset, properties, body
                 if offset >= last:
@@ -202,24 +207,24 @@ class Stream:
                     ) from error
             await asyncio.sleep(_AGAIN)
 
-    async def _find_end(self, link: Link) -> int | None:
+    async def _find_last(self, link: Link) -> tuple[int, float] | None:
         if not self._whole:
             self._whole = await self._is_whole(link)
             if not self._whole:
                 await _check_access(link, self._mark)
-        end = await _last_offset(link, self.name) if self._whole else None
-        if end is None:
-            self._whole = False
-        return end
+        last = await _last_entry(link, self.name) if self._whole else None
+        if last is None:
+            self._whole = self.made = False
+        return last
 
     async def _follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
-        end = await self._find_end(link)
-        if end is None:
+        last = await self._find_last(link)
+        if last is None:
             return None
         channel = await link.channel()
         follower = Follower(channel, on_record)
         try:
-            await follower.start(self.name, end)
+            await follower.start(self.name, last[0])
         except asyncio.CancelledError:
             if channel.is_open:
                 channel.raw.close()
@@ -278,7 +283,7 @@ class Follower:
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
         self._on_record(record(body))
-        if _offset(properties) >= self._end:
+        if offset_of(properties) >= self._end:
             self._caught_up.set()
 
 
@@ -307,15 +312,15 @@ async def _check_access(link: Link, queue: str) -> None:
     await channel.close()
 
 
-async def _last_offset(link: Link, stream: str) -> int | None:
-    """The offset of the newest record; None if there is no stream."""
+async def _last_entry(link: Link, stream: str) -> tuple[int, float] | None:
+    """The offset and the time of the newest entry; None if there is no stream."""
     channel = await link.channel()
-    seen: list[int] = []
+    seen: list[tuple[int, float]] = []
     first = asyncio.Event()
     channel.on_close(first.set)
 
     def on_record(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        seen.append(_offset(properties))
+        seen.append((offset_of(properties), float(properties.timestamp or 0)))
         first.set()
 
     try:
@@ -344,7 +349,8 @@ async def _read(channel: Channel, stream: str, offset: str, callback: Callable[.
     await channel.call(channel.raw.basic_consume, stream, callback, arguments={"x-stream-offset": offset})
 
 
-def _offset(properties: spec.BasicProperties) -> int:
+def offset_of(properties: spec.BasicProperties) -> int:
+    """Where in its stream an entry is."""
     return int((properties.headers or {}).get("x-stream-offset", 0))
 
 

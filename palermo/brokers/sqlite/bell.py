@@ -21,8 +21,9 @@ _IN_MODIFY = 0x2
 class Bell:
     """The bell of one file, for one session: it may ring and listen."""
 
-    def __init__(self, directory: str, data_version: Callable[[], int]) -> None:
-        self._path = os.path.join(directory, "bell")
+    def __init__(self, directory: str, data_version: Callable[[], int], name: str = "bell") -> None:
+        """`name` is that of the file, for what only some want to be woken for."""
+        self._path = os.path.join(directory, name)
         self._data_version = data_version
         self._hammer: int | None = None
         self._listeners: set[Callable[[], None]] = set()

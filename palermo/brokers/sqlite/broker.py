@@ -13,6 +13,7 @@ from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.faults import unusable
+from palermo.brokers.sqlite.journal import TableJournal
 from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.opening import open_store, side_directory
 from palermo.brokers.sqlite.store import Store
@@ -41,18 +42,19 @@ async def open_sqlite(session: Session) -> "SqliteBroker":
     exchange = check_exchange_name(session.exchange)
     store = await open_store(session.address, session.timeout)
     holders.tidy(side_directory(store.path))
-    return SqliteBroker(store, exchange)
+    return SqliteBroker(store, exchange, session)
 
 
 class SqliteBroker:
     """One session with the file. Opened by open_sqlite."""
 
-    def __init__(self, store: Store, exchange: str) -> None:
+    def __init__(self, store: Store, exchange: str, session: Session) -> None:
         self._store = store
         self._exchange = exchange
         self._directory = side_directory(store.path)
         self._bell = Bell(self._directory, store.data_version)
         self._timekeeper = Timekeeper(store, self._bell, exchange)
+        self.journal = TableJournal(store, Bell(self._directory, store.data_version, "journal-bell"), session)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
@@ -255,6 +257,7 @@ class SqliteBroker:
         self._closed = True
         for consumer in self._consumers:
             await consumer.close()
+        await self.journal.close()
         self._bell.close()
         self._store.close()
 

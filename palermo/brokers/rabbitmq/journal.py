@@ -1,0 +1,139 @@
+"""The journal as a stream: `<exchange>.~journal`, each message of which is a batch.
+
+Reading is on the connection that consumes: under an alarm the other is not read by the broker, and credit
+is given by acknowledging. What is forgotten goes in whole segments, so the bounds are kept to
+within one of those.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from pika import spec
+
+from palermo.broker import Session
+from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.stream import Stream, offset_of
+from palermo.brokers.rabbitmq.wire import PERSISTENT
+from palermo.core.journal import decode
+from palermo.core.topology import internal
+from palermo.errors import BrokerUnavailable
+from palermo.journal import FIRST, OnBatch, Start
+
+#: Batches on their way to a reader, each of up to some 100 kB; and how many of them are acknowledged together.
+_CREDIT, _ACK_EVERY = 100, 25
+
+#: Bytes: how many segments the journal is cut into, and the bounds of one.
+_SEGMENTS = 16
+_SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1024**2, 64 * 1024**2
+
+#: Seconds by which the clock of whoever wrote may be ahead of the broker's, which `since` goes by.
+_SKEW = 60.0
+
+
+class StreamJournal:
+    """The journal of one exchange, as one session writes and reads it. See palermo.journal.Journal."""
+
+    def __init__(
+        self,
+        session: Session,
+        publisher: Callable[[], Awaitable[Publisher]],
+        link: Callable[[], Awaitable[Link]],
+    ) -> None:
+        """`link` gives the connection to read on."""
+        segment = session.journal_bytes // _SEGMENTS
+        bounds = {
+            "x-max-length-bytes": session.journal_bytes,
+            "x-max-age": f"{round(session.journal_age)}s",
+            "x-stream-max-segment-size-bytes": max(_SMALLEST_SEGMENT, min(_LARGEST_SEGMENT, segment)),
+        }
+        self._session = session
+        self._link = link
+        self._stream = Stream(
+            internal(session.exchange, "journal"),
+            publisher,
+            patience=session.timeout,
+            holds="the journal",
+            arguments=bounds,
+        )
+
+    async def append(self, batch: bytes) -> None:
+        properties = spec.BasicProperties(
+            delivery_mode=PERSISTENT, content_type="application/json", timestamp=int(time.time())
+        )
+        try:
+            async with asyncio.timeout(self._session.timeout):
+                await self._stream.append([(properties, batch)])
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"RabbitMQ did not store a batch of the journal within {self._session.timeout:g} s: it is too busy,"
+                " away, or its memory or disk alarm blocks publishers."
+            ) from None
+
+    async def read(self, on_batch: OnBatch, start: Start = FIRST) -> "StreamReader":
+        link = await self._link()
+        await self._stream.make()
+        last = await self._stream.last(link)
+        if last is None:  # deleted, since this session saw it
+            await self._stream.make()
+            last = await self._stream.last(link)
+        if last is None:
+            raise BrokerUnavailable(f"{self._stream.name} was deleted while it was being opened. Try again.")
+        end, stored_at = last
+        reader = StreamReader(await link.channel(), on_batch, end)
+        await reader.start(self._stream.name, start, stored_at)
+        return reader
+
+
+class StreamReader:
+    """See palermo.journal.Reader."""
+
+    def __init__(self, channel: Channel, on_batch: OnBatch, end: int) -> None:
+        self._channel = channel
+        self._on_batch = on_batch
+        self.begin = 0
+        self.end = end
+        self.deleted = False
+        self.caught_up = asyncio.Event()
+        self.ended = asyncio.Event()
+        channel.on_close(self.ended.set)
+        channel.raw.add_on_cancel_callback(self._on_cancelled)
+
+    async def start(self, stream: str, start: Start, stored_at: float) -> None:
+        """`stored_at` is when the last batch was stored, by its writer's clock."""
+        at: Any = "first"
+        if start.next:
+            at = self.begin = self.end + 1
+        elif start.since is not None:
+            # An instant after the last batch would wait for the next one, and never be caught up.
+            past = start.since > stored_at
+            at = self.end if past else datetime.fromtimestamp(max(0.0, start.since - _SKEW), UTC).replace(tzinfo=None)
+        elif start.position is not None and start.position <= self.end + 1:
+            at = self.begin = start.position
+        if self.begin > self.end:
+            self.caught_up.set()
+        channel = self._channel
+        await channel.call(channel.raw.basic_qos, prefetch_count=_CREDIT)
+        await channel.call(channel.raw.basic_consume, stream, self._on_message, arguments={"x-stream-offset": at})
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    def _on_cancelled(self, _: object) -> None:
+        self.deleted = True
+        if self._channel.is_open:
+            self._channel.raw.close()
+
+    def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        if self.ended.is_set():
+            return
+        if method.delivery_tag % _ACK_EVERY == 0:
+            self._channel.raw.basic_ack(method.delivery_tag, multiple=True)
+        position = offset_of(properties)
+        if position >= self.begin:
+            self._on_batch(decode(position, body))
+        if position >= self.end:
+            self.caught_up.set()

@@ -1,0 +1,90 @@
+"""Many durations as a few numbers: how many, their sum, the least, the most, and a histogram for what is between.
+
+Everything is in seconds. Adding up those of many workers and many minutes gives the numbers of all: sum, least
+and most exactly, percentiles to the width of a bucket of palermo.core.histogram.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from palermo.core.histogram import Histogram, bucket, merge, quantile, upper
+
+#: More than any job takes; beyond it a number in a record is taken for nonsense.
+_MOST = 2.0**40
+
+
+@dataclass(slots=True)
+class Durations:
+    """What is known of how long something took, each time."""
+
+    count: int = 0
+    sum: float = 0.0
+    least: float = math.inf
+    most: float = 0.0
+    histogram: Histogram = field(default_factory=dict)
+
+    def add(self, seconds: float) -> None:
+        """One more; below zero, as clocks that differ make it, counts as zero."""
+        seconds = max(0.0, seconds)
+        self.count += 1
+        self.sum += seconds
+        self.least = min(self.least, seconds)
+        self.most = max(self.most, seconds)
+        number = bucket(seconds)
+        self.histogram[number] = self.histogram.get(number, 0) + 1
+
+    def merge(self, other: "Durations") -> None:
+        """Add those that another one knows of."""
+        self.count += other.count
+        self.sum += other.sum
+        self.least = min(self.least, other.least)
+        self.most = max(self.most, other.most)
+        mine = self.histogram
+        for number, count in other.histogram.items():
+            mine[number] = mine.get(number, 0) + count
+
+    @property
+    def mean(self) -> float | None:
+        """The arithmetic mean; None for none."""
+        return self.sum / self.count if self.count else None
+
+    def quantile(self, part: float) -> float | None:
+        """The duration that this part (0 to 1) of all did not exceed; within least and most; None for none."""
+        found = quantile(self.histogram, part)
+        return None if found is None else min(max(found, self.least), self.most)
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """As a record of the journal has them: `name` with the histogram, and its sum, min and max; {} for none."""
+        if not self.count:
+            return {}
+        return {
+            name: self.histogram,
+            f"{name}_sum": round(self.sum, 6),
+            f"{name}_min": round(self.least, 6),
+            f"{name}_max": round(self.most, 6),
+        }
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any], name: str) -> "Durations":
+        """What `fields` made; from the histogram alone where a writer said no more, and none where that is none."""
+        found = cls()
+        buckets = record.get(name)
+        if not isinstance(buckets, Mapping):
+            return found
+        merge(found.histogram, buckets)
+        found.count = sum(found.histogram.values())
+        if found.count:
+            first, last = min(found.histogram), max(found.histogram)
+            found.least = _number(record.get(f"{name}_min"), 0.0 if first == 0 else upper(first - 1))
+            found.most = _number(record.get(f"{name}_max"), upper(last))
+            estimate = sum(upper(each) * count for each, count in found.histogram.items())
+            found.sum = _number(record.get(f"{name}_sum"), estimate)
+        return found
+
+
+def _number(value: object, otherwise: float) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST:
+        return float(value)
+    return otherwise

@@ -1,0 +1,91 @@
+"""What `counts` records add up to: jobs by what became of them, how long they waited and how long they ran."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from palermo.core.durations import Durations
+from palermo.core.journal import ENDS, Kind
+from palermo.rows import Row
+
+#: What a `counts` record may say a number of.
+OUTCOMES = (Kind.ENQUEUED.value, *(str(kind) for kind in ENDS))
+
+#: The runs that a worker's own counter `processed` counts: all that ended by themselves.
+PROCESSED = (Kind.SUCCEEDED, Kind.FAILED, Kind.RETRIED, Kind.SNOOZED, Kind.DISCARDED)
+
+#: And those that its counter `failed` counts, tried again or not.
+FAILED = (Kind.FAILED, Kind.RETRIED)
+
+#: The percentiles that people are shown, by the name of their field.
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over some time and some jobs."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    #: From when a job could have been started to when it was, and from then to its end; in seconds.
+    wait: Durations = field(default_factory=Durations)
+    run: Durations = field(default_factory=Durations)
+
+    def read(self, record: Mapping[str, Any]) -> None:
+        """Add a `counts` record; what is no number is left out."""
+        numbers = self.numbers
+        for name in OUTCOMES:
+            count = record.get(name)
+            if isinstance(count, int) and count > 0:
+                numbers[name] = numbers.get(name, 0) + count
+        if "wait" in record:
+            self.wait.merge(Durations.read(record, "wait"))
+        if "run" in record:
+            self.run.merge(Durations.read(record, "run"))
+
+    def merge(self, other: "Tally") -> None:
+        """Add what another one knows of."""
+        numbers = self.numbers
+        for name, count in other.numbers.items():
+            numbers[name] = numbers.get(name, 0) + count
+        if other.wait.count:
+            self.wait.merge(other.wait)
+        if other.run.count:
+            self.run.merge(other.run)
+
+    def number(self, kind: str) -> int:
+        """How many jobs had this outcome, or were enqueued."""
+        return self.numbers.get(kind, 0)
+
+    @property
+    def processed(self) -> int:
+        """Runs that ended by themselves, however: as workers count them."""
+        return sum(self.numbers.get(kind, 0) for kind in PROCESSED)
+
+    @property
+    def failed(self) -> int:
+        """Runs that failed, tried again or not: as workers count them."""
+        return sum(self.numbers.get(kind, 0) for kind in FAILED)
+
+    def row(self) -> Row:
+        """All of it as a contract's fields; the times are None where nothing was measured."""
+        return {
+            "enqueued": self.number(Kind.ENQUEUED),
+            "processed": self.processed,
+            "failed": self.failed,
+            **{name: self.number(name) for name in OUTCOMES[1:] if name != Kind.FAILED},
+            "wait": times(self.wait),
+            "run": times(self.run),
+        }
+
+
+def times(durations: Durations) -> Row | None:
+    """Count, extremes, mean and percentiles, in seconds; None for none."""
+    if not durations.count:
+        return None
+    values = {
+        "min": durations.least,
+        "mean": durations.mean,
+        **{name: durations.quantile(part) for name, part in PERCENTILES.items()},
+        "max": durations.most,
+    }
+    return {"count": durations.count, **{name: round(value or 0.0, 6) for name, value in values.items()}}

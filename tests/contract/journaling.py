@@ -1,0 +1,149 @@
+"""Contract: the journal, a log that anyone appends to and any number read."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from palermo.broker import Broker
+from palermo.core.journal import Batch, encode
+from palermo.journal import FIRST, NEXT, Reader, Start
+from tests.contract.kit import Open, until
+
+
+class Reading:
+    """Remembers the batches it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def __call__(self, batch: Batch) -> None:
+        if batch.records:
+            self.batches.append(batch)
+
+    @property
+    def ids(self) -> list[str]:
+        return [record["id"] for batch in self.batches for record in batch.records]
+
+    async def seen(self) -> list[str]:
+        return self.ids
+
+
+def batch(*ids: str, writer: str = "pid:1@h") -> bytes:
+    return encode(writer, [{"kind": "started", "at": 1.5, "id": id, "job": "a", "queue": "jobs"} for id in ids])
+
+
+async def append(broker: Broker, ids: Sequence[str]) -> None:
+    for id in ids:
+        await broker.journal.append(batch(id))
+
+
+async def caught_up(reader: Reader) -> None:
+    async with asyncio.timeout(10):
+        await reader.caught_up.wait()
+
+
+class JournalingContract:
+    async def test_what_was_appended_is_read_in_order_by_everyone_and_again(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.journal.append(batch("a", "b", writer="pid:7@h"))
+        await append(broker, ["c"])
+
+        for other in (broker, await another()):
+            reading = Reading()
+            reader = await other.journal.read(reading, FIRST)
+            await caught_up(reader)
+            assert reading.ids == ["a", "b", "c"]
+            assert [one.writer for one in reading.batches] == ["pid:7@h", "pid:1@h"]
+            assert reading.batches[0].position < reading.batches[1].position == reader.end
+
+    async def test_a_reader_goes_on_as_others_append(self, broker: Broker, another: Open) -> None:
+        await append(broker, ["a"])
+        old, new = Reading(), Reading()
+        await broker.journal.read(old)
+        reader = await broker.journal.read(new, NEXT)
+        await caught_up(reader)
+
+        await append(await another(), ["b", "c"])
+
+        await until(old.seen, ["a", "b", "c"])
+        await until(new.seen, ["b", "c"])
+
+    async def test_reading_begins_where_another_ended(self, broker: Broker) -> None:
+        await append(broker, ["a", "b", "c"])
+        first, second = Reading(), Reading()
+        await caught_up(await broker.journal.read(first))
+
+        reader = await broker.journal.read(second, Start(position=first.batches[1].position))
+        await caught_up(reader)
+        assert second.ids == ["b", "c"]
+        assert reader.begin == first.batches[1].position
+
+        third = Reading()
+        reader = await broker.journal.read(third, Start(position=reader.end + 1))
+        await caught_up(reader)
+        await append(broker, ["d"])
+        await until(third.seen, ["d"])
+
+    async def test_a_position_beyond_the_end_is_one_of_another_journal(self, broker: Broker) -> None:
+        await append(broker, ["a", "b"])
+        reading = Reading()
+        end = (await broker.journal.read(Reading())).end
+
+        reader = await broker.journal.read(reading, Start(position=end + 100))
+
+        await caught_up(reader)
+        assert reading.ids == ["a", "b"]
+        assert reader.begin <= end
+
+    async def test_reading_by_time_is_caught_up_whether_anything_came_since_or_not(self, broker: Broker) -> None:
+        await append(broker, ["a"])
+        for since in (time.time() - 3_600, time.time() + 3_600):
+            reading = Reading()
+            await caught_up(await broker.journal.read(reading, Start(since=since)))
+            if since < time.time():
+                assert reading.ids == ["a"]
+
+    async def test_an_empty_journal_is_caught_up_at_once(self, broker: Broker) -> None:
+        reading = Reading()
+        await caught_up(await broker.journal.read(reading))
+        await append(broker, ["a"])
+        await until(reading.seen, ["a"])
+
+    async def test_a_reader_that_was_closed_hears_no_more(self, broker: Broker) -> None:
+        reading, other = Reading(), Reading()
+        reader = await broker.journal.read(reading)
+        await broker.journal.read(other)
+        await reader.close()
+        await append(broker, ["a"])
+
+        await until(other.seen, ["a"])
+        assert reader.ended.is_set()
+        assert reading.ids == []
+        await reader.close()
+
+    async def test_the_journals_of_two_exchanges_are_apart(self, broker: Broker, elsewhere: Open) -> None:
+        await append(broker, ["a"])
+        reading = Reading()
+        await caught_up(await (await elsewhere()).journal.read(reading))
+        assert reading.ids == []
+
+    async def test_a_batch_of_a_megabyte_and_what_is_no_batch(self, broker: Broker) -> None:
+        await broker.journal.append(batch("x" * 1_000_000))
+        await broker.journal.append(b"\xff no batch")
+        await broker.journal.append(b'{"version": 99, "records": [{"kind": "new", "at": 1}]}')
+        await append(broker, ["a"])
+        reading = Reading()
+
+        await caught_up(await broker.journal.read(reading))
+
+        assert [len(id) for id in reading.ids] == [1_000_000, 1]
+
+    async def test_thousands_of_batches_are_replayed(self, broker: Broker) -> None:
+        for start in range(0, 2_000, 500):
+            await asyncio.gather(*(broker.journal.append(batch(f"{n}")) for n in range(start, start + 500)))
+        reading = Reading()
+
+        await caught_up(await broker.journal.read(reading))
+
+        assert sorted(map(int, reading.ids)) == list(range(2_000))
