@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from palermo.metrics.endpoint import is_bearer
 from palermo.webui import auth, body, origin, paths, proxies, tokens
 from palermo.webui.errors import UNEXPECTED, Refused, answer, log
 from palermo.webui.people import LOCAL, Authenticate, User
@@ -42,6 +43,10 @@ MAX_ADDRESS, MAX_HEADERS = 8_192, 65_536
 #: For monitors, which know neither our names nor a password; it tells nothing but yes or no.
 HEALTH = "/healthz"
 
+#: For scrapers: whoever has the token of the setting metrics_token sees this page, by whatever name it is asked for,
+#: and no other. Whoever may see the pages sees it too.
+METRICS = "/metrics"
+
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="Palermo", charset="UTF-8"'}
 
 
@@ -57,6 +62,8 @@ class Doors:
     prefix: str = ""
     #: Whether X-Forwarded-* is believed.
     trust_proxy: bool = False
+    #: What opens `/metrics`; "" for nothing.
+    metrics_token: str = ""
 
 
 class Guard:
@@ -113,6 +120,9 @@ class Guard:
         _check_sizes(scope)
         if path == HEALTH and scope["method"] in origin.SAFE:
             return None
+        if path == METRICS and scope["method"] in origin.SAFE and doors.metrics_token:
+            if is_bearer(headers.get("authorization", ""), doors.metrics_token):
+                return None
         host = origin.host_of(there.host)
         if not host or not origin.allowed(host, doors.hosts):
             raise Refused(
