@@ -192,7 +192,7 @@ def sources(**overrides: Any) -> list[Source]:
     origins = {name: origin for origin, name, _ in (*_from_file(), *_from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
-    shown |= {name: "not shown" for name in ("web_secret", "metrics_token")}
+    shown |= dict.fromkeys(("web_secret", "metrics_token"), "not shown")
     return [Source(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from inspect import isawaitable, iscoroutinefunction
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -120,9 +120,8 @@ class Guard:
         _check_sizes(scope)
         if path == HEALTH and scope["method"] in origin.SAFE:
             return None
-        if path == METRICS and scope["method"] in origin.SAFE and doors.metrics_token:
-            if is_bearer(headers.get("authorization", ""), doors.metrics_token):
-                return None
+        if path == METRICS and scope["method"] in origin.SAFE and self._is_scraper(headers):
+            return None
         host = origin.host_of(there.host)
         if not host or not origin.allowed(host, doors.hosts):
             raise Refused(
@@ -143,6 +142,10 @@ class Guard:
             secure=there.scheme == "https",
         )
         return None
+
+    def _is_scraper(self, headers: Headers) -> bool:
+        token = self._doors.metrics_token
+        return bool(token) and is_bearer(headers.get("authorization", ""), token)
 
     async def _user(self, request: Request, there: proxies.Outside) -> User | Response:
         authenticate = self._doors.authenticate

@@ -5,12 +5,14 @@ nothing more; what has happened comes from the journal, as it is written from th
 """
 
 import threading
-from collections.abc import Iterable
+from collections import Counter
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
+from palermo.core.journal import Level
 from palermo.core.topology import is_failed
 from palermo.crew import STATES
 from palermo.errors import PalermoError, SettingInvalid
@@ -21,6 +23,9 @@ from palermo.rows import Row
 from palermo.webui.sampler import Snapshot
 from palermo.webui.site import Site
 from palermo.webui.watching import Watching, totals_of, watching
+
+if TYPE_CHECKING:
+    from palermo.metrics.exposition import Families
 
 router = APIRouter()
 
@@ -37,11 +42,12 @@ class Metered:
     """What one site keeps to be measured with."""
 
     def __init__(self, site: Site) -> None:
+        settings = site.client.settings
         self.watching: Watching = watching(site)
-        self.following = Following(site.client.settings, [])
-        self.journal = JournalTotals(lambda: self.following.progress.ready)
-        self.following.add(self.journal)
         self.queues = Names(_MOST_QUEUES)
+        self.journal = JournalTotals(lambda: self.following.progress.ready)
+        self.following = Following(settings, (self.journal,))
+        self._off = Level(settings.journal) is Level.OFF
 
     def snapshot(self) -> Snapshot | None:
         """Queues and workers; None while the broker does not answer."""
@@ -49,6 +55,10 @@ class Metered:
             return self.watching.sampler.snapshot(_MAX_AGE, by_person=False)
         except PalermoError:
             return None
+
+    def follows(self) -> bool:
+        """Whether the journal is being read, and what was in it before has been."""
+        return not self._off and self.following.wait(_PATIENCE) and not self.following.progress.error
 
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])
@@ -70,8 +80,7 @@ def metrics(request: Request) -> Response:
     if snapshot is not None:
         _queues(families, snapshot.queues, metered)
         _workers(families, snapshot)
-    ready = metered.following.wait(_PATIENCE)
-    families.set("palermo_journal_up", ready and not metered.following.progress.error)
+    families.set("palermo_journal_up", metered.follows())
     families.tallies(metered.journal.totals.copy(), prefix="palermo_")
     families.set("palermo_journal_lost_records_total", metered.journal.lost)
     accept, encoding = (request.headers.get(name, "") for name in ("accept", "accept-encoding"))
@@ -81,6 +90,54 @@ def metrics(request: Request) -> Response:
 
 def close(site: Site) -> None:
     """Read the journal no more."""
-    metered: Metered | None = site.kept.get("metered")
+    metered: Metered | None = site.kept.pop("metered", None)
     if metered is not None:
         metered.following.close()
+
+
+def _metered(site: Site) -> Metered:
+    with _lock:
+        found: Metered | None = site.kept.get("metered")
+        if found is None:
+            found = site.kept["metered"] = Metered(site)
+        return found
+
+
+def _queues(families: "Families", rows: list[Row], metered: Metered) -> None:
+    """What each queue holds. Those that share a label are added up; the oldest age and the workers are the most."""
+    now = datetime.now(UTC)
+    oldest = metered.watching.oldest.of(rows)
+    told: dict[tuple[str, str], float] = {}
+    for row in rows:
+        queue = metered.queues.of(row["name"])
+        if is_failed(row["name"]):
+            _add(told, "palermo_failed_jobs", queue, row["pending"])
+            continue
+        _add(told, "palermo_queue_pending_jobs", queue, row["pending"])
+        _add(told, "palermo_queue_running_jobs", queue, row["in_progress"])
+        _most(told, "palermo_queue_workers", queue, row["workers"])
+        _most(told, "palermo_queue_paused", queue, row["paused"])
+        first = oldest.get(row["name"])
+        if not row["pending"] or first is not None:
+            age = (now - datetime.fromisoformat(first)).total_seconds() if first and row["pending"] else 0.0
+            _most(told, "palermo_queue_oldest_age_seconds", queue, max(0.0, age))
+    for (name, queue), value in told.items():
+        families.set(name, value, queue)
+
+
+def _workers(families: "Families", snapshot: Snapshot) -> None:
+    """Who works, and how many slots are taken."""
+    totals = totals_of(snapshot)
+    states = Counter(worker["state"] for worker in snapshot.workers)
+    for state in STATES:
+        families.set("palermo_workers", states[state], state)
+    families.set("palermo_slots", totals.slots)
+    families.set("palermo_slots_busy", totals.busy)
+
+
+def _add(told: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:
+    told[name, queue] = told.get((name, queue), 0) + value
+
+
+def _most(told: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:
+    told[name, queue] = max(told.get((name, queue), 0), value)

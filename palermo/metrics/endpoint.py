@@ -110,9 +110,7 @@ def is_bearer(authorization: str, token: str) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
-def _response(
-    status: int, body: bytes, headers: Mapping[str, str] | None = None, *, head_only: bool = False
-) -> bytes:
+def _response(status: int, body: bytes, headers: Mapping[str, str] | None = None, *, head_only: bool = False) -> bytes:
     lines = {
         "content-type": "text/plain; charset=utf-8",
         "cache-control": "no-store",

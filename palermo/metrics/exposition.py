@@ -2,8 +2,9 @@
 
 import gzip
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -15,13 +16,19 @@ from palermo.core.durations import Durations
 from palermo.core.histogram import upper
 from palermo.core.journal import ENDS, Kind
 from palermo.history.tally import Tally
-from palermo.metrics.catalogue import COUNTER, GAUGE, HISTOGRAM, METRICS, Metric
+from palermo.metrics.catalogue import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS, Metric
 
 #: The buckets of the journal's histograms at which ours end, exactly: each twice as long as the one before.
 _BUCKETS = tuple(range(20, 104, 4))
 
 #: The same in seconds, 3.2 ms to 56 minutes, as labels.
 BOUNDS = tuple(f"{upper(number):.10g}" for number in _BUCKETS)
+
+_KINDS: Mapping[str, Callable[..., Family]] = {
+    GAUGE: GaugeMetricFamily,
+    COUNTER: CounterMetricFamily,
+    HISTOGRAM: HistogramMetricFamily,
+}
 
 #: Smaller answers are not worth compressing.
 _WORTH_GZIP = 1_400
@@ -31,7 +38,7 @@ class Families(Collector):
     """The metrics of one moment; a name that the catalogue has not is a KeyError."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._families = {metric.name: _family(metric) for metric in metrics}
+        self._families: dict[str, Any] = {metric.name: _family(metric) for metric in metrics}
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """The value of a gauge or counter."""
@@ -90,13 +97,7 @@ def expose(families: Families, *, accept: str = "", encoding: str = "") -> tuple
     return body, headers
 
 
-def _family(metric: Metric) -> GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily:
-    match metric.kind:
-        case "gauge":
-            return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-        case "counter":
-            return CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-        case "histogram":
-            return HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        case _:
-            return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
+def _family(metric: Metric) -> Family:
+    if metric.kind == INFO:
+        return InfoMetricFamily(metric.name.removesuffix("_info"), metric.help)
+    return _KINDS[metric.kind](metric.name, metric.help, labels=metric.labels)

@@ -16,20 +16,18 @@ from palermo.metrics import check_installed
 from palermo.metrics.catalogue import WORKER
 from palermo.metrics.endpoint import Answer, Endpoint
 from palermo.metrics.totals import Totals
+from palermo.worker.chronicle import Chronicle
+from palermo.worker.session import Link
 
 
 class Measured(Protocol):
     """A worker, as far as it is measured. Asked in its loop."""
 
-    #: What its jobs did; it adds to them as long as they are here.
-    totals: Totals | None
+    chronicle: Chronicle
+    link: Link
 
     def report(self) -> WorkerInfo:
         """What it is doing."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether its session with the broker is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +65,10 @@ async def served(at: socket.socket | None, worker: Measured, settings: Settings,
     if at is None:
         yield
         return
-    worker.totals = totals = Totals()
+    worker.chronicle.totals = totals = Totals()
 
     async def answer(accept: str, encoding: str) -> Answer:
-        moment = _Moment(info=worker.report(), connected=worker.connected, tallies=totals.copy())
+        moment = _Moment(info=worker.report(), connected=worker.link.live is not None, tallies=totals.copy())
         # Writing a thousand lines takes as long as ten jobs.
         return await asyncio.to_thread(_written, moment, settings.release, pool, accept, encoding)
 
