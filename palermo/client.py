@@ -22,6 +22,7 @@ from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errand import Errand
+from palermo.errors import BrokerUnavailable
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import Delay, Instant, due
@@ -180,6 +181,11 @@ class Client:
         session can be opened; the function itself may take as long as it likes.
         """
         return self._io().run(function, again=again)
+
+    def write_down(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a record into the journal, soon: palermo.core.journal.Kind says what it holds."""
+        with suppress(BrokerUnavailable):  # it is being closed
+            self._io().write_down(kind, fields)
 
     def close(self) -> None:
         """End the session, in bounded time. The client may be used again, and then opens another."""

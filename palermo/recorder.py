@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from palermo.core.histogram import Histogram, bucket
+from palermo.core.durations import Durations
 from palermo.core.journal import Kind, Level, Record, encode, is_wanted
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, PalermoError
@@ -26,6 +26,10 @@ log = logging.getLogger("palermo.journal")
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
+#: Counts are stored when there are so many, and else this many seconds after the last: each time they take some 300
+#: bytes for every job of every queue, which four times a second would be a gigabyte in ten days of one worker.
+COUNTS, COUNTS_EVERY = 500, 5.0
+
 #: Records that wait for a journal that is away; more are left out.
 MOST_WAITING = 20_000
 
@@ -34,42 +38,26 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 class Tally:
-    """What a queue's jobs of one name did since the last batch."""
+    """What a queue's jobs of one name did since their last counts were stored."""
 
-    __slots__ = ("longest", "outcomes", "run", "shortest", "total", "wait")
+    __slots__ = ("outcomes", "run", "wait")
 
     def __init__(self) -> None:
         self.outcomes: dict[str, int] = {}
-        self.wait: Histogram = {}
-        self.run: Histogram = {}
-        #: Seconds of all runs together, and of the shortest and the longest.
-        self.total = 0.0
-        self.shortest: float | None = None
-        self.longest = 0.0
+        self.wait = Durations()
+        self.run = Durations()
 
     def add(self, outcome: str, wait: float | None, took: float | None) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         if wait is not None:
-            number = bucket(wait)
-            self.wait[number] = self.wait.get(number, 0) + 1
+            self.wait.add(wait)
         if took is not None:
-            number = bucket(took)
-            self.run[number] = self.run.get(number, 0) + 1
-            self.total += took
-            self.longest = max(self.longest, took)
-            self.shortest = took if self.shortest is None else min(self.shortest, took)
+            self.run.add(took)
 
     def record(self, at: float, queue: str, job: str) -> dict[str, Any]:
         """Itself as a record."""
-        found: dict[str, Any] = {"kind": Kind.COUNTS, "at": at, "queue": queue, "job": job, **self.outcomes}
-        if self.wait:
-            found["wait"] = self.wait
-        if self.shortest is not None:
-            found["run"] = self.run
-            found["total"], found["min"], found["max"] = (
-                round(seconds, 6) for seconds in (self.total, self.shortest, self.longest)
-            )
-        return found
+        times = self.wait.fields("wait") | self.run.fields("run")
+        return {"kind": Kind.COUNTS, "at": at, "queue": queue, "job": job, **self.outcomes, **times}
 
 
 class Recorder:
@@ -87,6 +75,10 @@ class Recorder:
         self._waiting: deque[Record] = deque()
         self._size = 0
         self._tallies: dict[tuple[str, str], Tally] = {}
+        #: How many jobs are in them; when the last were stored, by the loop's clock; whether they may not wait.
+        self._counted = 0
+        self._counts_at = -COUNTS_EVERY
+        self._hurry = False
         #: What is written down only if it still is so when the next batch goes: the beginning of a long run.
         self._maybe: dict[object, Record] = {}
         self._promised: dict[int, asyncio.Future[None]] = {}
@@ -137,7 +129,8 @@ class Recorder:
         if tally is None:
             tally = self._tallies[(queue, job)] = Tally()
         tally.add(outcome, wait, took)
-        if self._timer is None:
+        self._counted += 1
+        if self._timer is None or self._counted == COUNTS:
             self._soon()
 
     async def confirmed(self, kind: str, fields: Record, *, timeout: float) -> None:
@@ -161,12 +154,14 @@ class Recorder:
 
     async def flush(self, timeout: float) -> None:
         """Store all that there is, within so many seconds."""
+        self._hurry = True
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._has_any and self._journal is not None and not self._failures:
                     self._flush()
                     if self._sending is not None:
                         await asyncio.wait({self._sending})
+        self._hurry = False
 
     async def close(self, timeout: float) -> None:
         """The last flush; nothing is written after it."""
@@ -179,7 +174,19 @@ class Recorder:
 
     @property
     def _has_any(self) -> bool:
-        return bool(self._waiting or self._tallies or self._maybe or self._unsent or self._lost)
+        return bool(self._tallies or self._has_records)
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether there is anything but counts."""
+        return bool(self._waiting or self._maybe or self._unsent or self._lost)
+
+    @property
+    def _counts_in(self) -> float:
+        """Seconds until the counts are to be stored."""
+        if self._hurry or self._counted >= COUNTS:
+            return 0.0
+        return max(0.0, self._counts_at + COUNTS_EVERY - asyncio.get_running_loop().time())
 
     def _at(self, at: float | None) -> float:
         return round(self._now() if at is None else at, 3)
@@ -192,21 +199,34 @@ class Recorder:
         self._size += _weight(record)
         if (len(self._waiting) >= BATCH or self._size > BATCH_BYTES) and not self._failures:
             self._flush()
-        elif self._timer is None:
+        else:
             self._soon()
 
     def _soon(self) -> None:
-        if self._timer is None and self._sending is None and not self._closed and self._journal is not None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY, self._flush)
+        """See that what there is goes when its time has come."""
+        if self._sending is not None or self._closed or self._journal is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + (FLUSH_EVERY if self._has_records else max(FLUSH_EVERY, self._counts_in))
+        if self._timer is not None:
+            # After a failure it says when to try again.
+            if self._failures or self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._flush)
 
     def _flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         journal = self._journal
-        if self._sending is None and journal is not None and self._has_any:
-            self._sending = asyncio.ensure_future(self._send(journal))
-            self._sending.add_done_callback(self._sent)
+        if self._sending is not None or journal is None or not self._has_any:
+            return
+        if not self._has_records and self._counts_in > 0:
+            self._soon()
+            return
+        self._sending = asyncio.ensure_future(self._send(journal))
+        self._sending.add_done_callback(self._sent)
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
         self._sending = None
@@ -224,6 +244,8 @@ class Recorder:
 
     async def _send(self, journal: Journal) -> None:
         batch, records = self._unsent or self._gather()
+        if not records:
+            return
         self._unsent = (batch, records)
         try:
             await journal.append(batch)
@@ -253,8 +275,10 @@ class Recorder:
         if not self._waiting:
             records += self._maybe.values()
             self._maybe = {}
-            records += [tally.record(now, queue, job) for (queue, job), tally in self._tallies.items()]
-            self._tallies = {}
+            if self._counts_in <= 0:
+                records += [tally.record(now, queue, job) for (queue, job), tally in self._tallies.items()]
+                self._tallies, self._counted = {}, 0
+                self._counts_at = asyncio.get_running_loop().time()
         if self._lost:
             records.append({"kind": Kind.LOST, "at": now, "count": self._lost})
             self._lost = 0

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.errors import PalermoError, SettingInvalid
-from palermo.webui import api, failed, health, metrics, pages
+from palermo.webui import api, failed, health, journaled, metrics, pages
 from palermo.webui.api import document
 from palermo.webui.auth import FileAuthentication
 from palermo.webui.errors import answer, on_palermo_error
@@ -80,7 +80,7 @@ def create_app(
         yield
         site.stopping.set()
         await run_in_threadpool(failed.close, site)
-        await run_in_threadpool(metrics.close, site)
+        await run_in_threadpool(journaled.close, site)
         if own:
             await run_in_threadpool(site.client.close)
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from palermo.webui.sampler import KEPT, Sample
+from palermo.sampling import Sample
+from palermo.webui.sampler import KEPT
 
 #: Seconds that one bar stands for, and the bars in the chart.
 BAR = 5.0

@@ -37,6 +37,8 @@ def duration(seconds: float | None) -> str:
 
 def took(seconds: float | None) -> str:
     """A duration that may be a small part of a second."""
+    if seconds is not None and 0 < seconds < 0.01:
+        return f"{seconds * 1000:.2g} ms"
     if seconds is not None and 0 <= seconds < 10:
         return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
     return duration(seconds)

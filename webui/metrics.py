@@ -1,10 +1,9 @@
 """`/metrics`: the whole system for Prometheus.
 
 What is so at this moment comes from the sampled state that the pages have too, so that scrapers cost the broker
-nothing more; what has happened comes from the journal, as it is written from the first scrape on.
+nothing more; what has happened comes from the journal, as it is written from this process's start on.
 """
 
-import threading
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -12,17 +11,16 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from palermo.core.journal import Level
 from palermo.core.topology import is_failed
 from palermo.crew import STATES
 from palermo.errors import PalermoError, SettingInvalid
-from palermo.history.following import Following
 from palermo.metrics import check_installed
-from palermo.metrics.totals import JournalTotals, Names
+from palermo.metrics.totals import Names
 from palermo.rows import Row
-from palermo.webui.sampler import Snapshot
+from palermo.webui.journaled import journaled
+from palermo.webui..py import Snapshot
 from palermo.webui.site import Site
-from palermo.webui.watching import Watching, totals_of, watching
+from palermo.webui.watching import totals_of, watching
 
 if TYPE_CHECKING:
     from palermo.metrics.exposition import Families
@@ -34,31 +32,6 @@ _MAX_AGE, _PATIENCE = 2.0, 1.0
 
 #: Queues that are told apart.
 _MOST_QUEUES = 500
-
-_lock = threading.Lock()
-
-
-class Metered:
-    """What one site keeps to be measured with."""
-
-    def __init__(self, site: Site) -> None:
-        settings = site.client.settings
-        self.watching: Watching = watching(site)
-        self.queues = Names(_MOST_QUEUES)
-        self.journal = JournalTotals(lambda: self.following.progress.ready)
-        self.following = Following(settings, (self.journal,))
-        self._off = Level(settings.journal) is Level.OFF
-
-    def snapshot(self) -> Snapshot | None:
-        """Queues and workers; None while the broker does not answer."""
-        try:
-            return self.watching.sampler.snapshot(_MAX_AGE, by_person=False)
-        except PalermoError:
-            return None
-
-    def follows(self) -> bool:
-        """Whether the journal is being read, and what was in it before has been."""
-        return not self._off and self.following.wait(_PATIENCE) and not self.following.progress.error
 
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])
@@ -72,44 +45,39 @@ def metrics(request: Request) -> Response:
     from palermo.metrics.exposition import Families, expose
 
     site: Site = request.app.state.site
-    metered = _metered(site)
     families = Families(WEB)
     families.info("palermo_info", version=site.version)
-    snapshot = metered.snapshot()
+    snapshot = _snapshot(site)
     families.set("palermo_broker_up", snapshot is not None)
     if snapshot is not None:
-        _queues(families, snapshot.queues, metered)
+        _queues(families, snapshot.queues, site)
         _workers(families, snapshot)
-    families.set("palermo_journal_up", metered.follows())
-    families.tallies(metered.journal.totals.copy(), prefix="palermo_")
-    families.set("palermo_journal_lost_records_total", metered.journal.lost)
+    known = journaled(site)
+    progress = known.look(_PATIENCE)
+    families.set("palermo_journal_up", progress.ready and not progress.error)
+    families.tallies(known.totals.copy(), prefix="palermo_")
+    families.set("palermo_journal_lost_records_total", known.totals.lost)
     accept, encoding = (request.headers.get(name, "") for name in ("accept", "accept-encoding"))
     body, headers = expose(families, accept=accept, encoding=encoding)
     return Response(body, headers=headers)
 
 
-def close(site: Site) -> None:
-    """Read the journal no more."""
-    metered: Metered | None = site.kept.pop("metered", None)
-    if metered is not None:
-        metered.following.close()
+def _snapshot(site: Site) -> Snapshot | None:
+    """Queues and workers; None while the broker does not answer."""
+    try:
+        return watching(site).sampler.snapshot(_MAX_AGE, by_person=False)
+    except PalermoError:
+        return None
 
 
-def _metered(site: Site) -> Metered:
-    with _lock:
-        found: Metered | None = site.kept.get("metered")
-        if found is None:
-            found = site.kept["metered"] = Metered(site)
-        return found
-
-
-def _queues(families: "Families", rows: list[Row], metered: Metered) -> None:
+def _queues(families: "Families", rows: list[Row], site: Site) -> None:
     """What each queue holds. Those that share a label are added up; the oldest age and the workers are the most."""
     now = datetime.now(UTC)
-    oldest = metered.watching.oldest.of(rows)
+    oldest = watching(site).oldest.of(rows)
+    names: Names = site.kept.setdefault("metrics", Names(_MOST_QUEUES))
     told: dict[tuple[str, str], float] = {}
     for row in rows:
-        queue = metered.queues.of(row["name"])
+        queue = names.of(row["name"])
         if is_failed(row["name"]):
             _add(told, "palermo_failed_jobs", queue, row["pending"])
             continue

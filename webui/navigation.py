@@ -1,7 +1,6 @@
 """The pages that the navigation leads to, in the order in which they are shown.
 
-A page appears once its route does: History, Topics and Clients have
-their places here.
+A page appears once its route does: Topics and Clients have their places here.
 """
 
 from typing import NamedTuple
@@ -27,6 +26,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("retries", "Retries", "r"),
             Entry("recurring", "Recurring", "c"),
             Entry("history", "History", "h"),
+            Entry("statistics", "Statistics", "i"),
         ),
     ),
     (
@@ -35,6 +35,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("workers", "Workers", "w"),
             Entry("topics", "Topics", "t"),
             Entry("clients", "Clients", "l"),
+            Entry("audit", "Audit", "a"),
         ),
     ),
 )

@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from palermo.errors import SettingInvalid
+from palermo.webui.journaled import journaled
 from palermo.webui.site import Site
 
 log = logging.getLogger("palermo.web")
@@ -64,5 +65,6 @@ def serve(app: FastAPI, *, host: str, port: int, at: socket.socket) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     site: Site = app.state.site
     log.info("web pages served broker=%s", site.connected_to)
+    journaled(site)  # reading it may take a while, so it begins now
     Server(app, host=host, port=port).run(sockets=[at])
     log.info("web pages stopped")

@@ -9,7 +9,8 @@ from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.inspector import Inspector
 from palermo.rows import Row
-from palermo.webui.sampler import Rates, Sampler, Snapshot
+from palermo.sampling import Rates, Snapshot
+from palermo.webui.sampler import Sampler
 from palermo.webui.seen import Seen
 from palermo.webui.site import Site
 

@@ -15,6 +15,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queues": ("palermo.cli.lists:queues", "List the queues."),
     "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
     "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
+    "stats": ("palermo.cli.stats:stats", "Say how many jobs were processed and failed, and how long they took."),
+    "top": ("palermo.cli.top:top", "Watch queues, workers, rates and the newest failures."),
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
     "scheduled": ("palermo.cli.scheduled:scheduled", "Look at jobs that are due later, and change them."),
     "retries": ("palermo.cli.retries:retries", "Look at jobs that wait to be tried again; run them now, give them up."),

@@ -40,6 +40,20 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def duration(seconds: float) -> str:
+    """`350 µs`, `12.5 ms`, `1.20 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 0.001:
+        return f"{seconds * 1_000_000:.0f} µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+
+
 def _escaped(character: str) -> str:
     code = ord(character)
     named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

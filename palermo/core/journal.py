@@ -46,14 +46,15 @@ class Kind(StrEnum):
     DISCARDED = "discarded"  #: wait, took, reason: as its own code or its policy said
     CANCELLED = "cancelled"  #: wait, took, by [ran]
     # How many, since the writer's last: queue, job, and a number for each outcome there was: enqueued, or a kind that
-    # ends a run. [wait] and [run] are histograms; with the latter total, min and max, in seconds.
+    # ends a run. [wait] and [run] are histograms, with [wait_sum], [wait_min], [wait_max] and the same of run, seconds.
     COUNTS = "counts"
     # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, and [code], or [anew].
     WORKER_UP = "worker_up"
     WORKER_DOWN = "worker_down"
     # A recurring job's turn: name, id, job, queue.
     FIRED = "fired"
-    # What a person did: action, by, source, outcome [queue] [ids, at most 1,000 a record] [count] [what].
+    # What a person did: action, by, source, outcome (done, refused, failed) [queue] [ids] [count] [what]. Of more than
+    # 1,000 ids there are several records, from the second on with [part].
     ACTION = "action"
     # So many records were not written down, since the journal was away or slow: count.
     LOST = "lost"

@@ -31,15 +31,15 @@ async def statistics_of(broker: Broker, since: float | None, on_part: OnPart | N
 def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> Row:
     """A report with what queues and workers there are now, each with what it did; the busiest first.
 
-    What is known only together has the name (id, of workers) null. `known_since` is where the journal begins, if that
-    is later than what was asked for.
+    What is known only together has the name (id, of workers) null. `known_since` is when the
+    oldest thing that the journal tells of that time was written, null for none.
     """
     alive = {row["name"]: {name: row[name] for name in _NO_QUEUE} for row in queues}
     up = {row["id"]: {name: row[name] for name in _NO_WORKER} for row in workers}
     return {
         "since": instant(report.since),
         "until": instant(report.until),
-        "known_since": instant(report.known),
+        "known_since": instant(report.known) if report.known < report.until else None,
         "rate": rate(report),
         **report.total.row(),
         "lost": report.lost,

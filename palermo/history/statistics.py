@@ -12,6 +12,7 @@ from typing import Any
 
 from palermo.core.journal import Batch, Kind
 from palermo.history.deploys import Deploy, Deploys
+from palermo.history.repeats import Repeats
 from palermo.history.series import MOST_CELLS, Cell, Dimension, Series
 from palermo.history.tally import Tally
 from palermo.history.windows import FINE, Window, begin
@@ -70,6 +71,8 @@ class Statistics:
     def take(self, batch: Batch) -> None:
         """Keep what a batch says."""
         with self._lock:
+            if self._repeats.has(batch):
+                return
             now = self._clock()
             for record in batch.records:
                 at = record.get("at")
@@ -117,6 +120,7 @@ class Statistics:
     # -- behind them, with the lock held
 
     def _clear(self) -> None:
+        self._repeats = Repeats()
         self._staged: dict[_Key, Tally] = {}
         self._all = Series(FINE)
         self._by = {by: Dimension(self._most) for by in DIMENSIONS}
@@ -152,7 +156,7 @@ class Statistics:
                 continue
             at = step * _STEP
             self._all.add(at, tally, now)
-            for by, name in (("queue", queue), ("job", job), ("worker", worker)):
+            for by, name in (("queue", queue), ("job", job), ("worker", worker if tally.has_runs else "")):
                 if name:
                     self._by[by].add(name, at, tally, now)
         self._staged.clear()

@@ -9,9 +9,10 @@ from palermo.broker import Broker
 from palermo.core.journal import Batch, Kind
 from palermo.errors import BrokerUnavailable
 from palermo.history.deploys import Deploys
+from palermo.history.repeats import Repeats
 from palermo.history.statistics import DIMENSIONS, Named, Report, rank
 from palermo.history.tally import Tally
-from palermo.journal import Start
+from palermo.journal import Reader, Start
 
 #: Queues, jobs and workers that are kept apart, of each; what comes after so many is put together.
 MOST_NAMES = 10_000
@@ -29,6 +30,7 @@ class Summary:
     def __init__(self, since: float) -> None:
         """`since` in Unix seconds."""
         self._since = since
+        self._repeats = Repeats()
         self._known: float | None = None
         self._total = Tally()
         self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
@@ -37,6 +39,8 @@ class Summary:
 
     def take(self, batch: Batch) -> None:
         """Add what a batch says of the time that matters."""
+        if self._repeats.has(batch):
+            return
         for record in batch.records:
             at = record["at"]
             if not isinstance(at, int | float) or at < self._since:
@@ -76,7 +80,7 @@ class Summary:
             return
         self._total.merge(tally)
         for by, name in (("queue", record.get("queue")), ("job", record.get("job")), ("worker", writer)):
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name or (by == "worker" and not tally.has_runs):
                 continue
             parts = self._parts[by]
             kept = name if name in parts or len(parts) < MOST_NAMES else None
@@ -92,9 +96,10 @@ async def summarize(broker: Broker, since: float, on_part: OnPart | None = None)
         nonlocal count, last
         summary.take(batch)
         count, last = count + 1, batch.position
-        if on_part is not None and count % _STEP == 0:
+        if on_part is not None and reader is not None and count % _STEP == 0:
             on_part(min(1.0, (last - reader.begin + 1) / max(1, reader.end - reader.begin + 1)))
 
+    reader: Reader | None = None  # the first batches come before it is known
     reader = await broker.journal.read(take, Start(since=since))
     waits = [asyncio.ensure_future(event.wait()) for event in (reader.caught_up, reader.ended)]
     try:

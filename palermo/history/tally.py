@@ -57,6 +57,11 @@ class Tally:
         return self.numbers.get(kind, 0)
 
     @property
+    def has_runs(self) -> bool:
+        """Whether anything but being enqueued is in it: then a worker counted it."""
+        return any(name != Kind.ENQUEUED for name in self.numbers)
+
+    @property
     def processed(self) -> int:
         """Runs that ended by themselves, however: as workers count them."""
         return sum(self.numbers.get(kind, 0) for kind in PROCESSED)

@@ -1,11 +1,11 @@
 """What jobs did since this process began to count, by queue and job: numbers that only grow, of bounded memory."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 
 from palermo.core.failure import printable
 from palermo.core.journal import Batch, Kind, Record
+from palermo.history.repeats import Repeats
 from palermo.history.tally import Tally
 
 #: What all names together are called that come when there are enough of them.
@@ -16,9 +16,6 @@ MOST_PAIRS = 200
 
 #: Characters of a name.
 _MAX_NAME = 200
-
-#: Writers of batches that are remembered, to know a batch that comes twice.
-_MOST_SOURCES = 20_000
 
 
 class Totals:
@@ -77,37 +74,31 @@ class JournalTotals:
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
         """`is_ready` says whether all that was before has been read."""
-        self.totals = Totals()
+        self._totals = Totals()
         #: Records that their writers had to leave out.
         self.lost = 0
         self._is_ready = is_ready
         self._counting = False
-        #: By writer's life, the number of its last batch.
-        self._read: OrderedDict[str, int] = OrderedDict()
+        self._repeats = Repeats()
 
     def take(self, batch: Batch) -> None:
         """Add what the batch says, unless it was read before: writers store one twice if nobody answers."""
         self._counting = self._counting or self._is_ready()
-        if not self._is_new(batch):
+        if self._repeats.has(batch):
             return
         for record in batch.records:
             match record["kind"]:
                 case Kind.COUNTS:
-                    self.totals.read(record, known=not self._counting)
+                    self._totals.read(record, known=not self._counting)
                 case Kind.LOST if self._counting and isinstance(count := record.get("count"), int):
                     self.lost += max(0, count)
 
+    def copy(self) -> dict[tuple[str, str], Tally]:
+        """As they are now: see Totals.copy."""
+        return self._totals.copy()
+
     def reset(self) -> None:
         """The journal is read anew; what was counted has happened all the same, and is known when it comes again."""
-
-    def _is_new(self, batch: Batch) -> bool:
-        if not batch.source:
-            return True
-        last = self._read.pop(batch.source, -1)
-        self._read[batch.source] = max(last, batch.number)
-        if len(self._read) > _MOST_SOURCES:
-            self._read.popitem(last=False)
-        return batch.number > last
 
 
 class Names:

@@ -59,7 +59,7 @@ def test_what_writers_counted_is_added_up_by_queue_job_and_worker() -> None:
         now,
         batch(counts(now - 9, succeeded=5, failed=1), counts(now - 8, "slow", "shop.resize", succeeded=2)),
         batch(counts(now - 7, succeeded=10, retried=3), writer="pid:2@b"),
-        batch(counts(now - 6, enqueued=30), writer=""),
+        batch(counts(now - 6, enqueued=30), writer="client:7@web"),
     )
 
     report = found.report(Window.HOUR)
@@ -184,6 +184,16 @@ def test_after_a_reset_nothing_is_known() -> None:
     assert after is not None
     assert (before.total.processed, before.lost, len(before.deploys)) == (2, 3, 1)
     assert (after.total.processed, after.lost, after.deploys, found.begins) == (0, 0, [], None)
+
+
+@pytest.mark.parametrize(("numbers", "processed"), [((1, 1, 2), 2), ((1, 2, 2, 1), 2), ((0, 0), 2), ((3, 4), 2)])
+def test_a_batch_that_was_stored_twice_counts_once(numbers: tuple[int, ...], processed: int) -> None:
+    found = read(MIDNIGHT)
+    for number in numbers:
+        source = "a" if number else ""
+        found.take(decode(0, encode("w", [counts(MIDNIGHT, succeeded=1)], source=source, number=number)))
+
+    assert rows(found, "queue") == {"mail": processed}
 
 
 def test_of_too_many_names_those_that_were_busy_last_are_kept_and_the_sums_stay() -> None:

@@ -102,9 +102,43 @@ async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:
 
         assert {"queue": "jobs", "job": "a", "succeeded": 2, "failed": 1}.items() <= a.items()
         assert (sum(a["run"].values()), sum(a["wait"].values())) == (2, 2)
-        assert (a["total"], a["min"], a["max"]) == (0.4, 0.1, 0.3)
+        assert (a["run_sum"], a["run_min"], a["run_max"], a["wait_sum"]) == (0.4, 0.1, 0.3, 1.0)
         assert b["succeeded"] == 1
         assert "run" not in b
+
+
+async def test_counts_are_stored_now_and_then_and_records_do_not_hurry_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "COUNTS_EVERY", 1_000.0)
+    async with tape() as journal:
+        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder.attach(journal)
+        recorder.count("succeeded", "jobs", "a")
+        await journal.until(1, "counts")
+        recorder.count("failed", "jobs", "a")
+        recorder.add(Kind.FAILED, fields("1"))
+        await journal.until(1, "failed")
+
+        assert [one.get("succeeded") for one in journal.records("counts")] == [1]
+        for _ in range(recording.COUNTS - 1):
+            recorder.count("failed", "jobs", "a")
+        await journal.until(2, "counts")
+        recorder.count("succeeded", "jobs", "b")
+        await recorder.close(10)
+
+        assert [one["failed"] for one in await journal.until(3, "counts") if "failed" in one] == [recording.COUNTS]
+        assert journal.records("counts")[-1]["job"] == "b"
+
+
+async def test_counts_alone_are_stored_when_their_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "COUNTS_EVERY", 0.4)
+    async with tape() as journal:
+        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder.attach(journal)
+        for number in range(3):
+            recorder.count("succeeded", "jobs", "a")
+            await journal.until(number + 1, "counts")
+
+        assert [one["succeeded"] for one in journal.records("counts")] == [1, 1, 1]
 
 
 async def test_at_level_off_nothing_is_stored_but_what_was_promised() -> None:

@@ -25,7 +25,7 @@ class Reading:
         self.taker = JournalTotals(lambda: self.ready)
 
     def numbers(self) -> dict[tuple[str, str], dict[str, int]]:
-        return {pair: dict(tally.numbers) for pair, tally in self.taker.totals.copy().items()}
+        return {pair: dict(tally.numbers) for pair, tally in self.taker.copy().items()}
 
 
 def test_runs_add_up_by_queue_and_job() -> None:
@@ -84,7 +84,7 @@ def test_what_the_journal_held_before_gives_names_and_no_numbers() -> None:
     reading.taker.take(batch(2, counts(succeeded=2), {"kind": Kind.LOST, "at": 1.0, "count": 7}))
 
     assert reading.numbers() == {("mail", "send"): {"succeeded": 2}}
-    assert reading.taker.totals.copy()["mail", "send"].run.count == 0
+    assert reading.taker.copy()["mail", "send"].run.count == 0
     assert reading.taker.lost == 7
 
 

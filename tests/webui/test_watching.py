@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from palermo.sampling import Sample, Snapshot, difference
 from palermo.webui.chart import chart_of
 from palermo.webui.formats import ago, duration, rate
 from palermo.webui.pretty import pretty
-from palermo.webui.sampler import Sample, Snapshot, difference
 from palermo.webui.seen import MOST, Seen
 from palermo.webui.tracebacks import parts_of
 

@@ -3,6 +3,7 @@
 from palermo.webui.pages import (
     failures,
     failures_acting,
+    history,
     job,
     live,
     overview,
@@ -10,6 +11,7 @@ from palermo.webui.pages import (
     recurring,
     scheduled,
     scheduled_acting,
+    statistics,
     stats,
     workers,
 )
@@ -22,8 +24,10 @@ ROUTERS = (
     scheduled.router,
     scheduled_acting.router,
     recurring.router,
+    history.router,
     job.router,
     workers.router,
     live.router,
+    statistics.router,
     stats.router,
 )

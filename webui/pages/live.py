@@ -14,13 +14,14 @@ from palermo.errors import PalermoError
 from palermo.timetable import Chosen
 from palermo.webui.ahead import ahead
 from palermo.webui.errors import Refused
+from palermo.webui.journaled import journaled
 from palermo.webui.site import Site, Visiting
 from palermo.webui.watching import Watching, watching
 
 router = APIRouter()
 
 #: Pages with lists that the queues' counts tell nothing of.
-Of = Literal["", "scheduled", "retries", "recurring"]
+Of = Literal["", "scheduled", "retries", "recurring", "history"]
 
 _WATCHED = {"scheduled": Chosen(), "retries": Chosen(retries=True), "recurring": None}
 
@@ -72,7 +73,9 @@ def _version(site: Site, look: Watching, every: float, of: Of) -> str:
     except PalermoError:
         # A page that is told of a change asks for it, and learns there that the broker is away.
         return "away"
-    if of:
+    if of == "history":
+        version += f" {journaled(site).progress.version}"
+    elif of:
         with suppress(PalermoError):  # a list that takes long to read is renewed with the next change
             version += ahead(site).version(_WATCHED[of])
     return version

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
-from palermo.webui.sampler import Snapshot
+from palermo.sampling import Snapshot
 from palermo.webui.site import Visiting
 from palermo.webui.watching import totals_of, watching
 

@@ -1,0 +1,300 @@
+"""A stretch of the journal in a database of its own: some hundred thousand records about jobs, in their order.
+
+A private SQLite database in a temporary file, which ends with its connection. Batches are kept as they
+came, and beside them what is looked for: where the records of a job are, by a hash of its id, and a
+narrow row for each run that ended. Records are only ever added to the newest stretch, without an
+index, which is what makes that fast; a stretch that is full gets one and is never changed again, until
+it is forgotten as a whole. What was counted stays counted: of a filter that is asked for again only
+what was added since is looked at.
+
+Safe to share between threads: one at a time is in it.
+"""
+
+import json
+import marshal
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from palermo.core.failure import printable
+from palermo.core.journal import Record
+from palermo.filters import named
+from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
+from palermo.history.filters import FINAL, HistoryFilter
+
+#: Records in a stretch, and about how many bytes of them.
+MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
+
+#: Counts of filters that are remembered.
+_REMEMBERED = 64
+
+#: The place of a record: its batch's number, times this, and its own within it.
+_PER_BATCH = 2**20
+
+_PRAGMAS = (
+    "pragma page_size = 8192",
+    "pragma cache_size = -2048",
+    "pragma journal_mode = off",
+    "pragma synchronous = off",
+    "pragma temp_store = file",
+)
+
+_SCHEMA = """
+create table batch (n integer primary key, writer text not null, records blob not null);
+create table place (key integer not null, n integer not null);
+create table ended (
+    n integer primary key,
+    shape integer not null,
+    at real not null,
+    took real,
+    id text not null
+);
+create table words (n integer primary key, text text not null);
+create table shape (
+    id integer primary key,
+    state text not null,
+    queue text not null,
+    job text not null,
+    error text not null
+);
+"""
+
+#: Any of the numbers in a JSON array, and the array of none: a list in the question itself may be too long.
+_THESE, _NONE = "(select value from json_each(?))", "[]"
+
+#: What many runs share: how they ended, their queue, job and error.
+Shape = tuple[str, str, str, str]
+
+#: The part of a query that a filter becomes, and its values.
+Where = tuple[str, tuple[Any, ...]]
+
+
+class Segment:
+    """One stretch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
+        for pragma in _PRAGMAS:
+            self._db.execute(pragma).fetchall()
+        self._db.executescript(_SCHEMA)
+        self._db.create_function("fold", 1, _fold, deterministic=True)
+        self._shapes: dict[Shape, int] = {}
+        self._counts: dict[Where, tuple[int, int]] = {}
+        self._first, self._last = float("inf"), float("-inf")
+        self._batches = self._bytes = 0
+        self._closed = self._sealed = False
+        #: How many records it holds.
+        self.size = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no more should be put into it."""
+        return self.size >= MAX_RECORDS or self._bytes >= MAX_BYTES
+
+    def put(self, records: Sequence[Record], writer: str) -> None:
+        """Keep those of these records that are about jobs. Raises sqlite3.Error."""
+        kept = [
+            record
+            for record in records
+            if record["kind"] in OF_JOBS and (id := record.get("id")).__class__ is str and len(id) <= MAX_ID
+        ][:_PER_BATCH]
+        if not kept:
+            return
+        with self._lock:
+            self._batches += 1
+            first = self._batches * _PER_BATCH
+            blob = _packed(kept)
+            self._db.execute("begin")
+            self._db.execute("insert into batch values (?, ?, ?)", (self._batches, printable(writer), blob))
+            self._db.executemany(
+                "insert into place values (?, ?)", [(hash(record["id"]), n) for n, record in enumerate(kept, first)]
+            )
+            self._put_ended(kept, first)
+            self._db.execute("commit")
+            self.size += len(kept)
+            self._bytes += len(blob)
+
+    def seal(self) -> None:
+        """Have it found by ids fast, now that nothing more is put into it. Raises sqlite3.Error."""
+        with self._lock:
+            self._db.execute("create index place_key on place (key, n)")
+            self._shapes.clear()
+            self._sealed = True
+
+    def close(self) -> None:
+        """Throw it away; it is empty from then on."""
+        with self._lock:
+            self._closed = True
+            self._db.close()
+
+    # -- asking
+
+    def count(self, filter: HistoryFilter) -> int:
+        """How many runs that ended match."""
+        with self._lock:
+            where = self._where(filter)
+            if where is None:
+                return 0
+            seen, counted = self._counts.pop(where, (0, 0))
+            last = (self._batches + 1) * _PER_BATCH
+            if seen < last:
+                condition, given = where
+                question = f"select count(*) from ended where n >= ? and {condition}"
+                counted += self._db.execute(question, (seen, *given)).fetchone()[0]
+            while len(self._counts) >= _REMEMBERED:
+                del self._counts[next(iter(self._counts))]
+            self._counts[where] = (last, counted)
+            return counted
+
+    def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
+        """Some of them, the newest first."""
+        with self._lock:
+            where = self._where(filter)
+            if where is None:
+                return []
+            question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
+            return self._at(n for (n,) in self._db.execute(question, (*where[1], limit, offset)).fetchall())
+
+    def of(self, id: str, *, limit: int) -> list[Entry]:
+        """All that is known of one job, in order; of more than `limit` records the last."""
+        with self._lock:
+            if self._closed:
+                return []
+            rows = self._db.execute("select n from place where key = ? order by n desc limit ?", (hash(id), limit))
+            return [each for each in self._at(n for (n,) in reversed(rows.fetchall())) if each.id == id]
+
+    def names(self, what: str, *, limit: int) -> set[str]:
+        """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
+        column = {"queue": "queue", "job": "job"}[what]
+        with self._lock:
+            if self._closed:
+                return set()
+            rows = self._db.execute(f"select distinct {column} from shape where {column} <> '' limit ?", (limit,))
+            return {name for (name,) in rows}
+
+    def bytes(self) -> int:
+        """How large its file is at most."""
+        with self._lock:
+            if self._closed:
+                return 0
+            (pages,) = self._db.execute("pragma page_count").fetchone()
+            return int(pages) * 8_192
+
+    # -- behind them; all within the lock
+
+    def _put_ended(self, records: Sequence[Record], first: int) -> None:
+        """A narrow row for each record that tells of an end, and the words of those that have some."""
+        shapes = self._shapes
+        ended, words = [], []
+        for n, record in enumerate(records, first):
+            get = record.get
+            state = STATE_OF.get(get("kind"))  # type: ignore[arg-type]
+            if state is None:
+                continue
+            id: str = record["id"]
+            at, took, queue, job, error = get("at"), get("took"), get("queue"), get("job"), get("error")
+            # What is usual is found to be so with few steps; what is not, `entry` makes harmless in the same way.
+            if at.__class__ is not float or at - at:
+                at = number(at) or 0.0
+            if took.__class__ is not float or took - took:
+                took = number(took)
+            if queue.__class__ is not str or not queue.isascii():
+                queue = text(queue) or ""
+            if job.__class__ is not str or not job.isascii():
+                job = text(job) or ""
+            shape = (state, queue, job, "" if error is None else text(error) or "")
+            kind = shapes.get(shape)
+            if kind is None:
+                kind = self._add(shape)
+            ended.append((n, kind, at, took, id if id.isascii() else printable(id)))
+            if at < self._first:
+                self._first = at
+            if at > self._last:
+                self._last = at
+            if state != "done" and (spoken := said(record)):
+                words.append((n, spoken))
+        self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
+        self._db.executemany("insert into words values (?, ?)", words)
+
+    def _at(self, places: Iterable[int]) -> list[Entry]:
+        """The records at these places, in this order."""
+        found = []
+        at, writer, records = -1, "", []
+        for place in places:
+            batch, n = divmod(place, _PER_BATCH)
+            if batch != at:
+                question = "select writer, records from batch where n = ?"
+                writer, blob = self._db.execute(question, (batch,)).fetchone()
+                at, records = batch, marshal.loads(blob)
+            found.append(entry(records[n], writer))
+        return found
+
+    def _where(self, filter: HistoryFilter) -> Where | None:
+        """What the filter asks for here; None where nothing can match."""
+        if self._closed or not self.size:
+            return None
+        since, until = filter.since, filter.until
+        if (since is not None and since > self._last) or (until is not None and until < self._first):
+            return None
+        shapes = self._fitting(filter)
+        if shapes == _NONE:
+            return None
+        parts = [f"shape in {_THESE}"]
+        given: list[Any] = [shapes]
+        # Left out where all of a full stretch is within it, so that a time that moves on asks for the same.
+        if since is not None and not (self._sealed and since <= self._first):
+            parts.append("at >= ?")
+            given.append(since)
+        if until is not None and not (self._sealed and until >= self._last):
+            parts.append("at <= ?")
+            given.append(until)
+        for bound, sign in ((filter.longer, ">="), (filter.shorter, "<=")):
+            if bound is not None:
+                parts.append(f"took {sign} ?")
+                given.append(bound)
+        if filter.text is not None:
+            condition, wanted = self._saying(filter.text)
+            parts.append(condition)
+            given.extend(wanted)
+        return " and ".join(parts), tuple(given)
+
+    def _fitting(self, filter: HistoryFilter) -> str:
+        """The shapes that fit, as JSON."""
+        states = (filter.state,) if filter.state else FINAL
+        asked = [filter.queue or "*", filter.job or "*"]
+        rows = self._db.execute("select id, state, queue, job from shape")
+        return json.dumps([id for id, state, *names in rows if state in states and all(map(named, names, asked))])
+
+    def _saying(self, wanted: str) -> Where:
+        """Where a text is looked for: in ids, in messages and reasons, and in the names of jobs and errors."""
+        wanted = _fold(wanted)
+        # SQLite's own knows the case of ASCII alone, which is enough to find ASCII.
+        fold = "lower" if wanted.isascii() else "fold"
+        rows = self._db.execute("select id, job, error from shape")
+        shapes = json.dumps([id for id, job, error in rows if wanted in _fold(job) or wanted in _fold(error)])
+        spoken = f"n in (select n from words where instr({fold}(text), ?))"
+        return f"(shape in {_THESE} or instr({fold}(id), ?) or {spoken})", (shapes, wanted, wanted)
+
+    def _add(self, shape: Shape) -> int:
+        number = self._shapes[shape] = len(self._shapes) + 1
+        self._db.execute("insert into shape values (?, ?, ?, ?, ?)", (number, *shape))
+        return number
+
+
+def _packed(records: list[Record]) -> bytes:
+    """The records without what is too large or too deep for an index."""
+    bare = [record if "result" not in record else {**record, "result": True} for record in records]
+    try:
+        return marshal.dumps(bare)
+    except ValueError:  # nested too deep
+        return marshal.dumps([{name: value for name, value in record.items() if _is_flat(value)} for record in bare])
+
+
+def _is_flat(value: object) -> bool:
+    return not isinstance(value, list | dict)
+
+
+def _fold(text: str | None) -> str:
+    return "" if text is None else printable(text).casefold()

@@ -1,0 +1,90 @@
+"""What the journal tells: finished jobs, the life of one job, and what people did."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from palermo.errors import NotFound
+from palermo.history.telling import life
+from palermo.webui.api.history_rows import Actions, Finished, Life
+from palermo.webui.api.rows import PROBLEM_RESPONSES
+from palermo.webui.asking import audit_asked, history_asked
+from palermo.webui.journaled import journaled
+from palermo.webui.looks import MAX_LIMIT
+from palermo.webui.site import Visiting
+
+router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
+
+Text = Annotated[str | None, Query(max_length=1_000)]
+Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+
+
+@router.get("/history", name="api_history")
+def history(
+    visit: Visiting,
+    queue: Text = None,
+    job: Text = None,
+    state: Text = None,
+    text: Text = None,
+    since: Text = None,
+    until: Text = None,
+    longer: Text = None,
+    shorter: Text = None,
+    page: Number = 1,
+    limit: Limit = 100,
+) -> Finished:
+    """Finished jobs, newest first.
+
+    Names may hold `*` and `?`; times are durations ago (`2h`) or instants (`2026-12-01T09:00Z`); `longer` and
+    `shorter` are durations (`0.5s`, `5m`) that a job ran at least and at most.
+    """
+    filter = history_asked(
+        {
+            "queue": queue,
+            "job": job,
+            "state": state,
+            "text": text,
+            "since": since,
+            "until": until,
+            "longer": longer,
+            "shorter": shorter,
+        }
+    ).filter
+    known = journaled(visit.site)
+    known.check_ready()
+    rows = [entry.row() for entry in known.index.page(filter, offset=(page - 1) * limit, limit=limit)]
+    return Finished.model_validate({"rows": rows, "total": known.index.count(filter), "page": page, "limit": limit})
+
+
+@router.get("/history/{id:palermo}", name="api_history_job")
+def history_of_job(visit: Visiting, id: Annotated[str, Path(max_length=1_000)]) -> Life:
+    """All that the journal tells of one job: the newest 1,000 records, oldest first."""
+    known = journaled(visit.site)
+    known.check_ready()
+    rows = life(known.index, known.audit, id)
+    if not rows:
+        raise NotFound(f"the journal tells nothing of a job {id[:80]!r}.")
+    return Life.model_validate({"id": id, "rows": rows, "total": len(rows)})
+
+
+@router.get("/audit", name="api_audit")
+def audit(
+    visit: Visiting,
+    by: Text = None,
+    action: Text = None,
+    queue: Text = None,
+    text: Text = None,
+    since: Text = None,
+    until: Text = None,
+    page: Number = 1,
+    limit: Limit = 100,
+) -> Actions:
+    """What people did, newest first. Names may hold `*` and `?`."""
+    filter = audit_asked(
+        {"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until}
+    ).filter
+    known = journaled(visit.site)
+    known.check_ready()
+    rows = known.audit.page(filter, offset=(page - 1) * limit, limit=limit)
+    return Actions.model_validate({"rows": rows, "total": known.audit.count(filter), "page": page, "limit": limit})
