@@ -17,8 +17,8 @@ from palermo.errors import PalermoError, SettingInvalid
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
 from palermo.rows import Row
+from palermo.sampling import Snapshot
 from palermo.webui.journaled import journaled
-from palermo.webui..py import Snapshot
 from palermo.webui.site import Site
 from palermo.webui.watching import totals_of, watching
 
