@@ -1,7 +1,8 @@
 """Every metric there is: its name, kind and labels. docs/monitoring.md has the same table, and a test compares.
 
 The web process tells of the whole system, a worker of itself; no name is told by both, so that no sum
-counts anything twice.
+counts anything twice. A job's name is the label `job_name`, because `job` is what Prometheus itself calls a
+group of targets: it would rename ours to exported_job.
 """
 
 from collections.abc import Mapping
@@ -39,9 +40,9 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_workers", GAUGE, "Workers that live, by what they do.", ("state",)),
     Metric("palermo_slots", GAUGE, "Jobs that all workers together can run at a time."),
     Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),
-    Metric("palermo_jobs_enqueued_total", COUNTER, "Jobs that clients enqueued.", ("queue", "job")),
-    Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by how.", ("queue", "job", "outcome")),
-    Metric("palermo_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job")),
+    Metric("palermo_jobs_enqueued_total", COUNTER, "Jobs that clients enqueued.", ("queue", "job_name")),
+    Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by how.", ("queue", "job_name", "outcome")),
+    Metric("palermo_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
     Metric("palermo_job_wait_seconds", HISTOGRAM, "How long jobs waited from when they could be run.", ("queue",)),
     Metric("palermo_journal_up", GAUGE, "Whether the journal is read, of which the totals are made."),
     Metric("palermo_journal_lost_records_total", COUNTER, "Records left out while the journal could not be written."),
@@ -55,8 +56,8 @@ WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_state", GAUGE, "1 for what it does, 0 for all else that it might.", ("state",)),
     Metric("palermo_worker_slots", GAUGE, "Jobs that it can run at a time."),
     Metric("palermo_worker_slots_busy", GAUGE, "Slots that run a job."),
-    Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by how.", ("queue", "job", "outcome")),
-    Metric("palermo_worker_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job")),
+    Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by how.", ("queue", "job_name", "outcome")),
+    Metric("palermo_worker_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
     Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "How long jobs waited before they were run.", ("queue",)),
 )
 

@@ -12,8 +12,8 @@ _ENDS = {
     GAUGE: ("_seconds", "_jobs", "_workers", "_slots", "_busy", "_up", "_paused", "_state"),
 }
 
-#: Labels of which anybody who may publish a job can make values; totals.py bounds them.
-_LABELS = {"queue", "job", "outcome", "state", "worker", "version", "release", "pool"}
+#: None of those that Prometheus puts on by itself, job and instance.
+_LABELS = {"queue", "job_name", "outcome", "state", "worker", "version", "release", "pool"}
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)

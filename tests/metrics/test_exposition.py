@@ -35,7 +35,7 @@ def test_values_and_names_survive_the_format() -> None:
     assert headers["content-type"].startswith("text/plain; version=0.0.4")
     assert found.value("palermo_info", version="1.2.3") == 1
     assert found.value("palermo_queue_pending_jobs", queue="mail") == 7
-    quoted = {"queue": 'a "quoted"\\queue\n', "job": "send"}
+    quoted = {"queue": 'a "quoted"\\queue\n', "job_name": "send"}
     assert found.value("palermo_jobs_processed_total", outcome="succeeded", **quoted) == 2
     assert found.value("palermo_job_run_seconds_bucket", le="0.0032", **quoted) == 1
     assert found.value("palermo_job_run_seconds_bucket", le=BOUNDS[-1], **quoted) == 1
@@ -48,7 +48,7 @@ def test_every_outcome_of_a_job_that_is_known_is_told_from_zero_on() -> None:
     found = Scraped(expose(families())[0].decode())
 
     for outcome in ENDS:
-        assert found.value("palermo_jobs_processed_total", queue="idle", job="never", outcome=str(outcome)) == 0
+        assert found.value("palermo_jobs_processed_total", queue="idle", job_name="never", outcome=str(outcome)) == 0
 
 
 def test_it_is_openmetrics_where_that_is_asked_for() -> None:

@@ -34,12 +34,12 @@ def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(site: Si
         *("--metrics-port", "0", "-c", "2"), PALERMO_METRICS_TOKEN=TOKEN, PALERMO_JOURNAL="off", PALERMO_RELEASE="v7"
     )
     url = url_of(worker)
-    jobs = {"queue": "jobs", "job": "crew.note"}
+    jobs = {"queue": "jobs", "job_name": "crew.note"}
 
     eventually(lambda: scrape(url).value("palermo_worker_jobs_processed_total", outcome="succeeded", **jobs) == 20)
     eventually(
         lambda: (
-            scrape(url).value("palermo_worker_jobs_processed_total", outcome="failed", queue="jobs", job="crew.raises")
+            scrape(url).value("palermo_worker_jobs_processed_total", outcome="failed", queue="jobs", job_name="crew.raises")
             == 3
         )
     )
