@@ -54,7 +54,8 @@ def metrics(request: Request) -> Response:
         _workers(families, snapshot)
     known = journaled(site)
     progress = known.look(_PATIENCE)
-    families.set("palermo_journal_up", progress.ready and not progress.error)
+    if not known.off:
+        families.set("palermo_journal_up", progress.ready and not progress.error)
     families.tallies(known.totals.copy(), prefix="palermo_")
     families.set("palermo_journal_lost_records_total", known.totals.lost)
     accept, encoding = (request.headers.get(name, "") for name in ("accept", "accept-encoding"))

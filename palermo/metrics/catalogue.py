@@ -22,6 +22,8 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
+_OUTCOME = ("queue", "job_name", "outcome")
+
 #: What the web process tells.
 WEB: tuple[Metric, ...] = (
     Metric("palermo_info", INFO, "The version of the web process.", ("version",)),
@@ -41,10 +43,10 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_slots", GAUGE, "Jobs that all workers together can run at a time."),
     Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),
     Metric("palermo_jobs_enqueued_total", COUNTER, "Jobs that clients enqueued.", ("queue", "job_name")),
-    Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by how.", ("queue", "job_name", "outcome")),
+    Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by how.", _OUTCOME),
     Metric("palermo_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
     Metric("palermo_job_wait_seconds", HISTOGRAM, "How long jobs waited from when they could be run.", ("queue",)),
-    Metric("palermo_journal_up", GAUGE, "Whether the journal is read, of which the totals are made."),
+    Metric("palermo_journal_up", GAUGE, "Whether the journal is read, of which totals are made; missing if it is off."),
     Metric("palermo_journal_lost_records_total", COUNTER, "Records left out while the journal could not be written."),
 )
 
@@ -56,7 +58,7 @@ WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_state", GAUGE, "1 for what it does, 0 for all else that it might.", ("state",)),
     Metric("palermo_worker_slots", GAUGE, "Jobs that it can run at a time."),
     Metric("palermo_worker_slots_busy", GAUGE, "Slots that run a job."),
-    Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by how.", ("queue", "job_name", "outcome")),
+    Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by how.", _OUTCOME),
     Metric("palermo_worker_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
     Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "How long jobs waited before they were run.", ("queue",)),
 )

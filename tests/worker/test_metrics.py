@@ -37,12 +37,8 @@ def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(site: Si
     jobs = {"queue": "jobs", "job_name": "crew.note"}
 
     eventually(lambda: scrape(url).value("palermo_worker_jobs_processed_total", outcome="succeeded", **jobs) == 20)
-    eventually(
-        lambda: (
-            scrape(url).value("palermo_worker_jobs_processed_total", outcome="failed", queue="jobs", job_name="crew.raises")
-            == 3
-        )
-    )
+    failed = {"queue": "jobs", "job_name": "crew.raises", "outcome": "failed"}
+    eventually(lambda: scrape(url).value("palermo_worker_jobs_processed_total", **failed) == 3)
     site.hold()
     eventually(lambda: scrape(url).value("palermo_worker_slots_busy") == 1)
     found = scrape(url)
