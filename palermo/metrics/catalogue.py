@@ -33,7 +33,7 @@ WEB: tuple[Metric, ...] = (
     Metric(
         "palermo_queue_oldest_age_seconds",
         GAUGE,
-        "Seconds since the first job that waits in a queue was enqueued; missing where nobody may look.",
+        "Seconds that the first job in a queue has waited; missing where nobody may look.",
         ("queue",),
     ),
     Metric("palermo_queue_workers", GAUGE, "Workers that serve a queue.", ("queue",)),

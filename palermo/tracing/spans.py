@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import replace
+from functools import lru_cache
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 
 from opentelemetry import context, propagate, trace
-from opentelemetry.trace import Span, SpanKind, StatusCode, TracerProvider
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider
 
 from palermo.core.failure import Failure, class_name
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
@@ -33,6 +34,12 @@ def _harmless() -> Iterator[None]:
         log.exception("tracing failed, going on without")
 
 
+@lru_cache(maxsize=4)
+def _tracer(provider: TracerProvider) -> Tracer:
+    """Made once for each, since finding our own version takes longer than a span."""
+    return provider.get_tracer("palermo", version("palermo"))
+
+
 class _Current:
     """A span that is current from entering to leaving."""
 
@@ -44,8 +51,9 @@ class _Current:
     def _begin(
         self, name: str, kind: SpanKind, attributes: Mapping[str, Any], parent: context.Context | None = None
     ) -> None:
-        tracer = self._provider.get_tracer("palermo", version("palermo"))
-        self._span = tracer.start_span(name, context=parent, kind=kind, attributes={**_SYSTEM, **attributes})
+        self._span = _tracer(self._provider).start_span(
+            name, context=parent, kind=kind, attributes={**_SYSTEM, **attributes}
+        )
         self._token = context.attach(trace.set_span_in_context(self._span, parent))
 
     def _end(self) -> None:

@@ -1,11 +1,13 @@
 """`/metrics` of the web process: who gets it, and that it says what is so."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from palermo.config import Settings
+from palermo.core.message import Message
 from palermo.metrics.catalogue import WEB
 from palermo.webui.people import Role
 from palermo.webui.userfile import token_line
@@ -80,6 +82,23 @@ def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(an
     age = found.value("palermo_queue_oldest_age_seconds", queue="mail")
     assert age is not None
     assert 0 <= age < 60
+
+
+def test_a_job_that_was_delayed_is_as_old_as_it_is_due(shared_web: Web) -> None:
+    now = time.time()
+    for queue, run_at in (("plain", None), ("delayed", now - 5)):
+        message = Message(id=queue, queue=queue, job="shop.mail", created_at=int(now) - 9_000, run_at=run_at)
+        shared_web.client.run(lambda broker, message=message: broker.publish(message))
+
+    def ages() -> list[float]:
+        found = scrape(shared_web)
+        told = [found.value("palermo_queue_oldest_age_seconds", queue=queue) for queue in ("plain", "delayed")]
+        return [age for age in told if age is not None] if None not in told else []
+
+    plain, delayed = eventually(ages)
+
+    assert plain >= 9_000
+    assert 5 <= delayed < 60
 
 
 def test_a_broker_that_is_away_is_told_and_no_error(serve: Serve) -> None:
