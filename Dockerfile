@@ -10,7 +10,7 @@ COPY palermo palermo
 COPY webui webui
 ENV PIP_CONSTRAINT=requirements/constraints.txt PIP_BUILD_CONSTRAINT=requirements/constraints.txt
 RUN python -m venv /opt/palermo \
- && /opt/palermo/bin/pip install --no-cache-dir --disable-pip-version-check '.[fast,zstd]'
+ && /opt/palermo/bin/pip install --no-cache-dir --disable-pip-version-check '.[fast,metrics,zstd]'
 
 FROM python:3.13-slim
 COPY --from=build /opt/palermo /opt/palermo

@@ -67,7 +67,7 @@ $(VENV)/installed: $(NEEDS) | $(BIN)/python
 
 $(VENV)/installed-dev: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo and what its tests need into $(VENV) …"
-	@$(PIP) --editable '.[dev,fast,zstd]'
+	@$(PIP) --editable '.[dev,fast,metrics,otel,zstd]'
 	@touch $@ $(VENV)/installed
 
 $(BIN)/python:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Self, TypeVar
 
-from palermo import forking, hooks
+from palermo import forking, hooks, tracing
 from palermo.broker import Broker
 from palermo.config import Settings
 from palermo.core.journal import Level
@@ -89,12 +89,13 @@ class Client:
         """
         io = self._io()
         when = (delay, run_at)
-        prepared = self._prepare(
-            job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
-        )
-        if prepared.message is not None:
-            io.publish(prepared.message)
-            _enqueued(prepared)
+        with tracing.enqueuing(job) as span:
+            prepared = self._prepare(
+                job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
+            )
+            if prepared.message is not None:
+                io.publish(span.traced(prepared.message))
+                _enqueued(prepared)
         return prepared.job
 
     async def enqueue_async(
@@ -117,12 +118,13 @@ class Client:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
         when = (delay, run_at)
-        prepared = self._prepare(
-            job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
-        )
-        if prepared.message is not None:
-            await io.publish_async(prepared.message)
-            _enqueued(prepared)
+        with tracing.enqueuing(job) as span:
+            prepared = self._prepare(
+                job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
+            )
+            if prepared.message is not None:
+                await io.publish_async(span.traced(prepared.message))
+                _enqueued(prepared)
         return prepared.job
 
     def enqueue_many(
@@ -155,19 +157,20 @@ class Client:
             prepare(*call, queue, None, serializer, compression, sign, timeout, expires, when, retries)
             for call in calls
         )
-        try:
-            for batch in _batches(prepared, made):
-                messages = [each.message for each in batch if each.message is not None]
-                waiting.append((io.send(messages, after=waiting[-1][0] if waiting else None), batch))
-                if len(waiting) > 2:
+        with tracing.enqueuing(None) as span:
+            try:
+                for batch in _batches(prepared, made):
+                    messages = [span.traced(each.message) for each in batch if each.message is not None]
+                    waiting.append((io.send(messages, after=waiting[-1][0] if waiting else None), batch))
+                    if len(waiting) > 2:
+                        stored += _landed(io, waiting)
+                while waiting:
                     stored += _landed(io, waiting)
-            while waiting:
-                stored += _landed(io, waiting)
-        except BaseException as error:
-            for errand, _ in waiting:
-                io.abandon(errand)
-            error.add_note(f"{stored:,} jobs of this enqueue_many are stored for certain.")
-            raise
+            except BaseException as error:
+                for errand, _ in waiting:
+                    io.abandon(errand)
+                error.add_note(f"{stored:,} jobs of this enqueue_many are stored for certain.")
+                raise
         return made
 
     def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:

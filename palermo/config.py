@@ -77,6 +77,11 @@ class Settings:
     max_result: int = 65_536
     #: What is deployed, as statistics mark it: a version, or a commit. Workers tell it.
     release: str = ""
+    #: Where a worker tells Prometheus of itself, from which port; None for nowhere.
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    #: What a scraper must show, of a worker and of the web process; "" for nothing.
+    metrics_token: str = ""
     #: Where `palermo web` listens; on anything but loopback it wants a file of users.
     web_host: str = "127.0.0.1"
     web_port: int = 3000
@@ -149,7 +154,8 @@ class Settings:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
         shown["url"] = str(self.address)
         shown["signing_keys"] = ("***",) * len(self.signing_keys)
-        shown["web_secret"] = "***" if self.web_secret else ""
+        for name in ("web_secret", "metrics_token"):
+            shown[name] = "***" if shown[name] else ""
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
@@ -186,7 +192,7 @@ def sources(**overrides: Any) -> list[Source]:
     origins = {name: origin for origin, name, _ in (*_from_file(), *_from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
-    shown |= {"web_secret": "not shown"}
+    shown |= dict.fromkeys(("web_secret", "metrics_token"), "not shown")
     return [Source(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
 
 
@@ -217,7 +223,7 @@ def colours_refused() -> bool:
 
 
 #: What an error must not repeat.
-_NOT_SHOWN = ("url", "signing_keys", "web_secret")
+_NOT_SHOWN = ("url", "signing_keys", "web_secret", "metrics_token")
 
 
 def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> Any:

@@ -17,6 +17,10 @@ class RunningJob:
     started_at: float
 
 
+#: What a worker may be doing.
+STATES = ("starting", "idle", "working", "paused", "quiet", "stopping")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """One worker, as it describes itself."""
@@ -27,7 +31,7 @@ class WorkerInfo:
     pid: int
     queues: tuple[str, ...]
     slots: int
-    #: starting, idle, working, paused, quiet or stopping.
+    #: One of STATES.
     state: str
     #: Unix seconds.
     started_at: float

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import hypothesis
 import pytest
 
-from tests import chromium_found, rabbitmq_found
+from tests import chromium_found, promtool_found, rabbitmq_found
 from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of
@@ -34,6 +34,7 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "start_node": rabbitmq_found.find,
     "module_node": rabbitmq_found.find,
     "chromium": chromium_found.find,
+    "promtool": promtool_found.find,
     "amqplib": clients.find_amqplib,
     "bunny": clients.find_bunny,
 }

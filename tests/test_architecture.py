@@ -55,6 +55,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "starlette": ("palermo.webui",),
     "pydantic": ("palermo.webui",),
     "argon2": ("palermo.webui",),
+    "prometheus_client": ("palermo.metrics",),
+    "opentelemetry": ("palermo.tracing",),
     "uvicorn": ("palermo.webui", "palermo.cli.web"),
     "jinja2": ("palermo.webui",),
     "setproctitle": ("palermo.worker.process", "palermo.cli.edge"),
@@ -213,7 +215,7 @@ def test_a_file_is_short_enough_to_be_read_at_once(path: Path) -> None:
 
 
 def test_declaring_jobs_costs_no_client_library() -> None:
-    heavy = ("pika", "sqlite3", "click", "rich", "fastapi", "asyncio", "msgpack")
+    heavy = ("pika", "sqlite3", "click", "rich", "fastapi", "asyncio", "msgpack", "opentelemetry")
     program = f"import sys, palermo; print([name for name in {heavy} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

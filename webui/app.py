@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.errors import PalermoError, SettingInvalid
-from palermo.webui import api, failed, health, journaled, pages
+from palermo.webui import api, failed, health, journaled, metrics, pages
 from palermo.webui.api import document
 from palermo.webui.auth import FileAuthentication
 from palermo.webui.errors import answer, on_palermo_error
@@ -68,7 +68,11 @@ def create_app(
         hidden=chosen.web_redact,
     )
     doors = Doors(
-        authenticate=auth, hosts=chosen.web_hosts, prefix=chosen.web_prefix, trust_proxy=chosen.web_trust_proxy
+        authenticate=auth,
+        hosts=chosen.web_hosts,
+        prefix=chosen.web_prefix,
+        trust_proxy=chosen.web_trust_proxy,
+        metrics_token=chosen.metrics_token,
     )
 
     @asynccontextmanager
@@ -103,6 +107,7 @@ def create_app(
         app.include_router(router, prefix="/api")
     app.include_router(document.router, prefix="/api", include_in_schema=False)
     app.include_router(health.router, include_in_schema=False)
+    app.include_router(metrics.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from inspect import isawaitable, iscoroutinefunction
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from palermo.metrics.endpoint import is_bearer
 from palermo.webui import auth, body, origin, paths, proxies, tokens
 from palermo.webui.errors import UNEXPECTED, Refused, answer, log
 from palermo.webui.people import LOCAL, Authenticate, User
@@ -42,6 +43,10 @@ MAX_ADDRESS, MAX_HEADERS = 8_192, 65_536
 #: For monitors, which know neither our names nor a password; it tells nothing but yes or no.
 HEALTH = "/healthz"
 
+#: For scrapers: whoever has the token of the setting metrics_token sees this page, by whatever name it is asked for,
+#: and no other. Whoever may see the pages sees it too.
+METRICS = "/metrics"
+
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="Palermo", charset="UTF-8"'}
 
 
@@ -57,6 +62,8 @@ class Doors:
     prefix: str = ""
     #: Whether X-Forwarded-* is believed.
     trust_proxy: bool = False
+    #: What opens `/metrics`; "" for nothing.
+    metrics_token: str = ""
 
 
 class Guard:
@@ -113,6 +120,8 @@ class Guard:
         _check_sizes(scope)
         if path == HEALTH and scope["method"] in origin.SAFE:
             return None
+        if path == METRICS and scope["method"] in origin.SAFE and self._is_scraper(headers):
+            return None
         host = origin.host_of(there.host)
         if not host or not origin.allowed(host, doors.hosts):
             raise Refused(
@@ -133,6 +142,10 @@ class Guard:
             secure=there.scheme == "https",
         )
         return None
+
+    def _is_scraper(self, headers: Headers) -> bool:
+        token = self._doors.metrics_token
+        return bool(token) and is_bearer(headers.get("authorization", ""), token)
 
     async def _user(self, request: Request, there: proxies.Outside) -> User | Response:
         authenticate = self._doors.authenticate

@@ -14,6 +14,7 @@ from palermo.history.following import Following, Progress
 from palermo.history.index import Index
 from palermo.history.statistics import Report, Statistics
 from palermo.history.windows import Window
+from palermo.metrics.totals import JournalTotals
 from palermo.webui.errors import Refused
 from palermo.webui.site import Site
 
@@ -35,7 +36,9 @@ class Journaled:
         self.statistics = Statistics()
         self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
         self._reporting = threading.Lock()
-        self.following = Following(settings, (self.index, self.audit, self.statistics))
+        #: What is told to Prometheus: see webui/metrics.py.
+        self.totals = JournalTotals(lambda: self.following.progress.ready)
+        self.following = Following(settings, (self.index, self.audit, self.statistics, self.totals))
         if not self.off:
             self.following.begin()
 

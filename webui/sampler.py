@@ -42,9 +42,13 @@ class Sampler:
         self._asked = 0.0
         self._thread: threading.Thread | None = None
 
-    def snapshot(self, max_age: float = 0.5) -> Snapshot:
-        """Queues and workers as they are, or were `max_age` seconds ago. Raises BrokerError."""
-        self._asked = self._clock()
+    def snapshot(self, max_age: float = 0.5, *, by_person: bool = True) -> Snapshot:
+        """Queues and workers as they are, or were `max_age` seconds ago; for a person it is sampled more often.
+
+        Raises BrokerError.
+        """
+        if by_person:
+            self._asked = self._clock()
         self._run()
         with self._lock:
             last = self._samples.last

@@ -31,7 +31,7 @@ class QueueLine:
     paused: bool
     #: Whether it holds failed jobs.
     failed: bool
-    #: When its oldest waiting job was enqueued, ISO 8601; None for none, and where that cannot be looked at.
+    #: Since when its oldest job has waited, ISO 8601; None for none, and where that cannot be looked at.
     oldest: str | None
     rates: Rates
 
@@ -82,7 +82,7 @@ class Watching:
 
 @dataclass
 class Oldest:
-    """When the oldest job of each queue was enqueued: by a look at its first message, now and then."""
+    """Since when the oldest job of each queue has waited: by a look at its first message, now and then."""
 
     inspector: Inspector
     _known: dict[str, tuple[float, str | None]] = field(default_factory=dict)
@@ -107,7 +107,9 @@ class Oldest:
             rows = self.inspector.jobs(queue, limit=1).rows
         except (NotFound, NotBrowsable):
             return None
-        return rows[0]["created_at"] if rows else None
+        # A job that was delayed has waited since it was due.
+        known = (rows[0][name] for name in ("created_at", "run_at")) if rows else ()
+        return max((at for at in known if at is not None), default=None)
 
 
 def watching(site: Site) -> Watching:

@@ -58,6 +58,8 @@ _POOLS = ("process", "thread", "async")
 @click.option(
     "--pidfile", type=click.Path(dir_okay=False), metavar="FILE", help="Holds the worker's pid while it lives."
 )
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), metavar="N", help="Tell Prometheus here; 0 for any.")
+@click.option("--metrics-host", metavar="ADDRESS", help="Where that is.  [default: 127.0.0.1]")
 @click.option(
     "--log-level",
     type=click.Choice(_LEVELS, case_sensitive=False),
@@ -93,6 +95,8 @@ def worker(
     accept: tuple[str, ...],
     accept_only: tuple[str, ...],
     pidfile: str | None,
+    metrics_port: int | None,
+    metrics_host: str | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -103,7 +107,7 @@ def worker(
     fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/signals.md has the whole table.
     """
     selection = None if queues is None else QueueSelection.parse(queues)
-    settings = run.settings()
+    settings = run.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     modules = modules or tuple(settings.imports)
     if not modules:
         raise click.UsageError(

@@ -148,7 +148,13 @@ class Children:
                 kill(pid)
 
     async def close(self) -> None:
-        """Have the template leave."""
+        """Have the template leave, once the processes whose pairs are closed have, or had their time for it.
+
+        They would die with it, and may have something left to send.
+        """
+        leaving = [process.fate for process in self._numbered.values() if process.fate is not None]
+        if leaving and not self.killed:
+            await asyncio.wait(leaving, timeout=LEAVE)
         await self.link.leave(within=LEAVE, kill=self.kill)
 
     # What the template reports.

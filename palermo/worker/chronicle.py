@@ -10,6 +10,7 @@ from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Resu
 from palermo.core.message import Message
 from palermo.crew import WorkerInfo
 from palermo.entries import RECURRING
+from palermo.metrics.totals import Totals
 from palermo.recorder import Recorder
 from palermo.worker.ending import Anew
 
@@ -25,6 +26,8 @@ class Chronicle:
 
     def __init__(self, recorder: Recorder, *, release: str) -> None:
         self.recorder = recorder
+        #: What is counted besides, at every level, where somebody measures this worker.
+        self.totals: Totals | None = None
         self._release = release
         #: Whether single runs that end well are written down.
         self._all = recorder.wants(Kind.SUCCEEDED)
@@ -70,6 +73,8 @@ class Chronicle:
         kind, more = _kind(result, by)
         wait, took = message.waited(began), (ended - began if ended > began else None)
         self.recorder.count(kind, message.queue, message.job, wait, took)
+        if self.totals is not None:
+            self.totals.count(kind, message.queue, message.job, wait, took)
         if self._all:
             self.recorder.over(slot)
         if not settled:

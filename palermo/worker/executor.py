@@ -16,7 +16,7 @@ from asyncio import base_events, runners
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, cast
 
-from palermo import errors, hooks, jobs
+from palermo import errors, hooks, jobs, tracing
 from palermo import registry as registered
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
@@ -87,36 +87,38 @@ class Executor:
 
     async def run_async(self, message: Message) -> Result:
         """The same for a coroutine job, in the loop and the context of the caller."""
-        steps = self._steps(message)
-        try:
-            coroutine = next(steps)
-            while True:
-                try:
-                    await self._interrupts.within(coroutine)
-                except BaseException as error:
-                    coroutine = steps.throw(error)
-                else:
-                    coroutine = steps.send(None)
-        except StopIteration as end:
-            return cast(Result, end.value)
+        with tracing.running(message, worker=self._worker) as span:
+            steps = self._steps(message)
+            try:
+                coroutine = next(steps)
+                while True:
+                    try:
+                        await self._interrupts.within(coroutine)
+                    except BaseException as error:
+                        coroutine = steps.throw(error)
+                    else:
+                        coroutine = steps.send(None)
+            except StopIteration as end:
+                return span.ended(cast(Result, end.value))
 
     def crashed(self, message: Message, failure: Failure) -> Result:
         """Say what becomes of a job whose process died under it, and tell hooks and failure back ends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
     def _run(self, message: Message) -> Result:
-        steps = self._steps(message)
-        try:
-            coroutine = next(steps)
-            while True:
-                try:
-                    asyncio.run(self._interrupts.within(coroutine))
-                except BaseException as error:
-                    coroutine = steps.throw(error)
-                else:
-                    coroutine = steps.send(None)
-        except StopIteration as end:
-            return cast(Result, end.value)
+        with tracing.running(message, worker=self._worker) as span:
+            steps = self._steps(message)
+            try:
+                coroutine = next(steps)
+                while True:
+                    try:
+                        asyncio.run(self._interrupts.within(coroutine))
+                    except BaseException as error:
+                        coroutine = steps.throw(error)
+                    else:
+                        coroutine = steps.send(None)
+            except StopIteration as end:
+                return span.ended(cast(Result, end.value))
 
     def _steps(self, message: Message) -> Generator[Coroutine[Any, Any, Any], None, Result]:
         """The whole run; what it yields is to be awaited, and what that raises thrown in.
@@ -195,6 +197,10 @@ class Executor:
         return from_exception(error, failed_at=int(self._now()), skip=_OURS)
 
     def _crashed(self, message: Message, failure: Failure) -> Result:
+        with tracing.running(message, worker=self._worker, crashed=True) as span:
+            return span.ended(self._judge_crash(message, failure))
+
+    def _judge_crash(self, message: Message, failure: Failure) -> Result:
         try:
             definition, args, kwargs = self._prepare(message)
         except BaseException as error:

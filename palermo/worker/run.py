@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 
 from palermo.errors import PalermoError
+from palermo.metrics import worker as metered
 from palermo.worker.ending import DONE, Anew
 from palermo.worker.loop import Worker
 from palermo.worker.notify import Notifier
@@ -44,9 +45,18 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     with ExitStack() as stack:
         pidfile = stack.enter_context(Pidfile(options.pidfile)) if options.pidfile else None
         host = socket.gethostname()
-        runner = fork_runner(options, host=host, in_child=pidfile.close if pidfile else lambda: None)
+        metrics = metered.listening(options.settings)
+        if metrics is not None:
+            stack.enter_context(metrics)
+
+        def in_child() -> None:
+            for ours in (pidfile, metrics):
+                if ours is not None:
+                    ours.close()
+
+        runner = fork_runner(options, host=host, in_child=in_child)
         with asyncio.Runner(loop_factory=new_event_loop) as loop:
-            code = loop.run(_work(options, runner, host=host))
+            code = loop.run(_work(options, runner, host=host, metrics=metrics))
     match code:
         case Anew.TOLD:
             log.info("starting anew pid=%d", os.getpid())
@@ -61,7 +71,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-async def _work(options: WorkerOptions, runner: Runner, *, host: str) -> int | Anew:
+async def _work(options: WorkerOptions, runner: Runner, *, host: str, metrics: socket.socket | None) -> int | Anew:
     loop = asyncio.get_running_loop()
     waiting = asyncio.ensure_future(runner.start())
     told: list[Action] = []
@@ -80,7 +90,7 @@ async def _work(options: WorkerOptions, runner: Runner, *, host: str) -> int | A
         registered = await waiting
         worker = Worker(options, runner, registered, host=host, pid=os.getpid())
         listen(loop, worker.act, resque=options.resque_signals)
-        async with _told(worker):
+        async with metered.served(metrics, worker, options.settings, pool=options.pool), _told(worker):
             return await worker.run()
     except Unstartable as error:
         raise WorkerFailed(str(error)) from None

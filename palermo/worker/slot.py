@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Any, NoReturn
 
+from palermo import tracing
 from palermo.core.failure import Failure
 from palermo.worker import signals
 from palermo.worker.executor import Executor
@@ -66,6 +67,7 @@ def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle) -> byt
 
 
 def leave(status: int) -> NoReturn:
-    """End this process now, with what was printed written out."""
+    """End this process now, with what was printed written out, and spans sent."""
     flush()
+    tracing.flush()
     os._exit(status)

@@ -1,7 +1,8 @@
-"""examples/shop.py does what examples/README.md says."""
+"""examples/shop.py and traced.py do what examples/README.md says."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,16 @@ def test_the_shop_runs_its_jobs_and_the_one_that_failed_once_it_has_another_card
     assert failed["error"]["class"] == "shop.CardExpired"
     assert second == "order A-17 is paid\n"
     assert json.loads(run(PALERMO, "failed", "list", "--json", url=url)) == []
+
+
+def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+
+    printed = run(sys.executable, "-B", "traced.py", url=url) + run(PALERMO, "worker", "traced", "--burst", url=url)
+
+    spans = [json.loads(text) for text in re.findall(r"^\{$.*?^\}$", printed, re.MULTILINE | re.DOTALL)]
+    assert {span["name"] for span in spans} == {
+        *("checkout", "enqueue traced.charge", "process traced.charge", "card"),
+        *("enqueue traced.send_receipt", "process traced.send_receipt", "render"),
+    }
+    assert len({span["context"]["trace_id"] for span in spans}) == 1

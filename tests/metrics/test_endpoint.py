@@ -1,0 +1,144 @@
+"""The worker's small server: what it answers, and what it will not be held up by."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from palermo.metrics.endpoint import Answer, Endpoint
+
+TOKEN = "a-token-for-prometheus"
+
+
+async def page(accept: str, encoding: str) -> Answer:
+    return f"{accept}/{encoding}".encode(), {"content-type": "text/x"}
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: Callable[[str, str], Awaitable[Answer]] = page, token: str = "") -> AsyncIterator[int]:
+    at = socket.create_server(("127.0.0.1", 0))
+    port: int = at.getsockname()[1]
+    endpoint = Endpoint(at, answer, token=token)
+    await endpoint.open()
+    try:
+        yield port
+    finally:
+        await endpoint.close()
+
+
+async def ask(port: int, request: str) -> tuple[str, str]:
+    """The head of the answer, and its body; "" if the connection just ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+    try:
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    except ConnectionError:
+        head, body = "", ""
+    finally:
+        writer.close()
+    return head, body
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status", "body"),
+    [
+        ("GET /metrics HTTP/1.1\nAccept: a\nAccept-Encoding: gzip", "200 OK", "a/gzip"),
+        ("GET /metrics?name[]=x HTTP/1.0", "200 OK", "/"),
+        ("HEAD /metrics HTTP/1.1", "200 OK", ""),
+        ("POST /metrics HTTP/1.1", "405 Method Not Allowed", "Metrics can only be read.\n"),
+        ("GET / HTTP/1.1", "404 Not Found", "The metrics are at /metrics.\n"),
+        ("nonsense", "404 Not Found", "The metrics are at /metrics.\n"),
+    ],
+)
+def test_one_page_is_served(request_text: str, status: str, body: str) -> None:
+    async def run() -> tuple[str, str]:
+        async with serving() as port:
+            return await ask(port, request_text)
+
+    head, found = asyncio.run(run())
+
+    assert head.startswith(f"HTTP/1.1 {status}\r\n")
+    assert "connection: close" in head
+    assert found == body
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (f"Authorization: Bearer {TOKEN}", 200),
+        (f"authorization: bearer {TOKEN}", 200),
+        ("Authorization: Bearer another", 401),
+        (f"Authorization: Basic {TOKEN}", 401),
+        ("Authorization: Bearer \u00fc", 401),
+        ("Accept: */*", 401),
+    ],
+)
+def test_a_token_is_asked_for_where_there_is_one(header: str, status: int) -> None:
+    async def run() -> str:
+        async with serving(token=TOKEN) as port:
+            return (await ask(port, f"GET /metrics HTTP/1.1\n{header}"))[0]
+
+    assert asyncio.run(run()).split()[1] == str(status)
+
+
+def test_a_request_that_is_too_long_is_not_read() -> None:
+    async def run() -> str:
+        async with serving() as port:
+            return (await ask(port, f"GET /metrics HTTP/1.1\nX: {'x' * 100_000}"))[0]
+
+    assert asyncio.run(run()) == ""
+
+
+def test_many_who_say_nothing_keep_out_others_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palermo.metrics.endpoint._PATIENCE", 0.3)
+
+    async def run() -> tuple[str, str]:
+        async with serving() as port:
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            refused = (await ask(port, "GET /metrics HTTP/1.1"))[0]
+            ends = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
+            assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
+            for _, writer in silent:
+                writer.close()
+            return refused, (await ask(port, "GET /metrics HTTP/1.1"))[0]
+
+    refused, served = asyncio.run(run())
+
+    assert refused == ""
+    assert served.startswith("HTTP/1.1 200")
+
+
+def test_the_page_is_made_once_for_all_who_ask_at_a_moment() -> None:
+    made = 0
+
+    async def slow(accept: str, encoding: str) -> Answer:
+        nonlocal made
+        made += 1
+        await asyncio.sleep(0.05)
+        return b"x", {}
+
+    async def run() -> list[tuple[str, str]]:
+        async with serving(slow) as port:
+            return await asyncio.gather(*(ask(port, "GET /metrics HTTP/1.1") for _ in range(10)))
+
+    answers = asyncio.run(run())
+
+    assert [body for _, body in answers] == ["x"] * 10
+    assert made == 1
+
+
+def test_an_error_of_our_own_ends_one_request(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(accept: str, encoding: str) -> Answer:
+        raise RuntimeError("no")
+
+    async def run() -> list[str]:
+        async with serving(broken) as port:
+            return [(await ask(port, request))[0] for request in ("GET /metrics HTTP/1.1", "GET / HTTP/1.1")]
+
+    first, second = asyncio.run(run())
+
+    assert first == ""
+    assert second.startswith("HTTP/1.1 404")
+    assert "cannot tell metrics" in caplog.text

@@ -1,0 +1,89 @@
+"""What is written for scrapers is what their own parsers read."""
+
+import gzip
+import itertools
+
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from palermo.core.histogram import bucket, upper
+from palermo.core.journal import ENDS, Kind
+from palermo.history.tally import Tally
+from palermo.metrics.catalogue import WEB
+from palermo.metrics.exposition import BOUNDS, Families, buckets, expose
+from palermo.metrics.totals import Totals
+from tests.metrics.scraping import Scraped
+
+
+def families() -> Families:
+    totals = Totals()
+    totals.count(Kind.SUCCEEDED, 'a "quoted"\\queue\n', "send", 0.5, 0.002)
+    totals.count(Kind.SUCCEEDED, 'a "quoted"\\queue\n', "send", 0.5, 5_000.0)
+    totals.count(Kind.RETRIED, "mail", "send", None, 1.0)
+    made = Families(WEB)
+    made.info("palermo_info", version="1.2.3")
+    made.set("palermo_queue_pending_jobs", 7, "mail")
+    made.tallies({**totals.copy(), ("idle", "never"): Tally()}, prefix="palermo_")
+    return made
+
+
+def test_values_and_names_survive_the_format() -> None:
+    body, headers = expose(families())
+    found = Scraped(body.decode())
+
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert found.value("palermo_info", version="1.2.3") == 1
+    assert found.value("palermo_queue_pending_jobs", queue="mail") == 7
+    quoted = {"queue": 'a "quoted"\\queue\n', "job_name": "send"}
+    assert found.value("palermo_jobs_processed_total", outcome="succeeded", **quoted) == 2
+    assert found.value("palermo_job_run_seconds_bucket", le="0.0032", **quoted) == 1
+    assert found.value("palermo_job_run_seconds_bucket", le=BOUNDS[-1], **quoted) == 1
+    assert found.value("palermo_job_run_seconds_bucket", le="+Inf", **quoted) == 2
+    assert found.value("palermo_job_run_seconds_sum", **quoted) == 5_000.002
+    assert found.value("palermo_job_wait_seconds_count", queue=quoted["queue"]) == 2
+
+
+def test_every_outcome_of_a_job_that_is_known_is_told_from_zero_on() -> None:
+    found = Scraped(expose(families())[0].decode())
+
+    for outcome in ENDS:
+        assert found.value("palermo_jobs_processed_total", queue="idle", job_name="never", outcome=str(outcome)) == 0
+
+
+def test_it_is_openmetrics_where_that_is_asked_for() -> None:
+    body, headers = expose(families(), accept="application/openmetrics-text; version=1.0.0")
+
+    assert headers["content-type"].startswith("application/openmetrics-text")
+    assert {family.name for family in openmetrics.text_string_to_metric_families(body.decode())} >= {
+        "palermo_jobs_processed",
+        "palermo_job_run_seconds",
+    }
+
+
+def test_it_is_compressed_where_that_is_understood() -> None:
+    body, headers = expose(families(), encoding="gzip, deflate")
+
+    assert headers["content-encoding"] == "gzip"
+    assert list(text_string_to_metric_families(gzip.decompress(body).decode()))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0001, 0.0032, 0.003_201, 0.0064, 1.0, 1.6384, 1.64, 3_355.0, 1e9])
+def test_a_duration_is_in_every_bucket_whose_bound_it_does_not_exceed(seconds: float) -> None:
+    found = buckets({bucket(seconds): 1})
+
+    assert [float(bound) for bound, count in found if count] == [
+        float(bound) for bound in (*BOUNDS, "+Inf") if float(bound) >= seconds * (1 - 1e-9)
+    ]
+
+
+def test_bounds_double_and_are_ends_of_the_journals_own_buckets() -> None:
+    bounds = [float(bound) for bound in BOUNDS]
+
+    assert all(later == pytest.approx(2 * earlier) for earlier, later in itertools.pairwise(bounds))
+    assert all(upper(bucket(bound)) == pytest.approx(bound) for bound in bounds)
+
+
+def test_a_name_that_is_not_in_the_catalogue_is_a_bug() -> None:
+    with pytest.raises(KeyError):
+        Families(WEB).set("palermo_misspelt", 1)

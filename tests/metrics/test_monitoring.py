@@ -1,0 +1,168 @@
+"""The dashboard, the alerts and the examples of docs/monitoring/ name what there is, and Prometheus reads them."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from palermo.metrics.catalogue import HISTOGRAM, METRICS
+from tests import promtool_found
+from tests.debian import NotInstalled
+
+_HERE = Path(__file__).parent
+_DOCS = Path(__file__).parents[2] / "docs"
+_MONITORING = _DOCS / "monitoring"
+
+#: Metrics that are told besides Palermo's own, by name.
+_FOREIGN = {"process_resident_memory_bytes"}
+
+#: Labels that Prometheus puts on what it scrapes.
+_TARGET = {"job", "instance"}
+
+_SELECTOR = re.compile(r"\b((?:palermo|process)_[a-z_]+)(?:\{([^}]*)\})?")
+
+
+def names() -> dict[str, set[str]]:
+    """What may be asked for, with its labels."""
+    found: dict[str, set[str]] = {}
+    for metric in METRICS.values():
+        labels = set(metric.labels) | _TARGET
+        if metric.kind == HISTOGRAM:
+            found |= {f"{metric.name}_bucket": labels | {"le"}}
+            found |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}
+        else:
+            found[metric.name] = labels
+    return found | dict.fromkeys(_FOREIGN, _TARGET)
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((_MONITORING / "grafana.json").read_text())
+    return found
+
+
+def alerts() -> list[dict[str, Any]]:
+    [group] = yaml.safe_load((_MONITORING / "alerts.yml").read_text())["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Every expression in PromQL that there is, and where."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield f"panel {panel['title']}", target["expr"]
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            yield f"variable {variable['name']}", variable["query"]["query"]
+    for rule in alerts():
+        yield f"alert {rule['alert']}", rule["expr"]
+    for document in yaml.safe_load_all((_MONITORING / "keda.yml").read_text()):
+        for trigger in document["spec"].get("triggers", ()) if document["kind"] == "ScaledObject" else ():
+            if trigger["type"] == "prometheus":
+                yield "keda", trigger["metadata"]["query"]
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_every_metric_and_label_that_is_asked_for_exists(where: str, expression: str) -> None:
+    asked = _SELECTOR.findall(expression)
+
+    assert asked, f"{where} asks for nothing of Palermo"
+    for name, matchers in asked:
+        assert name in names(), f"{where} asks for {name}"
+        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= names()[name], f"{where}: labels of {name}"
+    labels = set.union(*(names()[name] for name, _ in asked))
+    for by in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert set(by.replace(" ", "").split(",")) <= labels, f"{where}: by ({by})"
+
+
+def test_every_metric_of_the_system_has_its_place_on_the_dashboard_or_in_an_alert() -> None:
+    asked = {name for _, expression in expressions() for name, _ in _SELECTOR.findall(expression)}
+    seldom = {"palermo_info", "palermo_worker_info", "palermo_worker_start_time_seconds", "palermo_worker_state"}
+    seldom |= {"palermo_worker_job_run_seconds", "palermo_worker_job_wait_seconds"}
+
+    assert {name for name in METRICS if not any(each.startswith(name) for each in asked)} == seldom
+
+
+def test_the_dashboard_can_be_imported() -> None:
+    panels = dashboard()["panels"]
+    ids = [panel["id"] for panel in panels]
+
+    assert len(set(ids)) == len(ids)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
+    datasources = {panel["datasource"]["uid"] for panel in panels if panel["type"] != "row"}
+    assert datasources == {"${datasource}"}, "it must ask whoever imports it which Prometheus it is to look at"
+
+
+def test_every_metric_is_documented() -> None:
+    lines = (_DOCS / "monitoring.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `palermo_")]
+    documented = {name.strip("`"): (kind, labels.replace("`", "")) for name, kind, labels, *_ in cells}
+
+    assert documented == {metric.name: (metric.kind, ", ".join(metric.labels)) for metric in METRICS.values()}
+
+
+def test_every_alert_says_what_to_do_and_is_documented() -> None:
+    text = (_DOCS / "monitoring.md").read_text()
+    for rule in alerts():
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
+        assert f"`{rule['alert']}`" in text
+
+
+@pytest.fixture
+def promtool() -> Path:
+    try:
+        return promtool_found.find()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+
+
+def run(promtool: Path, *arguments: str, within: Path) -> None:
+    done = subprocess.run([promtool, *arguments], cwd=within, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_reads_the_examples_and_each_alert_comes_when_it_should(promtool: Path, tmp_path: Path) -> None:
+    for file in (*_MONITORING.glob("*.yml"), _HERE / "alerts_test.yml"):
+        shutil.copy(file, tmp_path)
+
+    run(promtool, "check", "config", "--syntax-only", "prometheus.yml", within=tmp_path)
+    run(promtool, "check", "rules", "alerts.yml", within=tmp_path)
+    run(promtool, "test", "rules", "alerts_test.yml", within=tmp_path)
+
+
+def test_prometheus_reads_every_expression_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
+    known = {"$__rate_interval": "5m", "$job": "palermo", "$queue": ".*", "$workers": ".*"}
+    rules = []
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            expression = target["expr"]
+            for name, value in known.items():
+                expression = expression.replace(name, value)
+            rules.append({"record": f"panel:{panel['id']}:{target['refId']}", "expr": expression})
+    (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+
+    run(promtool, "check", "rules", "panels.yml", within=tmp_path)
+
+
+def test_prometheus_finds_nothing_to_say_about_what_is_told(promtool: Path) -> None:
+    """`promtool check metrics` knows the conventions: names, units, types and help texts."""
+    from palermo.metrics.catalogue import WEB, WORKER
+    from palermo.metrics.exposition import Families, expose
+    from palermo.metrics.totals import Totals
+
+    totals = Totals()
+    totals.count("succeeded", "mail", "send", 1.0, 1.0)
+    for metrics, prefix in ((WEB, "palermo_"), (WORKER, "palermo_worker_")):
+        families = Families(metrics)
+        families.tallies(totals.copy(), prefix=prefix)
+        families.set(f"{prefix}slots", 1)
+        body, _ = expose(families)
+        done = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True)
+        assert (done.returncode, done.stdout + done.stderr) == (0, b"")

@@ -1,0 +1,139 @@
+"""Totals: what is added, what is bounded, and that they never fall."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from palermo.core.journal import Batch, Kind
+from palermo.metrics.totals import OTHER, JournalTotals, Names, Totals, label
+
+
+def counts(queue: str = "mail", job: str = "send", **numbers: Any) -> dict[str, Any]:
+    return {"kind": Kind.COUNTS, "at": 1.0, "queue": queue, "job": job, **numbers}
+
+
+def batch(number: int, *records: dict[str, Any], source: str = "a") -> Batch:
+    return Batch(position=number, writer="w", records=records, source=source, number=number)
+
+
+class Reading:
+    """A taker, and whether what the journal held before has been read."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.taker = JournalTotals(lambda: self.ready)
+
+    def numbers(self) -> dict[tuple[str, str], dict[str, int]]:
+        return {pair: dict(tally.numbers) for pair, tally in self.taker.copy().items()}
+
+
+def test_runs_add_up_by_queue_and_job() -> None:
+    totals = Totals()
+    for took in (0.1, 0.3):
+        totals.count(Kind.SUCCEEDED, "mail", "send", 1.0, took)
+    totals.count(Kind.FAILED, "mail", "send", None, None)
+    totals.count(Kind.CANCELLED, "slow", "send", None, None)
+
+    found = totals.copy()
+
+    assert dict(found["mail", "send"].numbers) == {"succeeded": 2, "failed": 1}
+    assert (found["mail", "send"].run.count, found["mail", "send"].wait.sum) == (2, 2.0)
+    assert found["mail", "send"].run.sum == pytest.approx(0.4)
+    assert dict(found["slow", "send"].numbers) == {"cancelled": 1}
+
+
+def test_a_copy_does_not_grow_with_the_totals() -> None:
+    totals = Totals()
+    totals.count(Kind.SUCCEEDED, "mail", "send", 1.0, 1.0)
+    copy = totals.copy()
+
+    totals.count(Kind.SUCCEEDED, "mail", "send", 1.0, 1.0)
+
+    assert (copy["mail", "send"].numbers["succeeded"], copy["mail", "send"].run.count) == (1, 1)
+
+
+def test_names_that_anybody_can_make_take_no_more_than_so_much_room() -> None:
+    totals = Totals(most=10)
+    for number in range(1_000):
+        totals.count(Kind.FAILED, "mail", f"job-{number}", None, None)
+    totals.count(Kind.FAILED, "mail", "job-3", None, None)
+
+    found = totals.copy()
+
+    assert len(found) == 11
+    assert found[OTHER, OTHER].numbers["failed"] == 990
+    assert found["mail", "job-3"].numbers["failed"] == 2
+
+
+def test_a_name_is_a_label_of_bounded_length_that_can_be_written() -> None:
+    assert label("x" * 10_000) == "x" * 200
+    assert label("a\udc80b") == "a?b"
+
+
+def test_of_many_queues_the_first_are_told_apart() -> None:
+    names = Names(2)
+
+    assert [names.of(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
+
+
+def test_what_the_journal_held_before_gives_names_and_no_numbers() -> None:
+    reading = Reading()
+    reading.taker.take(batch(1, counts(succeeded=5, run={"10": 5})))
+    reading.ready = True
+    reading.taker.take(batch(2, counts(succeeded=2), {"kind": Kind.LOST, "at": 1.0, "count": 7}))
+
+    assert reading.numbers() == {("mail", "send"): {"succeeded": 2}}
+    assert reading.taker.copy()["mail", "send"].run.count == 0
+    assert reading.taker.lost == 7
+
+
+def test_a_batch_that_was_stored_twice_counts_once_and_so_does_a_journal_that_is_read_anew() -> None:
+    reading = Reading()
+    reading.ready = True
+    batches = [batch(number, counts(failed=1)) for number in (1, 2, 2, 3)]
+    batches += [batch(1, counts(failed=1), source="b")]
+    for each in batches:
+        reading.taker.take(each)
+    reading.taker.reset()
+    reading.ready = False
+    for each in batches:
+        reading.taker.take(each)
+    reading.taker.take(batch(4, counts(failed=1)))
+
+    assert reading.numbers() == {("mail", "send"): {"failed": 5}}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        counts(succeeded="many", failed=-3, run="long", wait=7),
+        counts(queue=7),  # type: ignore[arg-type]
+        {"kind": "unheard of", "at": 1.0},
+        {"kind": Kind.LOST, "at": 1.0, "count": "some"},
+    ],
+)
+def test_what_is_no_number_counts_nothing(record: dict[str, Any]) -> None:
+    reading = Reading()
+    reading.ready = True
+
+    reading.taker.take(batch(1, record))
+
+    assert not any(reading.numbers().values())
+    assert reading.taker.lost == 0
+
+
+def test_threads_that_count_at_once_lose_nothing() -> None:
+    totals = Totals()
+
+    def count() -> None:
+        for _ in range(2_000):
+            totals.count(Kind.SUCCEEDED, "mail", "send", 0.1, 0.1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert totals.copy()["mail", "send"].numbers["succeeded"] == 8_000

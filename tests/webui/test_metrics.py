@@ -1,0 +1,146 @@
+"""`/metrics` of the web process: who gets it, and that it says what is so."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.config import Settings
+from palermo.core.message import Message
+from palermo.metrics.catalogue import WEB
+from palermo.webui.people import Role
+from palermo.webui.userfile import token_line
+from tests.helpers import eventually
+from tests.metrics.scraping import Scraped
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+TOKEN = "a-token-for-prometheus"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def scrape(web: Web, **headers: str) -> Scraped:
+    answer = web.http.get("/metrics", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return Scraped(answer.text)
+
+
+def test_every_metric_of_the_catalogue_is_told_and_no_other(shared_web: Web) -> None:
+    found = scrape(shared_web)
+
+    own = {name for name in found.families if not name.startswith("process_")}
+    assert own == {metric.name.removesuffix("_total") for metric in WEB}
+    assert found.value("palermo_broker_up") == 1
+    assert found.value("palermo_workers", state="idle") == 0
+
+
+@pytest.fixture
+def any_site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+    """Workers on the same broker, of which nobody has heard before."""
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield site
+    site.close()
+
+
+def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(any_site: Site, serve: Serve) -> None:
+    site = any_site
+    for number in range(5):
+        site.enqueue("note", str(site.notes_path), str(number))
+    site.burst()
+    web = serve(site.settings)
+    jobs = {"queue": "jobs", "job_name": "crew.note"}
+    eventually(lambda: scrape(web).value("palermo_journal_up") == 1)
+    assert scrape(web).value("palermo_jobs_processed_total", outcome="succeeded", **jobs) == 0
+
+    for number in range(30):
+        site.enqueue("note", str(site.notes_path), str(number))
+    for _ in range(2):
+        site.enqueue("raises", "no")
+        site.enqueue("note", "x", "y", queue="mail")
+    site.inspector.pause("mail")
+    site.burst("-c", "2")
+
+    def told() -> Scraped:
+        found = scrape(web)
+        assert found.value("palermo_jobs_processed_total", outcome="succeeded", **jobs) == 30
+        assert found.value("palermo_jobs_processed_total", outcome="failed", queue="jobs", job_name="crew.raises") == 2
+        assert found.value("palermo_jobs_enqueued_total", **jobs) == 30
+        assert found.value("palermo_failed_jobs", queue="failed") == 2
+        return found
+
+    found = eventually(told)
+
+    assert found.value("palermo_job_run_seconds_count", **jobs) == 30
+    assert found.value("palermo_job_wait_seconds_count", queue="jobs") == 32
+    assert found.value("palermo_queue_pending_jobs", queue="mail") == 2
+    assert found.value("palermo_queue_pending_jobs", queue="failed") is None
+    assert found.value("palermo_queue_running_jobs", queue="mail") == 0
+    assert found.value("palermo_queue_paused", queue="mail") == 1
+    assert found.value("palermo_queue_paused", queue="jobs") == 0
+    age = found.value("palermo_queue_oldest_age_seconds", queue="mail")
+    assert age is not None
+    assert 0 <= age < 60
+
+
+def test_a_job_that_was_delayed_is_as_old_as_it_is_due(shared_web: Web) -> None:
+    now = time.time()
+    for queue, run_at in (("plain", None), ("delayed", now - 5)):
+        message = Message(id=queue, queue=queue, job="shop.mail", created_at=int(now) - 9_000, run_at=run_at)
+        shared_web.client.run(lambda broker, message=message: broker.publish(message))
+
+    def ages() -> list[float]:
+        found = scrape(shared_web)
+        told = [found.value("palermo_queue_oldest_age_seconds", queue=queue) for queue in ("plain", "delayed")]
+        return [age for age in told if age is not None] if None not in told else []
+
+    plain, delayed = eventually(ages)
+
+    assert plain >= 9_000
+    assert 5 <= delayed < 60
+
+
+def test_a_broker_that_is_away_is_told_and_no_error(serve: Serve) -> None:
+    web = serve(Settings(url="amqp://guest:guest@127.0.0.1:9/", publish_timeout=0.5))
+
+    found = scrape(web)
+
+    assert found.value("palermo_broker_up") == 0
+    assert found.value("palermo_journal_up") == 0
+    assert "palermo_slots" not in found.names
+
+
+def test_only_the_token_opens_it_to_those_who_may_not_see_the_pages(tmp_path: Path, serve: Serve) -> None:
+    viewers, line = token_line("grafana", Role.VIEWER)
+    users = tmp_path / "users"
+    users.write_text(f"{line}\n")
+    web = serve(Settings(url=f"sqlite:///{tmp_path}/jobs.db", metrics_token=TOKEN), users=str(users))
+    ask = web.http.get
+
+    assert ask("/metrics").status_code == 401
+    assert ask("/metrics", headers={"Authorization": "Bearer another"}).status_code == 401
+    assert ask("/metrics", headers={"Authorization": f"Bearer {viewers}"}).status_code == 200
+    assert ask("/metrics", headers=BEARER).status_code == 200
+    assert web.http.head("/metrics", headers=BEARER).content == b""
+    assert ask("/queues", headers=BEARER).status_code == 401
+    assert web.http.post("/metrics", headers=BEARER).status_code == 401
+
+
+def test_a_scraper_with_the_token_may_come_by_any_name(settings: Settings, serve: Serve) -> None:
+    web = serve(Settings(url=settings.url, metrics_token=TOKEN))
+
+    assert web.http.get("/metrics", headers={"Host": "10.1.2.3:3000"}).status_code == 400
+    assert web.http.get("/metrics", headers={"Host": "10.1.2.3:3000", **BEARER}).status_code == 200
+
+
+def test_it_is_open_to_this_machine_where_the_pages_are(shared_web: Web) -> None:
+    assert shared_web.http.get("/metrics", headers={"Host": "evil.example"}).status_code == 400
+    assert shared_web.http.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize("path", ["/metrics/", "/Metrics", "/metrics/x"])
+def test_the_token_opens_no_other_path(settings: Settings, serve: Serve, path: str) -> None:
+    web = serve(Settings(url=settings.url, metrics_token=TOKEN))
+
+    assert web.http.get(path, headers={"Host": "10.1.2.3:3000", **BEARER}).status_code == 400
