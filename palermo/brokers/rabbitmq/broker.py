@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
+from palermo.brokers.rabbitmq.audit import Audits
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
@@ -67,6 +67,7 @@ class RabbitmqBroker:
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
+        self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
         self.journal = StreamJournal(session, link, self._consume_link)
 
@@ -85,6 +86,7 @@ class RabbitmqBroker:
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
     ) -> RabbitmqConsumer:
+        self._audits.wanted = False  # a worker, which trims, need not remember what is in the log
         link = await self._consume_link()
         declarer = self._declarer_on(link)
 
@@ -173,7 +175,7 @@ class RabbitmqBroker:
         link = await self._consume_link()
         reader = sweeping.Reader(link, self._exchange, queue)
         held = await reader.count()
-        kind = await self._declarer.ensure(queue)
+        kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
             return await self._outbox.failed_log.page(link, queue, held, offset=offset, limit=limit, newest=newest)
         if kind != CLASSIC:
@@ -194,15 +196,15 @@ class RabbitmqBroker:
         *,
         progress: Callable[[Swept], None] | None = None,
         only_look: bool = False,
+        id: str = "",
     ) -> Swept:
         link = await self._consume_link()
         reader = sweeping.Reader(link, self._exchange, queue)
         held = await reader.count()
-        logged = is_failed(queue) and await self._declarer.ensure(queue) == QUORUM
-        failed_log = self._outbox.failed_log
         tell = progress or (lambda _: None)
+        logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
         if logged and only_look:
-            return await failed_log.show(link, queue, held, decide, tell)
+            return await self._outbox.failed_log.show(link, queue, held, decide, tell, id=id)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):
@@ -210,8 +212,9 @@ class RabbitmqBroker:
                 await self._marks.restore(message.id for message in messages)
             await self.publish_many(messages)
 
-        taken = partial(failed_log.taken, queue) if logged else None
-        return await sweeping.sweep(reader, queue, decide, store, tell, taken)
+        if logged:
+            return await self._audits.sweep(reader, queue, decide, store, tell)
+        return await sweeping.sweep(reader, queue, decide, store, tell)
 
     async def keep_time(self, fired: Tell = nobody) -> None:
         await self._timekeeper.keep(fired)
@@ -259,7 +262,6 @@ class RabbitmqBroker:
         async def busy() -> int:
             return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
 
-        failed_log = self._outbox.failed_log
         migration = Migration(
             await self._consume_link(),
             self._exchange,
@@ -268,7 +270,7 @@ class RabbitmqBroker:
             publisher=self._outbox.open,
             busy=busy,
             progress=progress or (lambda _: None),
-            stored=partial(failed_log.stored, queue) if is_failed(queue) and kind == QUORUM else None,
+            failed_log=self._outbox.failed_log if is_failed(queue) else None,
         )
         if not await migration.is_needed():
             return 0
@@ -279,8 +281,6 @@ class RabbitmqBroker:
             await self.pause(queue, by="palermo migrate")
         moved = await migration.run()
         self._declarer.forget(queue)
-        if kind != QUORUM:
-            await failed_log.emptied(queue)
         if queue not in paused or ours in paused:
             await self.resume(queue, by="palermo migrate")
             await self.resume(ours, by="palermo migrate")

@@ -70,6 +70,9 @@ class StreamJournal:
             async with asyncio.timeout(self._session.timeout):
                 await self._stream.append([(properties, batch)])
         except TimeoutError:
+            # What a stream that is down leaves unconfirmed adds up, until RabbitMQ reads no more from the connection.
+            if self._publisher is not None and self._publisher.channel.is_open:
+                self._publisher.channel.raw.close()
             raise BrokerUnavailable(
                 f"RabbitMQ did not store a batch of the journal within {self._session.timeout:g} s: it is too busy,"
                 " away, or its memory or disk alarm blocks publishers."
