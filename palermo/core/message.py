@@ -52,6 +52,7 @@ _NUMBER = {
     "max-retries": "max_retries",
 }
 _SECONDS = {"timeout": "timeout", "expires-at": "expires_at", "run-at": "run_at", "retrying-since": "retrying_since"}
+_TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
 
 #: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
@@ -95,6 +96,8 @@ class Message:
     expires_at: float | None = None
     #: Unix seconds before which it is not started; None for at once.
     run_at: float | None = None
+    #: Whether what it returns is kept in the journal; None where the job's declaration decides.
+    keep_result: bool | None = None
     #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
     failure: Failure | None = None
     #: Why it failed before that, oldest first, within a budget.
@@ -144,6 +147,7 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "timeout": message.timeout,
         "expires-at": message.expires_at,
         "run-at": message.run_at,
+        "keep-result": message.keep_result,
     }
     headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:
@@ -190,6 +194,10 @@ def from_wire(
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
                 fields[_SECONDS[name]] = float(value)
                 continue
+        elif name in _TRUTH:
+            if isinstance(value, bool):
+                fields[_TRUTH[name]] = value
+                continue
         elif name == _ATTEMPTS:
             if isinstance(value, list | tuple):
                 fields["attempts"] = attempts.from_header(value)
@@ -233,6 +241,8 @@ def _wanted(name: str) -> str:
         return "an integer"
     if name in _SECONDS:
         return "a number above 0"
+    if name in _TRUTH:
+        return "true or false"
     return "a list" if name == _ATTEMPTS else "text"
 
 
