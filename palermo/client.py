@@ -275,6 +275,7 @@ class Client:
             content_encoding=encoded.content_encoding,
             arguments=encoded.arguments,
             created_at=int(now),
+            queued_at=now,
             preview=preview(args, kwargs),
             timeout=None if timeout is None else float(timeout),
             expires_at=None if expires is None else (later or now) + expires,

@@ -76,6 +76,7 @@ class Entry:
             self.message,
             id=id,
             created_at=int(now),
+            queued_at=now,
             expires_at=None if self.expires is None else now + self.expires,
             extra={**self.message.extra, RECURRING: self.name, TICK: tick},
         )

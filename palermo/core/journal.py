@@ -45,9 +45,10 @@ class Kind(StrEnum):
     RELEASED = "released"  #: wait, took: given back, since its worker was stopped
     DISCARDED = "discarded"  #: wait, took, reason: as its own code or its policy said
     CANCELLED = "cancelled"  #: wait, took, by [ran]
-    # How many, since the writer's last: queue, job, and numbers by outcome; `wait` and `run` are histograms.
+    # How many, since the writer's last: queue, job, and a number for each outcome there was: enqueued, or a kind that
+    # ends a run. [wait] and [run] are histograms; with the latter total, min and max, in seconds.
     COUNTS = "counts"
-    # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, code.
+    # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, and [code], or [anew].
     WORKER_UP = "worker_up"
     WORKER_DOWN = "worker_down"
     # A recurring job's turn: name, id, job, queue.
@@ -79,9 +80,13 @@ class Batch:
 
     #: Where it is in the journal: later ones have higher numbers, not always the next one.
     position: int
-    #: Who wrote it: a worker's id; "" for clients and operators.
+    #: Who wrote it: a worker's id, or what else it says of itself; "" if nothing.
     writer: str
     records: Sequence[Record]
+    #: Tells its writer's life from any other, and how many batches it had written with this one: a batch that was
+    #: stored twice, since nobody answered the first time, has the same of both.
+    source: str = ""
+    number: int = 0
 
 
 def is_wanted(kind: str, level: Level) -> bool:
@@ -89,9 +94,10 @@ def is_wanted(kind: str, level: Level) -> bool:
     return level is Level.ALL or (level is Level.FAILURES and kind not in _ONLY_ALL)
 
 
-def encode(writer: str, records: Sequence[Record]) -> bytes:
+def encode(writer: str, records: Sequence[Record], *, source: str = "", number: int = 0) -> bytes:
     """A batch, to be stored."""
-    return json.dumps({"version": VERSION, "writer": writer, "records": records}, separators=(",", ":")).encode()
+    batch = {"version": VERSION, "writer": writer, "source": source, "number": number, "records": records}
+    return json.dumps(batch, separators=(",", ":")).encode()
 
 
 def decode(position: int, body: bytes) -> Batch:
@@ -102,7 +108,8 @@ def decode(position: int, body: bytes) -> Batch:
         found = None
     match found:
         case {"version": int(version), "records": list(records)} if version <= VERSION:
-            writer = found.get("writer", "")
             known = [one for one in records if isinstance(one, dict) and "kind" in one and "at" in one]
-            return Batch(position, writer if isinstance(writer, str) else "", known)
+            writer, source = (text if isinstance(text := found.get(name), str) else "" for name in ("writer", "source"))
+            number = found.get("number")
+            return Batch(position, writer, known, source, number if isinstance(number, int) else 0)
     return Batch(position, "", ())

@@ -185,6 +185,7 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
         retrying_since=None,
         expires_at=None,
         run_at=None,
+        queued_at=None,
     )
 
 

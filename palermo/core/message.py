@@ -51,7 +51,13 @@ _NUMBER = {
     "policy-retries": "policy_retries",
     "max-retries": "max_retries",
 }
-_SECONDS = {"timeout": "timeout", "expires-at": "expires_at", "run-at": "run_at", "retrying-since": "retrying_since"}
+_SECONDS = {
+    "timeout": "timeout",
+    "expires-at": "expires_at",
+    "run-at": "run_at",
+    "queued-at": "queued_at",
+    "retrying-since": "retrying_since",
+}
 _TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
 
@@ -96,6 +102,8 @@ class Message:
     expires_at: float | None = None
     #: Unix seconds before which it is not started; None for at once.
     run_at: float | None = None
+    #: Unix seconds of its enqueuing, from which its wait counts; None where nobody said, and after a requeue.
+    queued_at: float | None = None
     #: Whether what it returns is kept in the journal; None where the job's declaration decides.
     keep_result: bool | None = None
     #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
@@ -115,6 +123,12 @@ class Message:
     def attempt(self) -> int:
         """Which run this is, from 1."""
         return (self.retries or 0) + 1
+
+    def waited(self, now: float) -> float | None:
+        """Seconds that it has waited since it could have been run; None where it is not known since when."""
+        if self.queued_at is None:
+            return None
+        return max(0.0, now - max(self.queued_at, self.run_at or 0.0))
 
     @property
     def signed_id(self) -> str:
@@ -147,6 +161,7 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "timeout": message.timeout,
         "expires-at": message.expires_at,
         "run-at": message.run_at,
+        "queued-at": message.queued_at,
         "keep-result": message.keep_result,
     }
     headers.update({name: value for name, value in known.items() if value is not None})

@@ -25,6 +25,7 @@ from palermo.core.lifecycle import (
 from palermo.core.message import Message
 from palermo.crew import RunningJob
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
+from palermo.worker.chronicle import Chronicle
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
@@ -53,6 +54,7 @@ class Floor(Protocol):
     #: Where jobs wait that another worker still runs, and the results that another worker may ask for.
     parking: Parking
     outcomes: Outcomes
+    chronicle: Chronicle
 
     def began(self) -> None:
         """A lane has taken a job."""
@@ -130,7 +132,9 @@ class Lane:
     async def _work(self, live: Live, delivery: Delivery) -> None:
         floor, message = self._floor, delivery.message
         self._delivery, self._started_at = delivery, time.time()
+        ended_at = self._started_at
         floor.began()
+        floor.chronicle.began(self.number, message, self._started_at)
         result: Result = Interrupted()
         settled = False
         try:
@@ -142,10 +146,14 @@ class Lane:
                 if log.isEnabledFor(logging.INFO):
                     log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
                 result = await floor.runner.run(self.number, message)
+                ended_at = time.time()
             self._tell(delivery, result)
             settled = await self._settle(live, delivery, result)
         finally:
             self._delivery = None
+            by = (delivery.cancelled_by or floor.cancelled_by(message.id)) if isinstance(result, Cancelled) else ""
+            times = {"began": self._started_at, "ended": ended_at}
+            floor.chronicle.ended(self.number, message, result, **times, settled=settled, by=by)
             floor.ended(message, result, settled=settled)
 
     async def _settle(self, live: Live, delivery: Delivery, result: Result) -> bool:

@@ -9,17 +9,21 @@ worker ends when it is told to, when a burst finds its queues empty, or when the
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 from palermo.broker import Broker, Consumer
+from palermo.core.journal import Level
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
-from palermo.crew import RunningJob, WorkerInfo
+from palermo.crew import WorkerInfo
 from palermo.errors import BrokerError
+from palermo.recorder import Recorder
+from palermo.worker.chronicle import Chronicle
+from palermo.worker.dumps import Dumps
 from palermo.worker.emptiness import EmptyWatch
 from palermo.worker.ending import DEAF, FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
 from palermo.worker.lane import Lane
@@ -30,7 +34,6 @@ from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
 from palermo.worker.signals import Action, SignalRow
-from palermo.worker.stacks import own_stacks
 from palermo.worker.timekeeping import Duties
 from palermo.worker.titles import parent_title
 from palermo.worker.trim import Trimmer
@@ -71,6 +74,8 @@ class Worker:
         if options.burst or "queue_empty" in registered.hooks:
             self._watch = EmptyWatch(idle=self._idle, pending=self._pending, on_empty=self._emptied)
         self._deaf_watch = DeafWatch(self)
+        recorder = Recorder(Level(options.settings.journal), self._id, now=now)
+        self.chronicle = Chronicle(recorder, release=options.settings.release)
         self.runner = runner
         self.taking = True
         self.failed_per_queue = options.settings.failed_per_queue
@@ -78,17 +83,17 @@ class Worker:
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
-        self._dumping = asyncio.Lock()
         self.link = Link(
             options.settings.session("worker"),
             give_up=options.burst,
             duties=Duties.of(options, registered),
             consume=self._consume,
             opened=self._opened,
-            lost=self._changed,
+            lost=self._lost,
         )
         self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
         self._serving: dict[Lane, asyncio.Task[None]] = {}
+        self.dumps = Dumps(runner, self._lanes, pid=pid)
         self._orders = Orders(self, self._lanes)
         self.outcomes = self._orders.outcomes
         self.parking = Parking(self, self._id, self._orders.outcome)
@@ -106,6 +111,7 @@ class Worker:
             self._options.settings.address,
         )
         self._show()
+        self.chronicle.up(self.report())
         self._take()
         self._spawn(self._deaf_watch.run())
         loop_watch = LoopWatch(end_at_once(DEAF))
@@ -126,6 +132,7 @@ class Worker:
                 code = FORCED if self._ending.final else Anew.RUNNER_GONE
             else:
                 code = await end
+            await self.chronicle.close(self.report(), code)
         finally:
             await self._clean_up()
             loop_watch.close()
@@ -144,7 +151,7 @@ class Worker:
                 self.runner.kill_jobs()
             case Action.DUMP:
                 if self._dump is None or self._dump.done():
-                    self._dump = self._spawn(self._log_stacks())
+                    self._dump = self._spawn(self.dumps.log())
             case Action.QUIET:
                 self._quiet = True
                 self._rest()
@@ -275,11 +282,16 @@ class Worker:
         )
 
     def _opened(self, live: Live) -> None:
+        self.chronicle.recorder.attach(live.broker.journal)
         self._changed()
         if self._trimmer.wanted:
             self._spawn(self._trimmer.run(live.broker))
         if self._watch is not None:
             self._watch.look()
+
+    def _lost(self) -> None:
+        self.chronicle.recorder.detach()
+        self._changed()
 
     async def _trim_failed(self) -> None:
         self._trim = None
@@ -345,25 +357,6 @@ class Worker:
             self._take()
 
     # Odds and ends.
-
-    async def stacks(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
-        """What this process and every running job are doing; one after the other, since they share a file."""
-        async with self._dumping:
-            yield None, own_stacks()
-            for lane in self._lanes:
-                job = lane.running
-                if job is None:
-                    continue
-                text = await self.runner.stack(lane.number)
-                if lane.running == job:
-                    yield job, text or "it gave no answer within 2 s"
-
-    async def _log_stacks(self) -> None:
-        async for job, text in self.stacks():
-            if job is None:
-                log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
-            else:
-                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
 
     async def _hook(self, name: str) -> None:
         if name in self._hooks:

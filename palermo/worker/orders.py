@@ -7,13 +7,14 @@ the signals do, but for `quiet`, which ends with `resume` and not only with the 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
 from palermo.crew import Order, RunningJob
+from palermo.worker.dumps import Dumps
 from palermo.worker.outcomes import Outcomes, describe, mark
 from palermo.worker.pool import Runner
 from palermo.worker.signals import Action
@@ -83,6 +84,7 @@ class Obedient(Protocol):
     """What a worker has that can be told to."""
 
     runner: Runner
+    dumps: Dumps
 
     @property
     def state(self) -> str:
@@ -90,9 +92,6 @@ class Obedient(Protocol):
 
     def order(self, action: Action) -> None:
         """Do it, as if a signal had said so."""
-
-    def stacks(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
-        """The worker's own stacks, and then those of each running job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,7 @@ class Orders:
     async def _stack(self, order: Order) -> Mapping[str, Any]:
         parts = [
             f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}"
-            async for job, text in self._worker.stacks()
+            async for job, text in self._worker.dumps.each()
         ]
         return {"text": "\n\n".join(parts)[:_MAX_TEXT]}
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -90,10 +91,8 @@ class Courier:
         held: set[Reporter] = set()
         while True:
             due = min((reporter.due for reporter in held), default=None)
-            try:
+            with suppress(Empty):
                 held.add(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
-            except Empty:
-                pass
             now = time.monotonic()
             for reporter in [reporter for reporter in held if reporter.due <= now]:
                 held.discard(reporter)

@@ -34,7 +34,7 @@ HEADER_VALUES: st.SearchStrategy[Any] = st.recursive(
 KNOWN = {
     "CC", "BCC", "job-class", "id", "queue", "created-at", "preview", "retries", "policy-retries", "worker",
     "arguments", "exception-class", "exception-message", "stack-trace", "failed-at", "dropped-headers",
-    "max-retries", "retrying-since", "attempts-log", "run-at", "timeout", "expires-at", "perform_job_at",
+    "max-retries", "retrying-since", "attempts-log", "run-at", "timeout", "expires-at", "perform_job_at", "queued-at",
 }  # fmt: skip
 HEADERS = st.dictionaries(
     NAMES.filter(lambda name: name not in KNOWN and not name.startswith("x-")), HEADER_VALUES, max_size=5

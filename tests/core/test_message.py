@@ -70,7 +70,8 @@ def test_a_message_comes_back_equal_from_its_headers(
 ) -> None:
     message = a_message(
         extra=extra, retries=retries, preview=preview, failure=failure, timeout=timeout, expires_at=timeout,
-        max_retries=retries, retrying_since=timeout, attempts=(Attempt.of(FAILURE, retries),) if retries else (),
+        max_retries=retries, retrying_since=timeout, queued_at=timeout,
+        attempts=(Attempt.of(FAILURE, retries),) if retries else (),
     )  # fmt: skip
 
     again = from_wire(

@@ -1,0 +1,105 @@
+"""What a worker writes into the journal of its jobs and of itself."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from palermo.core.failure import Failure
+from palermo.core.journal import Kind
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.message import Message
+from palermo.crew import WorkerInfo
+from palermo.recorder import Recorder
+from palermo.worker.ending import Anew
+
+#: Seconds that a worker's end may wait for its journal.
+_LAST_WORDS = 2.0
+
+#: Characters of an error's text that are kept.
+_MAX_TEXT = 500
+
+
+class Chronicle:
+    """Turns what happens in a worker's lanes into records."""
+
+    def __init__(self, recorder: Recorder, *, release: str) -> None:
+        self.recorder = recorder
+        self._release = release
+        #: Whether single runs that end well are written down.
+        self._all = recorder.wants(Kind.SUCCEEDED)
+
+    def up(self, info: WorkerInfo) -> None:
+        """The worker begins to work."""
+        said = {
+            "worker": info.id,
+            "host": info.host,
+            "pid": info.pid,
+            "queues": list(info.queues),
+            "slots": info.slots,
+            "version": version("palermo"),
+        }
+        self.recorder.add(Kind.WORKER_UP, said | ({"release": self._release} if self._release else {}))
+
+    async def close(self, info: WorkerInfo, code: int | Anew) -> None:
+        """It ends, with this exit code or to begin anew; what is still to be written is, within 2 s."""
+        said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
+        self.recorder.add(Kind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"anew": True}))
+        await self.recorder.close(_LAST_WORDS)
+
+    def began(self, slot: int, message: Message, at: float) -> None:
+        """A run begins in a slot, at this Unix time."""
+        if self._all:
+            self.recorder.add_if_it_lasts(slot, Kind.STARTED, _run(slot, message, wait=message.waited(at)))
+
+    def ended(
+        self, slot: int, message: Message, result: Result, *, began: float, ended: float, settled: bool, by: str = ""
+    ) -> None:
+        """A run has ended with this result, and the broker has taken note of it, or could not: then it may run again.
+
+        A job that never ran, since it was cancelled before, has `began` = `ended`.
+        """
+        kind, more = _kind(result, by)
+        wait, took = message.waited(began), (ended - began if ended > began else None)
+        self.recorder.count(kind, message.queue, message.job, wait, took)
+        if self._all:
+            self.recorder.over(slot)
+        if not settled:
+            kind, more = Kind.RELEASED, {}
+        if self.recorder.wants(kind):
+            self.recorder.add(kind, {**_run(slot, message, wait=wait, took=took), **more}, at=ended)
+
+
+def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]:
+    """What is said of every run."""
+    return {
+        "id": message.id,
+        "job": message.job,
+        "queue": message.queue,
+        "attempt": message.attempt,
+        "slot": slot,
+        **{name: round(value, 6) for name, value in seconds.items() if value is not None},
+    }
+
+
+def _kind(result: Result, by: str) -> tuple[Kind, Mapping[str, Any]]:
+    """What a result is called in the journal, and what is said of it."""
+    match result:
+        case Succeeded(skipped=skipped):
+            return Kind.SUCCEEDED, {"skipped": True} if skipped else {}
+        case Raised(failure):
+            return Kind.FAILED, _error(failure)
+        case Retrying(None, delay):
+            return Kind.SNOOZED, {"delay": delay}
+        case Retrying(Failure() as failure, delay):
+            return Kind.RETRIED, {**_error(failure), "delay": delay}
+        case Dropped(reason):
+            return Kind.DISCARDED, {"reason": reason[:_MAX_TEXT]}
+        case Cancelled():
+            return Kind.CANCELLED, {"by": by} if by else {}
+        case Interrupted():
+            return Kind.RELEASED, {}
+    raise AssertionError(f"{result!r} is no result")
+
+
+def _error(failure: Failure) -> dict[str, str]:
+    return {"error": failure.exception_class, "message": failure.message[:_MAX_TEXT]}

@@ -1,0 +1,215 @@
+"""The recorder: what is gathered is stored in batches, and nothing waits for it."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from palermo import recorder as recording
+from palermo.broker import Broker, Session, open_broker
+from palermo.core.address import parse_url
+from palermo.core.journal import Batch, Kind, Level, Record
+from palermo.errors import BrokerUnavailable
+from palermo.recorder import MOST_WAITING, Recorder
+
+
+class Tape:
+    """A journal that can be away, on top of a real one."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._journal = broker.journal
+        self.away = False
+        #: Stores, and says that it did not.
+        self.deaf = False
+        self.slow: asyncio.Event | None = None
+        self.batches: list[Batch] = []
+        self.read = broker.journal.read
+
+    async def append(self, batch: bytes) -> None:
+        if self.slow is not None:
+            await self.slow.wait()
+        if self.away:
+            raise BrokerUnavailable("the journal is away.")
+        await self._journal.append(batch)
+        if self.deaf:
+            raise BrokerUnavailable("nobody answered.")
+
+    def records(self, kind: str | None = None) -> list[Record]:
+        return [one for batch in self.batches for one in batch.records if kind in (None, one["kind"])]
+
+    async def until(self, count: int, kind: str | None = None) -> list[Record]:
+        async with asyncio.timeout(10):
+            while len(self.records(kind)) < count:  # noqa: ASYNC110 - the reader has no event
+                await asyncio.sleep(0.01)
+        return self.records(kind)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is away is tried again soon."""
+    monkeypatch.setattr(recording, "_FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(recording, "_LAST_PAUSE", 0.1)
+
+
+@asynccontextmanager
+async def tape() -> AsyncIterator[Tape]:
+    broker = await open_broker(
+        Session(address=parse_url("sqlite:///:memory:"), exchange=f"test-{secrets.token_hex(6)}")
+    )
+    made = Tape(broker)
+    await broker.journal.read(made.batches.append)
+    try:
+        yield made
+    finally:
+        await broker.close()
+
+
+def fields(id: str) -> Record:
+    return {"id": id, "job": "a", "queue": "jobs"}
+
+
+async def test_records_are_stored_together_and_in_order() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.ALL, "pid:1@h", now=lambda: 5.0004)
+        recorder.attach(journal)
+        for number in range(700):
+            recorder.add(Kind.SUCCEEDED, fields(f"{number}"))
+        recorder.add(Kind.FAILED, fields("last"), at=3.0)
+
+        found = await journal.until(701)
+
+        assert [one["id"] for one in found] == [*map(str, range(700)), "last"]
+        assert (found[0]["at"], found[-1]["at"]) == (5.0, 3.0)
+        assert [len(batch.records) for batch in journal.batches] == [500, 201]
+        assert [(batch.writer, batch.number) for batch in journal.batches] == [("pid:1@h", 1), ("pid:1@h", 2)]
+        assert len({batch.source for batch in journal.batches}) == 1
+
+
+async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder.attach(journal)
+        recorder.add(Kind.SUCCEEDED, fields("1"))
+        for took in (0.1, 0.3):
+            recorder.count("succeeded", "jobs", "a", 0.5, took)
+        recorder.count("failed", "jobs", "a", None, None)
+        recorder.count("succeeded", "jobs", "b")
+
+        a, b = await journal.until(2)
+
+        assert {"queue": "jobs", "job": "a", "succeeded": 2, "failed": 1}.items() <= a.items()
+        assert (sum(a["run"].values()), sum(a["wait"].values())) == (2, 2)
+        assert (a["total"], a["min"], a["max"]) == (0.4, 0.1, 0.3)
+        assert b["succeeded"] == 1
+        assert "run" not in b
+
+
+async def test_at_level_off_nothing_is_stored_but_what_was_promised() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.OFF, "pid:1@h")
+        recorder.attach(journal)
+        recorder.add(Kind.FAILED, fields("1"))
+        recorder.count("failed", "jobs", "a")
+        await recorder.confirmed(Kind.SUCCEEDED, fields("2"), timeout=10)
+
+        assert [one["id"] for one in await journal.until(1)] == ["2"]
+
+
+async def test_a_short_run_leaves_no_record_of_its_beginning_and_a_long_one_does() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder.attach(journal)
+        recorder.add_if_it_lasts(1, Kind.STARTED, fields("short"))
+        recorder.over(1)
+        recorder.add(Kind.SUCCEEDED, fields("short"))
+        recorder.add_if_it_lasts(1, Kind.STARTED, fields("long"))
+
+        found = await journal.until(2)
+
+        assert [(one["kind"], one["id"]) for one in found] == [("succeeded", "short"), ("started", "long")]
+
+
+async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with tape() as journal:
+        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder.attach(journal)
+        journal.away = True
+        for number in range(MOST_WAITING + 1_000):
+            recorder.add(Kind.SUCCEEDED, fields(f"{number}"))
+            recorder.count("succeeded", "jobs", "a", 0.1, 0.1)
+            if number % 1_000 == 0:
+                await asyncio.sleep(0.02)
+        journal.away = False
+
+        (lost,) = await journal.until(1, "lost")
+
+        counted = sum(one["succeeded"] for one in await journal.until(1, "counts"))
+        assert counted == MOST_WAITING + 1_000
+        assert len(journal.records("succeeded")) + lost["count"] == MOST_WAITING + 1_000
+        assert [record.message.split(" error")[0].split(" left_out")[0] for record in caplog.records] == [
+            "the journal cannot be written, jobs go on without it for now",
+            "the journal is written again",
+        ]
+
+
+async def test_a_batch_that_may_be_stored_is_stored_again_as_the_same() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder.attach(journal)
+        journal.deaf = True
+        recorder.add(Kind.FAILED, fields("1"))
+        await journal.until(1)
+        journal.deaf = False
+
+        await journal.until(2)
+
+        first, *again = journal.batches
+        assert {(one.source, one.number) for one in again} == {(first.source, first.number)}
+
+
+async def test_a_promise_is_kept_or_it_says_so() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        with pytest.raises(BrokerUnavailable, match=r"did not store it within 0\.05 s"):
+            await recorder.confirmed(Kind.SUCCEEDED, fields("too late"), timeout=0.05)
+
+        recorder.attach(journal)
+        await asyncio.gather(
+            *(recorder.confirmed(Kind.SUCCEEDED, fields(f"{number}"), timeout=10) for number in range(30))
+        )
+
+        assert len(await journal.until(31)) == 31
+        assert len(journal.batches) < 10
+
+
+async def test_the_last_flush_waits_so_long_and_no_longer() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder.attach(journal)
+        recorder.add(Kind.FAILED, fields("1"))
+        await recorder.close(10)
+        assert len(await journal.until(1)) == 1
+
+        stuck = Recorder(Level.ALL, "pid:1@h")
+        stuck.attach(journal)
+        journal.slow = asyncio.Event()
+        stuck.add(Kind.FAILED, fields("2"))
+        async with asyncio.timeout(5):
+            await stuck.close(0.05)
+
+
+async def test_without_a_session_it_waits_for_the_next_one() -> None:
+    async with tape() as journal:
+        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder.add(Kind.FAILED, fields("1"))
+        recorder.attach(journal)
+        await journal.until(1)
+        recorder.detach()
+        recorder.add(Kind.FAILED, fields("2"))
+        recorder.attach(journal)
+
+        assert [one["id"] for one in await journal.until(2)] == ["1", "2"]
