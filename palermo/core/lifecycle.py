@@ -145,6 +145,13 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
             return Release()
 
 
+def without_value(result: Result) -> Result:
+    """How it went, without what it returned."""
+    if isinstance(result, Succeeded) and (result.value is not None or result.refused):
+        return Succeeded(result.skipped)
+    return result
+
+
 def fail(message: Message, failure: Failure, *, worker: str) -> Message:
     """The copy of the message that goes to `failed`: same id, body and headers, and the error's."""
     return fit(_failed(message, failure, worker=worker, retries=message.retries or 0, run_at=None))

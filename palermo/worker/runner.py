@@ -22,7 +22,7 @@ from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits
 from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_result
 from palermo.worker.place import Place
-from palermo.worker.pool import Registered, unheard
+from palermo.worker.pool import OnReport, Registered, unheard
 from palermo.worker.reporting import unpack_report
 from palermo.worker.signals import CANCEL, DUMP, TERMINATE
 from palermo.worker.stacks import StackFile
@@ -34,7 +34,7 @@ class ProcessRunner:
     """Slots as forked children of a template."""
 
     def __init__(self, children: Children, *, slots: int, limits: Limits, stacks: StackFile) -> None:
-        self.on_report = unheard
+        self.on_report: OnReport = unheard
         self._children = children
         self._limits = limits
         self._stacks = stacks

@@ -24,7 +24,7 @@ from palermo.worker.crew import Crew, Run
 from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.limits import MEMORY_EVERY, Limits
 from palermo.worker.pipe import judged, pack_message
-from palermo.worker.pool import Registered, unheard
+from palermo.worker.pool import OnReport, Registered, unheard
 from palermo.worker.reporting import Report
 from palermo.worker.signals import DUMP
 from palermo.worker.stacks import StackFile
@@ -46,7 +46,7 @@ class SharedRunner:
     """Slots in one child of the template."""
 
     def __init__(self, children: Children, *, limits: Limits, stacks: StackFile) -> None:
-        self.on_report = unheard
+        self.on_report: OnReport = unheard
         self._children = children
         self._limits = limits
         self._stacks = stacks
