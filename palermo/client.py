@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from palermo import forking, hooks
 from palermo.broker import Broker
 from palermo.config import Settings
+from palermo.core.journal import Level
 from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.core.topology import check_id, check_job_queue
@@ -201,7 +202,7 @@ class Client:
         with forking.guard:
             if self._thread is None or not self._thread.alive:
                 self._import()
-                self._thread = IoThread(self._session)
+                self._thread = IoThread(self._session, Level(self.settings.journal))
                 forking.running.add(self._thread)
             return self._thread
 

@@ -13,15 +13,19 @@ a job and never loses one.
 """
 
 import asyncio
+import os
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from palermo.broker import Broker, Session
+from palermo.core.journal import Level
 from palermo.core.message import Message
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.recorder import Recorder, record_enqueued
 from palermo.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 
 T = TypeVar("T")
@@ -36,7 +40,8 @@ _GRACE = 0.25
 class IoThread:
     """An event loop in a thread of its own, and the session it keeps."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, level: Level) -> None:
+        """`level` says how much of what is enqueued is written into the journal."""
         self._timeout = session.timeout
         #: Whether the session is on a file, and not with a server.
         self._on_file = not session.address.hosts
@@ -47,7 +52,8 @@ class IoThread:
         self._forked: threading.Event | None = None
         self._closed = False
         self._loop = _new_loop()
-        self._keeper = SessionKeeper(session, self._loop, self._move)
+        self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}")
+        self._keeper = SessionKeeper(session, self._loop, self._opened, self._move)
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._thread.start()
 
@@ -232,6 +238,7 @@ class IoThread:
         finally:
             errand.session = None
         self._keeper.heard = self._loop.time()
+        record_enqueued(self.recorder, errand.messages)
         return True
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
@@ -245,8 +252,12 @@ class IoThread:
                 raise
         return await self._ask(function, again=False)
 
+    def _opened(self, session: Broker) -> None:
+        self.recorder.attach(session.journal)
+
     def _move(self, session: Broker) -> None:
         """Have what is in flight on a session that is given up begin anew with the next."""
+        self.recorder.detach()
         for errand in self._flight:
             if errand.session is session and errand.task is not None and not errand.moved:
                 errand.moved = True
@@ -298,6 +309,7 @@ class IoThread:
         if self._alarm is not None:
             self._alarm.cancel()
         try:
+            await self.recorder.close(CLOSE_TIMEOUT)
             rest = asyncio.all_tasks() - {asyncio.current_task()}
             for task in rest:
                 task.cancel()

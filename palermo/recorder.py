@@ -10,12 +10,13 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from palermo.core.histogram import Histogram, bucket
 from palermo.core.journal import Kind, Level, Record, encode, is_wanted
+from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.journal import Journal
 
@@ -264,6 +265,18 @@ class Recorder:
             self._lost = 0
         self._stored += 1
         return encode(self._writer, records, source=self._source, number=self._stored), records
+
+
+def record_enqueued(recorder: Recorder, messages: Message | Sequence[Message]) -> None:
+    """Write down and count these jobs, which have just been stored."""
+    if recorder.level is Level.OFF:
+        return
+    for message in (messages,) if isinstance(messages, Message) else messages:
+        recorder.count(Kind.ENQUEUED, message.queue, message.job)
+        if recorder.level is Level.ALL:
+            fields = {"id": message.id, "job": message.job, "queue": message.queue}
+            due = {} if message.run_at is None else {"run_at": message.run_at}
+            recorder.add(Kind.ENQUEUED, fields | due, at=message.queued_at)
 
 
 def _weight(value: Any) -> int:

@@ -17,13 +17,20 @@ CLOSE_TIMEOUT = 1.0
 class SessionKeeper:
     """Opens, hands out, replaces and ends the session."""
 
-    def __init__(self, settings: Session, loop: asyncio.AbstractEventLoop, on_lost: Callable[[Broker], None]) -> None:
-        """`on_lost` is told of each session that is let go of, while its users may still wait for it."""
+    def __init__(
+        self,
+        settings: Session,
+        loop: asyncio.AbstractEventLoop,
+        on_open: Callable[[Broker], None],
+        on_lost: Callable[[Broker], None],
+    ) -> None:
+        """`on_open` is told of each session, `on_lost` when it is let go of, while its users may still wait for it."""
         self.session: Broker | None = None
         #: When it last answered, on the loop's clock.
         self.heard = 0.0
         self._settings = settings
         self._loop = loop
+        self._on_open = on_open
         self._on_lost = on_lost
         self._opening: asyncio.Task[Broker] | None = None
         #: While set, none is opened; who needs one waits for it.
@@ -104,6 +111,7 @@ class SessionKeeper:
     async def _open(self) -> Broker:
         self.session = await open_broker(self._settings)
         self.heard = self._loop.time()
+        self._on_open(self.session)
         return self.session
 
     def _end(self, session: Broker) -> None:
