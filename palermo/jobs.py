@@ -7,7 +7,7 @@ A function becomes an object that still calls it; a class stays the class it was
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
@@ -16,6 +16,7 @@ from palermo import forking
 from palermo.core.decision import Errors
 from palermo.current import CurrentJob, current_job
 from palermo.errors import OptionInvalid
+from palermo.handles import Job
 from palermo.moments import Delay, Instant, seconds
 from palermo.options import CALLABLE, CRON, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
@@ -47,20 +48,6 @@ registry = Registry()
 
 #: One call's arguments for enqueue_many: positional in a tuple or list, named in a dict.
 Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job that was enqueued. False in a condition if a before_enqueue hook kept it from being."""
-
-    id: str
-    queue: str
-    #: Its wire name.
-    job: str
-    enqueued: bool = True
-
-    def __bool__(self) -> bool:
-        return self.enqueued
 
 
 class HasProcess(Protocol[P]):

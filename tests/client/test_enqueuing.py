@@ -12,7 +12,8 @@ import pytest
 import palermo
 from palermo import client as clients
 from palermo import forking
-from palermo.client import BATCH, BATCH_BYTES, Client
+from palermo.client import Client
+from palermo.prepared import BATCH, BATCH_BYTES
 from palermo.config import Settings
 from palermo.errors import (
     ArgumentsInvalid,
