@@ -23,6 +23,7 @@ from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errand import Errand
+from palermo.errors import BrokerUnavailable
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import Delay, Instant, due
@@ -37,6 +38,7 @@ T = TypeVar("T")
 Call = tuple[JobDefinition | str, Sequence[Any], Mapping[str, Any]]
 
 NOTHING: Mapping[str, Any] = {}
+
 
 class Client:
     """Enqueues jobs, and lends its session to an Inspector."""
@@ -181,6 +183,11 @@ class Client:
     async def watch_async(self, function: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
         """The same for asyncio programs, whose event loop goes on meanwhile."""
         return await asyncio.wrap_future(self._io().watch(function))
+
+    def write_down(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a record into the journal, soon: palermo.core.journal.Kind says what it holds."""
+        with suppress(BrokerUnavailable):  # it is being closed
+            self._io().write_down(kind, fields)
 
     def close(self) -> None:
         """End the session, in bounded time. The client may be used again, and then opens another."""

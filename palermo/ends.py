@@ -6,7 +6,7 @@ from collections.abc import Callable
 from palermo.core.journal import ENDS, Record
 
 #: Ends that are kept, and bytes of results with them.
-MOST, MOST_BYTES = 100_000, 32 * 1024 * 1024
+MOST, MOST_BYTES = 20_000, 32 * 1024 * 1024
 
 
 def is_end(record: Record) -> bool:
@@ -38,8 +38,10 @@ class Ends:
         #: By job, the record and when it was read.
         self._ends: dict[str, tuple[Record, float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._ends)
+    @property
+    def full(self) -> bool:
+        """Whether one more end would take the place of another."""
+        return len(self._ends) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, record: Record) -> None:
         """Remember the end that this record tells."""

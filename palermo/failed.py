@@ -127,7 +127,11 @@ def requeue(
         check_job_queue(queue)
     selection = Selection(which)
     judge = Requeueing(selection, queue=queue, rewrite=inspector._rewriting(args, kwargs))
-    inspector._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+    try:
+        inspector._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+    finally:
+        what = "with other arguments" if args is not None or kwargs is not None else None
+        inspector._acted("requeue", queue=queue, ids=[job.id for job in judge.taken], what=what)
     report(on_error, judge.refusal, selection.missing_error)
     return judge.taken
 
@@ -146,7 +150,10 @@ def discard(
     For ids that are not there NotFound is raised after the others, or given to `on_error`.
     """
     judge = Discarding(Selection(which))
-    inspector._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+    try:
+        inspector._sweep(interrupted_by(stop, judge), telling(judge.taken, progress, on_taken))
+    finally:
+        inspector._acted("discard", ids=[job.id for job in judge.taken])
     report(on_error, judge.selection.missing_error)
     return judge.taken
 

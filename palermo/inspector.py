@@ -11,12 +11,15 @@ stop_worker.
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
 from palermo import hooks, recurrence
 from palermo import scheduled as scheduled_jobs
+from palermo.acting import Actor, write_down
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -49,8 +52,16 @@ T = TypeVar("T")
 class Inspector:
     """Looks at one broker and acts on it, through a client's connection. Safe to share between threads."""
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: "Client", actor: Actor | None = None) -> None:
+        """`actor` is who acts through it, for the journal; the user of this process unless given."""
         self._client = client
+        self._actor = actor or Actor.here("python")
+
+    def on_behalf_of(self, actor: Actor) -> Self:
+        """The same for somebody else."""
+        other = copy(self)
+        other._actor = actor
+        return other
 
     # -- looking
 
@@ -109,17 +120,23 @@ class Inspector:
         Running jobs go on. `by` says who did it.
         """
         check_job_queue(queue)
+        by = by or self._actor.name
         self._ask(lambda broker: broker.pause(queue, by=by))
+        self._acted("pause", by=by, queue=queue)
 
     def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause; does nothing to a queue that is not paused."""
         check_job_queue(queue)
+        by = by or self._actor.name
         self._ask(lambda broker: broker.resume(queue, by=by))
+        self._acted("resume", by=by, queue=queue)
 
     def purge(self, queue: str) -> int:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
         check_queue_name(queue)
-        return self._ask(lambda broker: broker.purge(queue))
+        count = self._ask(lambda broker: broker.purge(queue))
+        self._acted("purge", queue=queue, count=count)
+        return count
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
         """Make a queue one of another type, "classic" or "quorum", with all jobs in it; returns how many were moved.
@@ -130,12 +147,16 @@ class Inspector:
         check_queue_name(queue)
         if kind not in QUEUE_TYPES:
             raise UsageError(f"there is no queue type {kind!r}; the types are {' and '.join(QUEUE_TYPES)}.")
-        return self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
+        count = self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
+        self._acted("migrate", queue=queue, count=count, what=kind)
+        return count
 
     def delete_queue(self, queue: str) -> int:
         """Remove a queue and the jobs that wait in it; returns how many. Raises NotFound."""
         check_queue_name(queue)
-        return self._ask(lambda broker: broker.delete(queue))
+        count = self._ask(lambda broker: broker.delete(queue))
+        self._acted("delete queue", queue=queue, count=count)
+        return count
 
     def dequeue(
         self,
@@ -158,7 +179,10 @@ class Inspector:
         if definition is not None and not hooks.permitted("before_dequeue", definition, args or (), kwargs or {}):
             return 0
         judge = self._dequeuing(name, args, kwargs, definition)
-        self._sweep_queue(queue or self.queue_of(name), judge, progress)
+        try:
+            self._sweep_queue(queue or self.queue_of(name), judge, progress)
+        finally:
+            self._acted("dequeue", queue=queue or self.queue_of(name), count=judge.count, what=name)
         if definition is not None:
             hooks.notify("after_dequeue", definition, args or (), kwargs or {})
         return judge.count
@@ -189,7 +213,10 @@ class Inspector:
         chosen = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
         for id in chosen:
             check_id(id)
-        return self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
+        by = by or self._actor.name
+        rows = self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
+        self._acted("cancel", by=by, ids=chosen)
+        return rows
 
     # -- workers
 
@@ -201,7 +228,12 @@ class Inspector:
         """
         check_action(action)
         named = [workers] if isinstance(workers, str) else None if workers is None else list(workers)
-        return self._ask(lambda broker: control(broker, action, named, by=by))
+        by = by or self._actor.name
+        rows = self._ask(lambda broker: control(broker, action, named, by=by))
+        self._acted(
+            f"{action} workers", by=by, count=len(rows), what=", ".join(str(row["worker"]) for row in rows[:20])
+        )
+        return rows
 
     def start_worker(self, modules: Sequence[str], **options: Any) -> "WorkerHandle":
         """Start a worker on this broker in a process of its own; options as for `palermo.start_worker`."""
@@ -242,6 +274,10 @@ class Inspector:
         return self.requeue(ALL, progress=progress)
 
     # -- behind them
+
+    def _acted(self, action: str, *, by: str = "", **facts: Any) -> None:
+        """Write it into the journal; see palermo.acting.write_down."""
+        write_down(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         return self._client.run(question, again=again)

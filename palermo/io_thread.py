@@ -16,7 +16,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -141,6 +141,10 @@ class IoThread:
         except BaseException:  # Ctrl-C: what it does on the broker must stop too
             future.cancel()
             raise
+
+    def write_down(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a record into the journal, soon."""
+        self._call(lambda: self.recorder.add(kind, fields))
 
     def close(self) -> None:
         """End the session and the thread, within a bounded time; what is in flight fails. May be called again."""

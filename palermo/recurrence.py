@@ -63,6 +63,7 @@ def put_recurring(
     )
     made = entry(inspector._client, wanted, origin=RUNTIME)
     inspector._ask(lambda broker: broker.put_recurring(made))
+    inspector._acted("put recurring", what=name)
 
 
 def remove_recurring(inspector: "Inspector", name: str) -> None:
@@ -71,6 +72,7 @@ def remove_recurring(inspector: "Inspector", name: str) -> None:
     Raises NotFound.
     """
     inspector._ask(lambda broker: broker.remove_recurring(name))
+    inspector._acted("remove recurring", what=name)
 
 
 def switch_recurring(inspector: "Inspector", name: str, on: bool = True) -> None:
@@ -79,11 +81,14 @@ def switch_recurring(inspector: "Inspector", name: str, on: bool = True) -> None
     What is due while it is disabled is not made up for.
     """
     inspector._ask(lambda broker: broker.switch_recurring(name, on=on))
+    inspector._acted("enable recurring" if on else "disable recurring", what=name)
 
 
 def run_recurring(inspector: "Inspector", name: str) -> str:
     """Enqueue a recurring job now, be it enabled or not; its times stay as they are. The job's id. Raises NotFound."""
-    return inspector._ask(lambda broker: broker.fire_recurring(name))
+    id = inspector._ask(lambda broker: broker.fire_recurring(name))
+    inspector._acted("run recurring", ids=[id], what=name)
+    return id
 
 
 def _row(found: Entry, serializers: Serializers) -> Row:

@@ -26,6 +26,7 @@ Which = str | Iterable[str] | Chosen
 GONE = "fired already or not there"
 
 #: What is answered about a job, by what was done to it.
+_CALLED = {CANCEL: "cancel scheduled", RUN: "run now", MOVE: "reschedule", GIVE_UP: "give up"}
 DONE = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
 
 
@@ -117,6 +118,7 @@ def _alter(
     apart = inspector._client.settings.failed_per_queue
     altered = inspector._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))
     rows = {one.id: _row(one, action, at) for one in altered}
+    inspector._acted(_CALLED[action], ids=list(rows), what=shown(at) if action == MOVE else None)
     none = {"job": None, "queue": None, "run_at": None}
     missing = [{"id": id, "state": GONE, **none} for id in ids if id not in rows]
     return [*rows.values(), *missing]

@@ -10,7 +10,7 @@ All of it belongs to the client's event loop.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from palermo.broker import Broker
@@ -58,8 +58,12 @@ class Watch:
         self._following: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._ends = Ends(now())
+        #: What ended after what was searched for last: who asks for one job of many asks for the next ones too.
+        self._nearby = Ends(now())
         #: Set once all that was stored when the subscription began has been read.
         self._caught_up = asyncio.Event()
+        #: What ended it.
+        self._error: BaseException | None = None
         #: Where it began and how far it is; -1 for nowhere yet.
         self._first = self._last = -1
         #: Why the journal cannot be read now; "" if it can.
@@ -91,7 +95,7 @@ class Watch:
         created: int | None,
         since: float,
         *,
-        doubt: Callable[[Record | None], "asyncio.Future[bool]"] | None = None,
+        doubt: Callable[[Record | None], Awaitable[bool]] | None = None,
         on_record: OnRecord | None = None,
     ) -> Record:
         """How the job ended, as soon as it has; arguments and errors as of `known`.
@@ -121,8 +125,10 @@ class Watch:
             start = max(0.0, since - _HEAD_START)
             self._ends = Ends(start, now=self._now)
             self._caught_up.clear()
+            self._error = None
             self._first = self._last = -1
             self._following = asyncio.ensure_future(self._follow(Start(since=start) if start else FIRST))
+            self._following.add_done_callback(self._failed)
         return waiter
 
     def _leave(self, waiter: Waiter) -> None:
@@ -145,7 +151,7 @@ class Watch:
 
     async def _past(self, waiter: Waiter, since: float) -> Record | None:
         await self._ready()
-        found = waiter.end or self._ends.find(waiter.id, waiter.created)
+        found = waiter.end or self._ends.find(waiter.id, waiter.created) or self._nearby.find(waiter.id, waiter.created)
         if found is None and since < self._ends.since:
             asked: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
             self._asked.append((waiter, since, asked))
@@ -156,40 +162,32 @@ class Watch:
 
     async def _ready(self) -> None:
         """Wait until the subscription is caught up; raise what ended it."""
-        following = self._following
-        assert following is not None
-        caught_up = asyncio.ensure_future(self._caught_up.wait())
-        try:
-            await asyncio.wait({following, caught_up}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            caught_up.cancel()
-        if following.done() and not following.cancelled() and (error := following.exception()) is not None:
-            raise type(error)(*error.args) from error
+        await self._caught_up.wait()
+        if self._error is not None:
+            raise type(self._error)(*self._error.args) from self._error
+
+    def _failed(self, following: "asyncio.Task[None]") -> None:
+        """It cannot go on: tell all who wait."""
+        error = None if following.cancelled() else following.exception()
+        if error is None:
+            return
+        self._following, self._error = None, error
+        self._caught_up.set()
+        for waiters in self._waiters.values():
+            for waiter in waiters:
+                if not waiter.future.done():
+                    waiter.future.set_exception(type(error)(*error.args))
 
     async def _search(self) -> None:
         """Read what was before the subscription, once for all who have asked by then, and again for those who come."""
         while self._asked:
             asked, self._asked = self._asked, []
-            by_id: dict[str, list[Waiter]] = {}
-            for waiter, _, _ in asked:
-                by_id.setdefault(waiter.id, []).append(waiter)
-            found: dict[Waiter, Record] = {}
-
-            def on_batch(batch: Batch, by_id: dict[str, list[Waiter]] = by_id, found: dict[Waiter, Record] = found) -> None:
-                before = self._first < 0 or batch.position < self._first
-                for record in batch.records:
-                    for waiter in by_id.get(record.get("id", ""), ()):
-                        if not is_of(record, waiter.created):
-                            continue
-                        if is_end(record):
-                            found[waiter] = record
-                        if before and waiter.on_record is not None:
-                            waiter.on_record(record)
-
+            search = _Search([waiter for waiter, _, _ in asked], before=self._first)
+            self._nearby = search.nearby
             since = min(since for _, since, _ in asked)
             error: BrokerError | None = None
             try:
-                await self._read_once(on_batch, Start(since=since) if since else FIRST)
+                await self._read_once(search.on_batch, Start(since=since) if since else FIRST)
             except BrokerError as raised:
                 error = raised
             for waiter, _, future in asked:
@@ -198,7 +196,7 @@ class Watch:
                 if error is not None:
                     future.set_exception(type(error)(*error.args))
                 else:
-                    future.set_result(found.get(waiter))
+                    future.set_result(search.found.get(waiter))
 
     async def _read_once(self, on_batch: Callable[[Batch], None], start: Start) -> None:
         """Read from there to what is the end now. A journal that is away meanwhile is read again."""
@@ -290,6 +288,7 @@ class Watch:
                 continue
             ended = is_end(record)
             if ended:
+                record = {**record, "writer": batch.writer}
                 self._ends.add(record)
             for waiter in list(self._waiters.get(id, ())):
                 if is_of(record, waiter.created):
@@ -302,6 +301,35 @@ class Watch:
             waiter.end = record
             if self._caught_up.is_set() and not waiter.future.done():
                 waiter.future.set_result(record)
+
+
+class _Search:
+    """Looks for the ends of some jobs in what is read."""
+
+    def __init__(self, waiters: list[Waiter], *, before: int) -> None:
+        """What is stored before the position `before` is given to the waiters: from there on they hear it anyway."""
+        self.found: dict[Waiter, Record] = {}
+        self.nearby = Ends(0.0)
+        self._before = before
+        self._waiters: dict[str, list[Waiter]] = {}
+        for waiter in waiters:
+            self._waiters.setdefault(waiter.id, []).append(waiter)
+
+    def on_batch(self, batch: Batch) -> None:
+        unheard = self._before < 0 or batch.position < self._before
+        for record in batch.records:
+            ended = is_end(record)
+            if ended:
+                record = {**record, "writer": batch.writer}
+            for waiter in self._waiters.get(record.get("id", ""), ()):
+                if not is_of(record, waiter.created):
+                    continue
+                if ended:
+                    self.found[waiter] = record
+                if unheard and waiter.on_record is not None:
+                    waiter.on_record(record)
+            if ended and self.found and not self.nearby.full:
+                self.nearby.add(record)
 
 
 async def _first_of(*events: asyncio.Event) -> None:

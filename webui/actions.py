@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+from palermo.acting import write_down
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.filters import FailedFilter
@@ -78,7 +79,7 @@ def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
         if queue not in known:
             raise NotFound(f"there is no queue {queue!r}.")
         change = visit.inspector.pause if paused else visit.inspector.resume
-        change(queue, by=visit.user.name)
+        change(queue)
     return {**known[queue], "paused": paused}
 
 
@@ -98,6 +99,8 @@ def enqueue(
     with acting(visit, "enqueue", Role.OPERATOR, job=job) as facts:
         done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id)
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
+        if done.enqueued:
+            write_down(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
     if not done.enqueued:
         raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
     return done
@@ -106,7 +109,7 @@ def enqueue(
 def cancel(visit: Visit, id: str) -> Row:
     """Have a job not run, or end where it runs; what came of it, as Inspector.cancel says."""
     with acting(visit, "cancel", Role.OPERATOR, id=id) as facts:
-        row = visit.inspector.cancel(id, by=visit.user.name)[0]
+        row = visit.inspector.cancel(id)[0]
         facts["state"] = row["state"]
     return row
 
@@ -132,7 +135,7 @@ def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Ro
         alive = {row["id"] for row in visit.inspector.workers()} if workers else set()
         if gone := [id for id in workers or () if id not in alive]:
             raise NotFound(f"no worker {gone[0][:80]!r} is alive.")
-        rows = visit.inspector.control(action, workers, by=visit.user.name)
+        rows = visit.inspector.control(action, workers)
         facts["answered"] = all(row["answered"] for row in rows)
         if workers is None:
             facts["workers"] = ", ".join(row["worker"] for row in rows)
@@ -190,7 +193,7 @@ def alter_scheduled(
         audit.done(visit, f"{name} ended", of=about, **came)
 
     with acting(visit, name, Role.OPERATOR, of=about, to=to) as facts:
-        work = ahead(visit.site).alter(action, which if ids is None else ids, at=at)
+        work = ahead(visit.site).alter(action, which if ids is None else ids, at=at, actor=visit.actor)
         if not futures.wait([work], wait).done:
             facts["ended"] = False
             work.add_done_callback(tell)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
+from palermo.acting import Actor
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector import Inspector
 from palermo.rows import Listing, Row
@@ -95,12 +96,6 @@ class Ahead:
         self._under_way = 0
         #: One look at a time: whoever keeps the time does no more at once, and where nobody does we take that place.
         self._turn = threading.Lock()
-        self._done_by: dict[str, Callable[[Which], list[Row]]] = {
-            CANCEL: acting.cancel_scheduled,
-            RUN: acting.run_now,
-            RETRY: acting.retry_now,
-            GIVE_UP: acting.give_up,
-        }
 
     def page(self, chosen: Chosen, *, offset: int = 0, limit: int = 100, patience: float | None = None) -> Listing:
         """Those of the chosen on a page, soonest first, as they are or were a moment ago.
@@ -145,11 +140,20 @@ class Ahead:
             told = [page.total, [[row["id"], row["run_at"]] for row in page.rows]]
         return hashlib.blake2b(json.dumps(told).encode(), digest_size=8).hexdigest()
 
-    def alter(self, action: str, which: Which, *, at: datetime | float | None = None) -> Future[list[Row]]:
+    def alter(
+        self, action: str, which: Which, *, actor: Actor, at: datetime | float | None = None
+    ) -> Future[list[Row]]:
         """Begin to cancel, run, move or give up scheduled jobs; the rows of palermo.scheduled once that is done."""
+        acting = self._acting.on_behalf_of(actor)
+        done_by: dict[str, Callable[[Which], list[Row]]] = {
+            CANCEL: acting.cancel_scheduled,
+            RUN: acting.run_now,
+            RETRY: acting.retry_now,
+            GIVE_UP: acting.give_up,
+        }
 
         def act() -> list[Row]:
-            do = self._done_by[action] if at is None else lambda which: self._acting.reschedule(which, at)
+            do = done_by[action] if at is None else lambda which: acting.reschedule(which, at)
             try:
                 if isinstance(which, Chosen):
                     return do(which)

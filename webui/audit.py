@@ -2,10 +2,14 @@
 
 import logging
 
+from palermo.acting import write_down
 from palermo.core.failure import printable
 from palermo.webui.site import Visit
 
 log = logging.getLogger("palermo.audit")
+
+#: Characters of what an action was about, in the journal.
+_MAX_TEXT = 500
 
 
 def done(visit: Visit, action: str, **what: object) -> None:
@@ -16,11 +20,19 @@ def done(visit: Visit, action: str, **what: object) -> None:
 def refused(visit: Visit, action: str, **what: object) -> None:
     """Write down an action that this user may not do."""
     _write(logging.WARNING, f"{action} refused", visit, what)
+    _journal(visit, action, "refused", what)
 
 
 def failed(visit: Visit, action: str, **what: object) -> None:
     """Write down an action that was tried and went wrong."""
     _write(logging.WARNING, f"{action} failed", visit, what)
+    _journal(visit, action, "failed", what)
+
+
+def _journal(visit: Visit, action: str, outcome: str, what: dict[str, object]) -> None:
+    """What was carried out the inspector writes down, with the jobs that it was about."""
+    about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
+    write_down(visit.site.client, visit.actor, action, outcome=outcome, what=printable(about)[:_MAX_TEXT])
 
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:

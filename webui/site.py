@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends
 from starlette.requests import Request
 
+from palermo.acting import Actor
 from palermo.client import Client
 from palermo.inspector import Inspector
 from palermo.webui.people import Role, User
@@ -60,8 +61,14 @@ class Visit:
     secure: bool = False
 
     @property
+    def actor(self) -> Actor:
+        """Who this is, for the journal."""
+        return Actor(self.user.name, "web")
+
+    @property
     def inspector(self) -> Inspector:
-        return self.site.inspector
+        """The site's, on behalf of this user."""
+        return self.site.inspector.on_behalf_of(self.actor)
 
     def may(self, role: Role) -> bool:
         """Whether this user may do what takes this role, here."""

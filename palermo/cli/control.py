@@ -1,7 +1,5 @@
 """`palermo pause`, `resume`, `cancel` and `control`: steering workers from afar."""
 
-import getpass
-import socket
 from collections.abc import Sequence
 
 import click
@@ -42,7 +40,7 @@ def pause(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
     for queue in queues:
         if queue not in known:
             note(f"there is no queue {queue!r} yet; it is paused as soon as there is.")
-        inspector.pause(queue, by=whoami())
+        inspector.pause(queue)
     rows = [row for row in inspector.queues() if row["name"] in queues]
     if as_json:
         print_json(rows)
@@ -66,7 +64,7 @@ def resume(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
     inspector = run.inspector()
     before = {row["name"]: row for row in inspector.queues()}
     for queue in queues:
-        inspector.resume(queue, by=whoami())
+        inspector.resume(queue)
     unknown = [queue for queue in queues if queue not in before]
     if as_json:
         print_json([{**before[queue], "paused": False} for queue in queues if queue in before])
@@ -90,7 +88,7 @@ def cancel(run: Run, /, ids: tuple[str, ...], as_json: bool) -> None:
     Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
     are: `palermo failed discard` throws them away.
     """
-    rows = run.inspector().cancel(ids, by=whoami())
+    rows = run.inspector().cancel(ids)
     if as_json:
         print_json(rows)
         return
@@ -133,7 +131,7 @@ def control(run: Run, /, action: str, workers: tuple[str, ...], every: bool, yes
         if meant:
             what = "Kill" if action == "kill" else "Stop"
             confirm(f"{what} {count(len(meant), 'worker')}, with {count(busy, 'job')} running?", yes=yes)
-    rows = inspector.control(action, None if every else workers, by=whoami())
+    rows = inspector.control(action, None if every else workers)
     if as_json:
         print_json(rows)
     elif action == "stack":
@@ -143,15 +141,6 @@ def control(run: Run, /, action: str, workers: tuple[str, ...], every: bool, yes
         print_rows(rows, columns, as_json=False, none="no workers.")
     if not all(row["answered"] for row in rows):
         raise click.exceptions.Exit(FAILED)
-
-
-def whoami() -> str:
-    """`user@host`, for the log of who obeys."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        user = "?"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _said(action: str, row: Row) -> str:

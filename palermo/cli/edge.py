@@ -71,9 +71,10 @@ class Run:
 
     def inspector(self) -> "Inspector":
         """An inspector over such a client."""
+        from palermo.acting import Actor
         from palermo.inspector import Inspector
 
-        return Inspector(self.client())
+        return Inspector(self.client(), Actor.here("cli"))
 
 
 def exit_code(error: BaseException) -> int:

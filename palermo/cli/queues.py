@@ -2,6 +2,7 @@
 
 import click
 
+from palermo.acting import Actor
 from palermo.cli.edge import Run
 from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
@@ -63,7 +64,7 @@ def dequeue(
         check_job_queue(queue)
     client = run.client()
     import_jobs(client.settings)
-    inspector = Inspector(client)
+    inspector = Inspector(client, Actor.here("cli"))
     queue = queue or inspector.queue_of(job)
     if not yes:
         waiting = inspector.count_jobs(job, args, kwargs, queue=queue)

@@ -53,7 +53,8 @@ class Kind(StrEnum):
     WORKER_DOWN = "worker_down"
     # A recurring job's turn: name, id, job, queue.
     FIRED = "fired"
-    # What a person did: action, by, source, outcome [queue] [ids, at most 1,000 a record] [count] [what].
+    # What a person did: action, by, source, outcome (done, refused, failed) [queue] [ids] [count] [what]. Of more than
+    # 1,000 ids there are several records, from the second on with [part].
     ACTION = "action"
     # So many records were not written down, since the journal was away or slow: count.
     LOST = "lost"

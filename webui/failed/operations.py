@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from palermo.acting import Actor
 from palermo.broker import Swept
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
@@ -188,10 +189,11 @@ class Operations:
             "on_error": operation.problems.append,
             "stop": lambda: operation.stop_asked,
         }
+        inspector = self._inspector.on_behalf_of(Actor(operation.by, "web"))
         if operation.action == "discard":
-            self._inspector.discard(operation.which, **common)
+            inspector.discard(operation.which, **common)
         else:
-            self._inspector.requeue(
+            inspector.requeue(
                 operation.which, args=operation.args, kwargs=operation.kwargs, queue=operation.queue, **common
             )
 
