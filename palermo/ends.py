@@ -1,22 +1,44 @@
 """How jobs ended, as far as the journal told it lately: for those who ask only afterwards. Bounded, in memory."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
-from palermo.core.journal import ENDS, Record
+from palermo.core.journal import ENDS, Batch, Kind, Record
 
 #: Ends that are kept, and bytes of results with them.
 MOST, MOST_BYTES = 20_000, 32 * 1024 * 1024
 
 
-def is_end(record: Record) -> bool:
-    """Whether the record tells that a job is over."""
-    return ENDS.get(record["kind"], False) and isinstance(record.get("id"), str)
+#: What people do to jobs that nobody runs any more then, and what that makes of them.
+_BY_HAND: Mapping[str, Kind] = {
+    "cancel scheduled": Kind.CANCELLED,
+    "give up": Kind.FAILED,
+    "discard": Kind.DISCARDED,
+}
+
+
+def told(batch: Batch) -> Iterator[tuple[Record, bool]]:
+    """The records of a batch that are about one job, each with whether it tells that the job is over.
+
+    What ends a job names its writer. What someone did to many jobs is a record for each.
+    """
+    for record in batch.records:
+        kind, id = record["kind"], record.get("id")
+        if isinstance(id, str):
+            ended = ENDS.get(kind, False)
+            yield ({**record, "writer": batch.writer} if ended else record), ended
+        elif kind == Kind.ACTION and record.get("action") in _BY_HAND and record.get("outcome") == "done":
+            ids, by = record.get("ids"), record.get("by", "somebody")
+            said = {"kind": _BY_HAND[record["action"]], "at": record["at"], "message": f"{record['action']} by {by}"}
+            for one in ids if isinstance(ids, list) else ():
+                yield {**said, "id": one, "by_hand": True}, True
 
 
 def is_of(record: Record, created: int | None) -> bool:
     """Whether a record is of the job that was enqueued at that instant (Unix seconds): ids may be used again."""
-    return created is None or record.get("created") in (None, created)
+    if created is None:
+        return True
+    return bool(record["at"] >= created) if "by_hand" in record else record.get("created") in (None, created)
 
 
 class Ends:

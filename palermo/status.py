@@ -41,6 +41,10 @@ _ENDED: Mapping[str, State] = {
 }
 
 
+#: How it is known that a job is done that does not keep its result.
+_UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobStatus(str):
     """The state of a job in one word, which it is as text, with what else is known as attributes.
@@ -71,7 +75,7 @@ class JobStatus(str):
     message: str = ""
     #: Whether what it returned is kept; None before it is done, and where that is not known.
     result_kept: bool | None = None
-    #: Why nothing is known of it.
+    #: Why nothing is known of it, or how what is said is known.
     reason: str = ""
 
     def __new__(cls, *, state: State, **_: Any) -> "JobStatus":
@@ -139,6 +143,7 @@ def of_end(record: Record) -> JobStatus:
         error=_text(record, "error"),
         message=_text(record, "message") or _text(record, "reason"),
         result_kept=kept(record) is not None if state is State.DONE else None,
+        reason=_UNWRITTEN if record.get("unwritten") else "",
     )
 
 

@@ -10,12 +10,12 @@ All of it belongs to the client's event loop.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from palermo.broker import Broker
-from palermo.core.journal import Batch, Record
-from palermo.ends import Ends, is_end, is_of
+from palermo.core.journal import Batch, Kind, Record
+from palermo.ends import Ends, is_of, told
 from palermo.errors import BrokerError, BrokerUnavailable
 from palermo.journal import FIRST, Reader, Start
 from palermo.session_keeper import SessionKeeper
@@ -55,6 +55,7 @@ class Watch:
         self._now = now
         self._waiters: dict[str, set[Waiter]] = {}
         self._users = 0
+        self._counting: dict[asyncio.Event, tuple[str, str]] = {}
         self._following: asyncio.Task[None] | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._ends = Ends(now())
@@ -95,22 +96,36 @@ class Watch:
         created: int | None,
         since: float,
         *,
-        doubt: Callable[[Record | None], Awaitable[bool]] | None = None,
+        doubt: Callable[[Record | None], Awaitable[Record | None]] | None = None,
         on_record: OnRecord | None = None,
     ) -> Record:
         """How the job ended, as soon as it has; arguments and errors as of `known`.
 
-        `doubt` is asked about what is known at the beginning, None for nothing; it may raise, and is true if
-        that is not the end of it. `on_record` gets all that the journal tells of the job meanwhile.
+        `doubt` is asked about what is known at the beginning, None for nothing, and gives what to make of it: the
+        end, or None to wait for it. It may raise. `on_record` gets all that the journal tells of the job meanwhile.
         """
         waiter = self._join(id, created, on_record, since)
         try:
             found = await self._past(waiter, since)
-            if doubt is not None and not waiter.future.done() and await doubt(found):
-                found = None
+            if doubt is not None and not waiter.future.done():
+                found = await doubt(found)
             return found or await waiter.future
         finally:
             self._leave(waiter)
+
+    def remembered(self, id: str, created: int | None) -> Record | None:
+        """How the job ended, if that was heard lately; asks nobody."""
+        return self._ends.find(id, created)
+
+    @contextmanager
+    def counting(self, queue: str, job: str) -> Iterator[asyncio.Event]:
+        """An event that is set when the journal counts successes of jobs of this name in this queue."""
+        counted = asyncio.Event()
+        self._counting[counted] = queue, job
+        try:
+            yield counted
+        finally:
+            del self._counting[counted]
 
     # Who waits.
 
@@ -282,15 +297,15 @@ class Watch:
         if self._first < 0:
             self._first = batch.position
         self._last = batch.position
-        for record in batch.records:
-            id = record.get("id")
-            if id is None:
-                continue
-            ended = is_end(record)
+        for record in batch.records if self._counting else ():
+            if record["kind"] == Kind.COUNTS and Kind.SUCCEEDED in record:
+                for counted, (queue, job) in self._counting.items():
+                    if record.get("queue") == queue and record.get("job") == job:
+                        counted.set()
+        for record, ended in told(batch):
             if ended:
-                record = {**record, "writer": batch.writer}
                 self._ends.add(record)
-            for waiter in list(self._waiters.get(id, ())):
+            for waiter in list(self._waiters.get(record["id"], ())):
                 if is_of(record, waiter.created):
                     self._hear(waiter, record, ended=ended)
 
@@ -317,11 +332,8 @@ class _Search:
 
     def on_batch(self, batch: Batch) -> None:
         unheard = self._before < 0 or batch.position < self._before
-        for record in batch.records:
-            ended = is_end(record)
-            if ended:
-                record = {**record, "writer": batch.writer}
-            for waiter in self._waiters.get(record.get("id", ""), ()):
+        for record, ended in told(batch):
+            for waiter in self._waiters.get(record["id"], ()):
                 if not is_of(record, waiter.created):
                     continue
                 if ended:
