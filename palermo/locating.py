@@ -32,6 +32,11 @@ class Place:
     unseen: tuple[str, ...] = ()
 
     @property
+    def gone(self) -> bool:
+        """Whether it is not there, for all that could be seen."""
+        return not self.state and not self.unseen
+
+    @property
     def alive(self) -> bool:
         """Whether it runs, or will."""
         return bool(self.state) and self.state != JobState.FAILED

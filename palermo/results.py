@@ -38,6 +38,9 @@ Ended = Callable[[Watch], Coroutine[Any, Any, Record]]
 #: Seconds between two looks, at least, at a job whose success nobody writes down.
 _LOOK_EVERY = 1.0
 
+#: Seconds that a job may be on its way to the failed ones.
+_ON_ITS_WAY = 10.0
+
 
 def status(client: "Client", job: Job) -> JobStatus:
     """See Job."""
@@ -175,7 +178,7 @@ def _told(client: "Client", job: Job, on_record: OnRecord | None = None, *, only
                 raise _not_kept(job.id, "was enqueued without keep_result")
             if place.state == JobState.FAILED:
                 return _failed_record(job, place)
-            if not place.state and not place.unseen and job.created_at is None:
+            if place.gone and job.created_at is None:
                 raise NotFound(f"job {job.id}: {_nowhere(client, place)}")
             return None
 
@@ -215,20 +218,23 @@ async def _gone(watch: Watch, job: Job) -> Record:
         name, queue = place.running.job, place.running.queue
     elif place.message is not None:
         name, queue = place.message.job, place.message.queue
+    if place.gone and job.created_at is None:
+        # Whether it ever was is told by whoever reads the journal.
+        await asyncio.get_running_loop().create_future()
+    missed = place.gone
     with watch.counting(queue, name) as counted:
-        while place.state or place.unseen or job.created_at is None:
+        while True:
             if place.state == JobState.FAILED:
                 return _failed_record(job, place)
-            if not place.state and not place.unseen:
-                # Who asks for an id that nothing is known of is told so by whoever reads the journal.
-                await asyncio.get_running_loop().create_future()
-            counted.clear()
-            await counted.wait()
+            if not missed:
+                counted.clear()
+                await counted.wait()
             await asyncio.sleep(_LOOK_EVERY)
-            found = await locate(await watch.session(), job.id, queue)
-            if not found.state and not found.unseen:
+            place = await locate(await watch.session(), job.id, queue)
+            # Once is not enough: a worker may have taken it that does not show it yet.
+            if missed and place.gone:
                 break
-            place = found if found.state else place
+            missed = place.gone
     # What went wrong would be told by now, or soon.
     record = await watch.known(job.id, job.created_at, _since(job))
     unwritten = {"kind": Kind.SUCCEEDED, "at": time.time(), "id": job.id, "job": name, "queue": queue}
@@ -238,7 +244,8 @@ async def _gone(watch: Watch, job: Job) -> Record:
 def _failed_record(job: Job, place: Place) -> Record:
     """What the journal would tell of a job that lies among the failed."""
     message = place.message
-    assert message is not None and message.failure is not None
+    assert message is not None
+    assert message.failure is not None
     failure = message.failure
     return {
         "kind": Kind.FAILED,
@@ -271,7 +278,9 @@ def _status(client: "Client", job: Job) -> Callable[[Watch], Coroutine[Any, Any,
             place = await locate(await watch.session(), job.id, job.queue)
             if place.state:
                 return of_place(job.id, place)
-        if known is not None and (known["kind"] != Kind.FAILED or place.unseen):
+        # A failure is written down before the job lies among the failed.
+        fresh = known is not None and time.time() - known["at"] < _ON_ITS_WAY
+        if known is not None and (known["kind"] != Kind.FAILED or place.unseen or fresh):
             return of_end(known)
         since = "It failed, and is not among the failed jobs any more. " if known is not None else ""
         reason = f"{since}{_nowhere(client, place)} {trouble}".strip()
@@ -283,7 +292,8 @@ def _status(client: "Client", job: Job) -> Callable[[Watch], Coroutine[Any, Any,
 #: Why the journal does not tell of a job, by its level.
 _SILENCE = {
     Level.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
-    Level.FAILURES: 'It may have succeeded: with journal = "failures" that is known only of jobs that keep their result.',
+    Level.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that keep"
+    " their result.",
     Level.ALL: "The journal does not tell of it either: it was never there, or is forgotten.",
 }
 
