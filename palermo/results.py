@@ -6,7 +6,7 @@ they wait for it, as a thread or in another loop.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palermo.classes import LOOKING
@@ -18,6 +18,7 @@ from palermo.errors import (
     JournalOff,
     MediaTypeRefused,
     NotFound,
+    PalermoError,
     ResultNotKept,
     ResultRefused,
     ResultTimeout,
@@ -79,6 +80,24 @@ def end(client: "Client", job: Job, timeout: float | None, on_record: OnRecord |
     """The record of its end, as soon as it has ended. Raises as Job.wait."""
     check_on(client)
     return client.watch(_within(job, timeout, _any_end(client, job, on_record)))
+
+
+def ends(
+    client: "Client", jobs: Sequence[Job], timeout: float | None, on_record: OnRecord | None = None
+) -> list[Record | PalermoError]:
+    """The same for many jobs, in their order; what goes wrong with one of them in its place."""
+    check_on(client)
+
+    async def ended(watch: Watch) -> list[Record | PalermoError]:
+        waits = [_within(job, timeout, _any_end(client, job, on_record))(watch) for job in jobs]
+        found: list[Record | PalermoError] = []
+        for one in await asyncio.gather(*waits, return_exceptions=True):
+            if isinstance(one, BaseException) and not isinstance(one, PalermoError):
+                raise one
+            found.append(one)
+        return found
+
+    return client.watch(ended)
 
 
 def check_on(client: "Client") -> None:
