@@ -38,7 +38,7 @@ from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, is_
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
-from palermo.timetable import Altered, Chosen, Scheduled, meant_by
+from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -213,8 +213,8 @@ class RabbitmqBroker:
         taken = partial(failed_log.taken, queue) if logged else None
         return await sweeping.sweep(reader, queue, decide, store, tell, taken)
 
-    async def keep_time(self) -> None:
-        await self._timekeeper.keep()
+    async def keep_time(self, fired: Tell = nobody) -> None:
+        await self._timekeeper.keep(fired)
 
     @property
     def leads(self) -> bool:
