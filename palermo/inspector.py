@@ -31,6 +31,7 @@ from palermo.core.topology import (
     check_queue_name,
     is_failed,
 )
+from palermo.crew import Order
 from palermo.dequeuing import Dequeuing
 from palermo.errors import UsageError
 from palermo.failed import ALL, Progress
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
 
 T = TypeVar("T")
+
+#: Seconds that a worker gets to answer a question that shows something only.
+_PROMPT = 1.0
 
 
 class Inspector:
@@ -217,6 +221,12 @@ class Inspector:
         rows = self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
         self._acted("cancel", by=by, ids=chosen)
         return rows
+
+    def lines(self, id: str, worker: str) -> list[str]:
+        """What the job with this id, which this worker runs, has logged about itself: its last 100 lines."""
+        order = Order(action="lines", id=check_id(id), workers=(worker,))
+        answers = self._ask(lambda broker: broker.command(order, timeout=_PROMPT), again=True)
+        return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     # -- workers
 

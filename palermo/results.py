@@ -14,6 +14,7 @@ from palermo.core.journal import Kind, Level, Record
 from palermo.core.lifecycle import JobState
 from palermo.core.outcome import Value, kept
 from palermo.errors import (
+    BrokerUnavailable,
     JobFailed,
     JournalOff,
     MediaTypeRefused,
@@ -116,8 +117,38 @@ def check_kept(client: "Client", job: Job) -> None:
         raise _not_kept(job.id, "was enqueued without keep_result")
 
 
+def known(client: "Client", job: Job) -> Record | None:
+    """The record of its end, if the journal has one by now. Raises JournalOff, and BrokerUnavailable in time."""
+    check_on(client)
+    patience = client.settings.publish_timeout
+
+    async def look(watch: Watch) -> Record | None:
+        try:
+            async with asyncio.timeout(patience):
+                return await watch.known(job.id, job.created_at, _since(job))
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"the journal was not read within {patience:g} s. {watch.trouble}".strip()
+            ) from None
+
+    return client.watch(look)
+
+
 def value_of(client: "Client", record: Record) -> Any:
-    """What the job returned that ended so. Raises JobFailed, ResultNotKept, ResultRefused, DecodeError."""
+    """What the job returned that ended so. Raises as `encoded`, and DecodeError."""
+    value = encoded(record)
+    if value is None:
+        return None
+    definition = registry.find(str(record.get("job")))
+    classes = {**client.serializers.classes, **(definition.result_classes if definition is not None else {})}
+    return _safe(client, value, record["id"]).loads(value.body, classes)
+
+
+def encoded(record: Record) -> Value | None:
+    """What the job returned that ended so, as it is kept; None where a hook skipped the job.
+
+    Raises JobFailed, ResultNotKept, ResultRefused.
+    """
     id = record["id"]
     if record["kind"] != Kind.SUCCEEDED:
         raise _failed(record)
@@ -125,12 +156,8 @@ def value_of(client: "Client", record: Record) -> Any:
     if refused:
         raise ResultRefused(f"job {id} is done, and {refused}")
     value = kept(record)
-    if value is not None:
-        definition = registry.find(str(record.get("job")))
-        classes = {**client.serializers.classes, **(definition.result_classes if definition is not None else {})}
-        return _safe(client, value, id).loads(value.body, classes)
-    if record.get("skipped"):
-        return None
+    if value is not None or record.get("skipped"):
+        return value
     raise _not_kept(id, "is done, and did not keep its result")
 
 
