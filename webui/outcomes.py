@@ -37,7 +37,7 @@ def result(visit: Visit, id: str) -> Returned:
     found = results.known(client, job)
     if found is None:
         state = results.status(client, job)
-        if state == State.UNKNOWN:
+        if state.state is State.UNKNOWN:
             raise NotFound(f"job {id}: {state.reason}")
         raise Refused(409, f"job {id} is {state}, and has no result yet.")
     value = None if results.encoded(found) is None else results.shown(client, found)

@@ -207,10 +207,10 @@ class Orders:
         return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else _told(ended)
 
     async def _lines(self, order: Order) -> Mapping[str, Any] | None:
-        found = [
-            lane.progress.lines for lane in self._lanes if (job := lane.running) is not None and job.id == order.id
-        ]
-        return {"lines": list(found[0])} if found else None
+        for lane in self._lanes:
+            if (job := lane.running) is not None and job.id == order.id:
+                return {"lines": list(lane.progress.lines)}
+        return None
 
     async def _outcome(self, order: Order) -> Mapping[str, Any] | None:
         return self.outcome(order.id)

@@ -13,7 +13,6 @@ import palermo
 from palermo import client as clients
 from palermo import forking
 from palermo.client import Client
-from palermo.prepared import BATCH, BATCH_BYTES
 from palermo.config import Settings
 from palermo.errors import (
     ArgumentsInvalid,
@@ -25,6 +24,7 @@ from palermo.errors import (
     OptionInvalid,
     QueueNameInvalid,
 )
+from palermo.prepared import BATCH, BATCH_BYTES
 from tests.client.conftest import Waiting
 
 
