@@ -1,7 +1,6 @@
 """What a job returned, as the journal keeps it: serialized, and within a limit."""
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ class Value:
             case {"content_type": str(content_type), "base64": str(text)}:
                 try:
                     return cls(content_type, base64.b64decode(text, validate=True))
-                except binascii.Error:
+                except ValueError:
                     return None
         return None
 

@@ -136,6 +136,7 @@ class Executor:
             return self._aftermath.unrunnable(message, failure)
         self._enter(message, reports)
         begun = entered = False
+        value: Any = None
         instance: object | None = None
         try:
             instance = definition.instantiate()
