@@ -1,4 +1,4 @@
-"""What a job tells of itself on its way out of the slot: at most so often, the last in any case, and never in its way."""
+"""What a job tells of itself on its way out of the slot: at most so often, the last in any case, never in its way."""
 
 import os
 import threading
