@@ -68,7 +68,7 @@ class RabbitmqBroker:
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
-        self.journal = StreamJournal(session, self._open_publisher, self._consume_link)
+        self.journal = StreamJournal(session, link, self._consume_link)
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
