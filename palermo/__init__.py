@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from palermo.core.decision import Discard, Retry, Snooze
 from palermo.core.retry import Exponential, Fixed, Linear
+from palermo.current import current_job, track
 from palermo.errors import PalermoError
+from palermo.handles import Job
 from palermo.hooks import DontEnqueue, DontProcess, failure_backend, hook
-from palermo.jobs import Job, JobClass, current_job, job
+from palermo.jobs import JobClass, job
 
 if TYPE_CHECKING:
-    from palermo.client import Client, connect, enqueue
+    from palermo.client import Client, connect, enqueue, job_by_id
     from palermo.config import Settings
     from palermo.inspector import Inspector
     from palermo.worker.handle import start_worker
@@ -49,7 +51,9 @@ __all__ = [
     "hook",
     "inspector",
     "job",
+    "job_by_id",
     "start_worker",
+    "track",
 ]
 
 #: What a module that only declares jobs does not need, and so does not pay for.
@@ -57,6 +61,7 @@ _LAZY = {
     "Client": "palermo.client",
     "connect": "palermo.client",
     "enqueue": "palermo.client",
+    "job_by_id": "palermo.client",
     "Settings": "palermo.config",
     "Inspector": "palermo.inspector",
     "start_worker": "palermo.worker.handle",

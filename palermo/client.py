@@ -6,13 +6,14 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 `palermo.connect(...)`.
 """
 
+import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from palermo import forking, hooks, tracing
 from palermo.broker import Broker
@@ -27,7 +28,9 @@ from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import Delay, Instant, due
 from palermo.options import CALLABLE, check_options
+from palermo.prepared import Prepared, batches, landed
 from palermo.registry import JobDefinition, check_job_name
+from palermo.waiting import Watch
 
 T = TypeVar("T")
 
@@ -35,20 +38,6 @@ T = TypeVar("T")
 Call = tuple[JobDefinition | str, Sequence[Any], Mapping[str, Any]]
 
 NOTHING: Mapping[str, Any] = {}
-
-#: enqueue_many publishes in batches of at most this many jobs and bytes, so that memory is bounded and each
-#: batch has a fair chance within publish_timeout. While one is being confirmed the next is being made.
-BATCH, BATCH_BYTES = 1_000, 1_048_576
-
-
-class _Prepared(NamedTuple):
-    """A call that is ready to go; no message if a hook kept it back."""
-
-    job: Job
-    message: Message | None
-    definition: JobDefinition | None
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
 
 
 class Client:
@@ -78,6 +67,7 @@ class Client:
         delay: Delay | None = None,
         run_at: Instant | None = None,
         retries: int | None = None,
+        keep_result: bool | None = None,
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
@@ -91,11 +81,23 @@ class Client:
         when = (delay, run_at)
         with tracing.enqueuing(job) as span:
             prepared = self._prepare(
-                job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
+                job,
+                args,
+                kwargs,
+                queue,
+                id,
+                serializer,
+                compression,
+                sign,
+                timeout,
+                expires,
+                when,
+                retries,
+                keep_result,
             )
             if prepared.message is not None:
                 io.publish(span.traced(prepared.message))
-                _enqueued(prepared)
+                prepared.enqueued()
         return prepared.job
 
     async def enqueue_async(
@@ -114,17 +116,30 @@ class Client:
         delay: Delay | None = None,
         run_at: Instant | None = None,
         retries: int | None = None,
+        keep_result: bool | None = None,
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
         when = (delay, run_at)
         with tracing.enqueuing(job) as span:
             prepared = self._prepare(
-                job, args, kwargs, queue, id, serializer, compression, sign, timeout, expires, when, retries
+                job,
+                args,
+                kwargs,
+                queue,
+                id,
+                serializer,
+                compression,
+                sign,
+                timeout,
+                expires,
+                when,
+                retries,
+                keep_result,
             )
             if prepared.message is not None:
                 await io.publish_async(span.traced(prepared.message))
-                _enqueued(prepared)
+                prepared.enqueued()
         return prepared.job
 
     def enqueue_many(
@@ -140,6 +155,7 @@ class Client:
         delay: Delay | None = None,
         run_at: Instant | None = None,
         retries: int | None = None,
+        keep_result: bool | None = None,
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
@@ -149,23 +165,19 @@ class Client:
         """
         io = self._io()
         made: list[Job] = []
-        waiting: deque[tuple[Errand, list[_Prepared]]] = deque()
+        waiting: deque[tuple[Errand, list[Prepared]]] = deque()
         stored = 0
-        prepare = self._prepare
-        when = (delay, run_at)
-        prepared = (
-            prepare(*call, queue, None, serializer, compression, sign, timeout, expires, when, retries)
-            for call in calls
-        )
+        options = (queue, None, serializer, compression, sign, timeout, expires, (delay, run_at), retries, keep_result)
+        prepared = (self._prepare(*call, *options) for call in calls)
         with tracing.enqueuing(None) as span:
             try:
-                for batch in _batches(prepared, made):
+                for batch in batches(prepared, made):
                     messages = [span.traced(each.message) for each in batch if each.message is not None]
                     waiting.append((io.send(messages, after=waiting[-1][0] if waiting else None), batch))
                     if len(waiting) > 2:
-                        stored += _landed(io, waiting)
+                        stored += landed(io, waiting)
                 while waiting:
-                    stored += _landed(io, waiting)
+                    stored += landed(io, waiting)
             except BaseException as error:
                 for errand, _ in waiting:
                     io.abandon(errand)
@@ -181,6 +193,19 @@ class Client:
         session can be opened; the function itself may take as long as it likes.
         """
         return self._io().run(function, again=again)
+
+    def job_by_id(self, id: str) -> Job:
+        """A handle of the job with this id, whoever enqueued it; nobody is asked. Raises IdInvalid."""
+        return Job(check_id(id), "", "", _client=self)
+
+    def watch(self, function: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
+        """What a coroutine function makes of the client's subscription to the journal, on its own event loop."""
+        io = self._io()
+        return io.result(io.watch(function))
+
+    async def watch_async(self, function: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
+        """The same for asyncio programs, whose event loop goes on meanwhile."""
+        return await asyncio.wrap_future(self._io().watch(function))
 
     def write_down(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Write a record into the journal, soon: palermo.core.journal.Kind says what it holds."""
@@ -238,7 +263,8 @@ class Client:
         expires: float | None,
         when: tuple[Delay | None, Instant | None],
         retries: int | None,
-    ) -> _Prepared:
+        keep_result: bool | None,
+    ) -> Prepared:
         """Bind, ask the hooks, encode."""
         settings = self.settings
         definition = registry.find(job) if isinstance(job, str) else job
@@ -258,11 +284,12 @@ class Client:
             sign = definition.sign if sign is None else sign
             timeout = definition.timeout if timeout is None else timeout
             expires = definition.expires if expires is None else expires
+            keep_result = definition.keep_result if keep_result is None else keep_result
             if definition.one:
                 more["one"] = True
         handle = Job(str(uuid.uuid4()) if id is None else check_id(id), queue, name)
         if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
-            return _Prepared(Job(handle.id, queue, name, enqueued=False), None, definition, args, kwargs)
+            return Prepared(Job(handle.id, queue, name, enqueued=False), None, definition, args, kwargs)
         encoded = self.serializers.encode(
             args,
             kwargs,
@@ -273,8 +300,9 @@ class Client:
             sign=settings.sign if sign is None else sign,
             **more,
         )
-        if timeout is not None or expires is not None or retries is not None:
-            check_options({"timeout": timeout, "expires": expires, "retries": retries}, CALLABLE, "enqueue")
+        checked = {"timeout": timeout, "expires": expires, "retries": retries, "keep_result": keep_result}
+        if any(value is not None for value in checked.values()):
+            check_options(checked, CALLABLE, "enqueue")
         now = time.time()
         message = Message(
             id=handle.id,
@@ -291,40 +319,12 @@ class Client:
             expires_at=None if expires is None else (later or now) + expires,
             run_at=later,
             max_retries=retries,
+            keep_result=keep_result,
         )
-        return _Prepared(handle, message, definition, args, kwargs)
-
-
-def _enqueued(prepared: _Prepared) -> None:
-    if prepared.definition is not None:
-        hooks.notify("after_enqueue", prepared.definition, prepared.args, prepared.kwargs)
-
-
-def _batches(prepared: Iterable[_Prepared], made: list[Job]) -> Iterator[list[_Prepared]]:
-    """The calls in batches, without those that a hook kept back; all of them leave their handle in `made`."""
-    batch: list[_Prepared] = []
-    size = 0
-    for each in prepared:
-        made.append(each.job)
-        if each.message is None:
-            continue
-        batch.append(each)
-        size += len(each.message.body)
-        if len(batch) >= BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _landed(io: IoThread, waiting: deque[tuple[Errand, list[_Prepared]]]) -> int:
-    """Wait for the oldest batch to be stored and tell the hooks; returns how many jobs it held."""
-    errand, batch = waiting[0]
-    io.wait(errand)
-    waiting.popleft()
-    for prepared in batch:
-        _enqueued(prepared)
-    return len(batch)
+        # Where the code is not imported here, the worker's declaration may have it kept.
+        keeps = keep_result if definition is None else bool(keep_result)
+        handle = Job(handle.id, queue, name, created_at=message.created_at, keep_result=keeps, _client=self)
+        return Prepared(handle, message, definition, args, kwargs)
 
 
 _default: Client | None = None
@@ -375,6 +375,7 @@ def enqueue(
     delay: Delay | None = None,
     run_at: Instant | None = None,
     retries: int | None = None,
+    keep_result: bool | None = None,
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
     return default_client().enqueue(
@@ -391,4 +392,10 @@ def enqueue(
         delay=delay,
         run_at=run_at,
         retries=retries,
+        keep_result=keep_result,
     )
+
+
+def job_by_id(id: str) -> Job:
+    """A handle of the job with this id, for `status` and `result`, whoever enqueued it. Raises IdInvalid."""
+    return default_client().job_by_id(id)

@@ -15,6 +15,11 @@ class RunningJob:
     slot: int
     #: Unix seconds.
     started_at: float
+    #: How far it says it is: a part of 1, and in words; None and "" for one that does not tell.
+    progress: float | None = None
+    text: str = ""
+    #: The newest line that it logged about itself; "" if none.
+    line: str = ""
 
 
 #: What a worker may be doing.
@@ -56,7 +61,10 @@ class WorkerInfo:
     def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
         """The worker that to_plain described; fields this version does not know are left out."""
         known = {name: plain[name] for name in cls.__slots__ if name in plain}
-        jobs = tuple(RunningJob(**{name: job[name] for name in RunningJob.__slots__}) for job in plain.get("jobs", ()))
+        jobs = tuple(
+            RunningJob(**{name: job[name] for name in RunningJob.__slots__ if name in job})
+            for job in plain.get("jobs", ())
+        )
         lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
         return cls(**{**known, **lists, "jobs": jobs})
 

@@ -33,6 +33,12 @@
     │   ├── JobTimeout             it ran longer than it may
     │   ├── JobExpired             it was not started in time, and not run
     │   └── JobTerminated          raised in a job that the ending worker stops and gives back
+    ├── ResultError                why a job's result cannot be had
+    │   ├── JobFailed              there is none: the job failed, was discarded or cancelled
+    │   ├── ResultTimeout          the job has not ended in time; a TimeoutError as well
+    │   ├── ResultNotKept          nobody asked for it to be kept, or the journal has forgotten it
+    │   ├── ResultRefused          it is too large, or cannot be serialized
+    │   └── JournalOff             nothing is written down
     └── NotFound                   an id, a queue or a filter that names nothing
 
 A class per thing that a caller would handle differently. The text of each says what
@@ -181,6 +187,37 @@ class JobCancelled(JobError):
 
 class WorkerDied(JobError):
     """Workers died while they ran the job, as many times as max_deaths allows; it is not given to another."""
+
+
+class ResultError(PalermoError):
+    """The result of a job cannot be had."""
+
+
+class JobFailed(ResultError):
+    """A job whose result somebody waits for failed, was discarded, or was cancelled: `state` says which of them."""
+
+    def __init__(self, text: str, *, state: str = "failed", error: str = "", message: str = "") -> None:
+        super().__init__(text)
+        self.state = state
+        #: The dotted name of the exception's class, and its text; "" where there was none.
+        self.error = error
+        self.message = message
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """A job has not ended within the time that somebody waits for it."""
+
+
+class ResultNotKept(ResultError):
+    """A job has ended, or will, and what it returns is not kept, or was forgotten."""
+
+
+class ResultRefused(ResultError):
+    """What a job returned was not kept: above max_result, or not to be serialized."""
+
+
+class JournalOff(ResultError):
+    """The setting journal is off, so that nothing is known of what jobs returned."""
 
 
 class NotFound(PalermoError):

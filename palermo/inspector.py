@@ -32,6 +32,7 @@ from palermo.core.topology import (
     check_queue_name,
     is_failed,
 )
+from palermo.crew import Order
 from palermo.dequeuing import Dequeuing
 from palermo.errors import NotFound, UsageError
 from palermo.failed import ALL, Progress
@@ -53,6 +54,8 @@ T = TypeVar("T")
 
 #: How far statistics look back unless they are told.
 _A_DAY = 86_400.0
+#: Seconds that a worker gets to answer a question that shows something only.
+_PROMPT = 1.0
 
 
 class Inspector:
@@ -223,6 +226,12 @@ class Inspector:
         rows = self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
         self._acted("cancel", by=by, ids=chosen)
         return rows
+
+    def lines(self, id: str, worker: str) -> list[str]:
+        """What the job with this id, which this worker runs, has logged about itself: its last 100 lines."""
+        order = Order(action="lines", id=check_id(id), workers=(worker,))
+        answers = self._ask(lambda broker: broker.command(order, timeout=_PROMPT), again=True)
+        return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     # -- workers
 

@@ -27,6 +27,7 @@ from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.recorder import Recorder, record_enqueued
 from palermo.session_keeper import CLOSE_TIMEOUT, SessionKeeper
+from palermo.waiting import Watch
 
 T = TypeVar("T")
 
@@ -54,6 +55,7 @@ class IoThread:
         self._loop = _new_loop()
         self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}")
         self._keeper = SessionKeeper(session, self._loop, self._opened, self._move)
+        self._watch: Watch | None = None
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._thread.start()
 
@@ -120,7 +122,18 @@ class IoThread:
             raise RuntimeError("the client was asked in its own thread, which would wait for itself.")
         if self._closed:
             raise self._keeper.gone()
-        future = asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
+        return self.result(asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop))
+
+    def watch(self, function: Callable[[Watch], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Begin what the coroutine function does with the one subscription to the journal; to be waited for."""
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("the client was asked to wait in its own thread, which would wait for itself.")
+        if self._closed:
+            raise self._keeper.gone()
+        return asyncio.run_coroutine_threadsafe(self._with_watch(function), self._loop)
+
+    def result(self, future: "Future[T]") -> T:
+        """What was begun gives, as long as that takes."""
         try:
             return future.result()
         except CancelledError:
@@ -258,6 +271,11 @@ class IoThread:
 
     def _opened(self, session: Broker) -> None:
         self.recorder.attach(session.journal)
+
+    async def _with_watch(self, function: Callable[[Watch], Coroutine[Any, Any, T]]) -> T:
+        if self._watch is None:
+            self._watch = Watch(self._keeper)
+        return await function(self._watch)
 
     def _move(self, session: Broker) -> None:
         """Have what is in flight on a session that is given up begin anew with the next."""

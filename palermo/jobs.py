@@ -7,15 +7,16 @@ A function becomes an object that still calls it; a class stays the class it was
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo import forking
 from palermo.core.decision import Errors
+from palermo.current import CurrentJob, current_job
 from palermo.errors import OptionInvalid
+from palermo.handles import Job
 from palermo.moments import Delay, Instant, seconds
 from palermo.options import CALLABLE, CRON, DECLARABLE, EnqueueOptions, check_options
 from palermo.registry import JobDefinition, Registry, define
@@ -33,7 +34,6 @@ __all__ = [
     "JobDefinition",
     "Registry",
     "current_job",
-    "enter",
     "job",
     "registry",
 ]
@@ -48,49 +48,6 @@ registry = Registry()
 
 #: One call's arguments for enqueue_many: positional in a tuple or list, named in a dict.
 Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job that was enqueued. False in a condition if a before_enqueue hook kept it from being."""
-
-    id: str
-    queue: str
-    #: Its wire name.
-    job: str
-    enqueued: bool = True
-
-    def __bool__(self) -> bool:
-        return self.enqueued
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentJob:
-    """The job that this code runs in."""
-
-    id: str
-    queue: str
-    #: Its wire name.
-    job: str
-    #: Which run this is, from 1.
-    attempt: int
-    #: The tag of the slot that runs it, `pid:<pid>@<host>/worker-<n>`.
-    worker: str
-    #: Unix seconds; None where the publisher did not say.
-    created_at: int | None = None
-
-
-_current: ContextVar[CurrentJob | None] = ContextVar("palermo.current_job", default=None)
-
-
-def current_job() -> CurrentJob | None:
-    """The job that this code runs in, if it does."""
-    return _current.get()
-
-
-def enter(current: CurrentJob) -> None:
-    """For workers: make this the current job, for the rest of this context."""
-    _current.set(current)
 
 
 class HasProcess(Protocol[P]):
@@ -299,6 +256,7 @@ def job(
     timeout: float | None = None,
     expires: float | None = None,
     delay: Delay | None = None,
+    keep_result: bool | None = None,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -317,7 +275,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
-    limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `retries`, `backoff`,
+    limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `keep_result` has what it
+    returns kept, for `Job.result` (docs/results.md). `retries`, `backoff`,
     `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md), and `cron` or
     `every` when it runs of itself (docs/recurring.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """

@@ -31,6 +31,8 @@ class EnqueueOptions(TypedDict, total=False):
     run_at: Instant | None
     #: How often the job's policy may try it again.
     retries: int | None
+    #: Whether what it returns is kept in the journal, for `Job.result`.
+    keep_result: bool | None
 
 
 #: The options of recurring jobs.
@@ -38,7 +40,7 @@ CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 
 #: What `@palermo.job` takes.
 DECLARABLE = (
-    *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay"),
+    *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
     *CRON,
 )
@@ -57,7 +59,6 @@ LATER = {
     "rate": "limits on what runs at once",
     "priority": "priorities within a queue",
     "batch": "batches",
-    "keep_result": "results",
 }
 
 
@@ -80,8 +81,8 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 check_id(value)
             case "serializer" | "compression" if not isinstance(value, str):
                 raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
-            case "sign" if not isinstance(value, bool):
-                raise OptionInvalid(f"option sign={value!r} is neither True nor False.")
+            case "sign" | "keep_result" if not isinstance(value, bool):
+                raise OptionInvalid(f"option {name}={value!r} is neither True nor False.")
             case "timeout" | "expires" | "retry_for" if not _is_duration(value):
                 raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
             case "delay":

@@ -8,6 +8,7 @@ from typing import Any
 
 from palermo.core.address import parse_url
 from palermo.core.journal import Level
+from palermo.core.outcome import MAX_RESULT
 from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue
 from palermo.errors import SettingInvalid, UsageError
 
@@ -217,7 +218,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "journal": _level,
     "journal_max_size": _size(1_000_000, 2**62),
     "journal_max_age": _seconds,
-    "max_result": _size(0, 512 * 1024),
+    "max_result": _size(0, MAX_RESULT),
     "release": _path,
     "metrics_host": _named,
     "metrics_port": _optional(_port),

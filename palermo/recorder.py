@@ -137,6 +137,11 @@ class Recorder:
         if self._timer is None or self._counted == COUNTS:
             self._soon()
 
+    @property
+    def away(self) -> bool:
+        """Whether the journal could not be written when that was tried last."""
+        return self._failures > 0
+
     async def confirmed(self, kind: str, fields: Record, *, timeout: float) -> None:
         """Write this down, at any level, and return once it is stored.
 

@@ -44,6 +44,8 @@ class JobDefinition:
     expires: float | None = None
     #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
     delay: float | None = None
+    #: Whether what it returns is kept in the journal, unless an enqueue says otherwise; None for no.
+    keep_result: bool | None = None
     #: What is done when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None
@@ -76,16 +78,26 @@ class JobDefinition:
         """Dataclasses and Enums that the annotations name, by dotted name: those a body may be decoded to."""
         from palermo.classes import classes_in
 
+        return classes_in(hint for name, hint in self._hints.items() if name != "return")
+
+    @cached_property
+    def result_classes(self) -> Mapping[str, type]:
+        """The same of the annotation of what it returns: those that its result may be decoded to."""
+        from palermo.classes import classes_in
+
+        return classes_in(hint for name, hint in self._hints.items() if name == "return")
+
+    @property
+    def _hints(self) -> Mapping[str, Any]:
         code = getattr(self.target, "process", None) if self.is_class else self.target
         try:
-            hints = get_type_hints(code)
+            return get_type_hints(code)
         except Exception:
             # A name that exists for the type checker only, or not yet: such a parameter restores nothing.
-            hints = {}
-            for parameter in self.signature.parameters.values():
-                if not isinstance(parameter.annotation, str) and parameter.annotation is not parameter.empty:
-                    hints[parameter.name] = parameter.annotation
-        return classes_in(hint for name, hint in hints.items() if name != "return")
+            hints = {parameter.name: parameter.annotation for parameter in self.signature.parameters.values()}
+            hints["return"] = self.signature.return_annotation
+            empty = inspect.Parameter.empty
+            return {name: hint for name, hint in hints.items() if not isinstance(hint, str) and hint is not empty}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise ArgumentsInvalid unless the job can be called with these."""

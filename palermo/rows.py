@@ -144,6 +144,9 @@ def worker_row(info: WorkerInfo) -> Row:
                 "job": plain(running.job),
                 "queue": plain(running.queue),
                 "started_at": instant(running.started_at),
+                "progress": running.progress,
+                "text": plain(running.text),
+                "line": plain(running.line),
             }
             for running in info.jobs
         ],

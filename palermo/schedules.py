@@ -81,6 +81,7 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         arguments=encoded.arguments,
         preview=preview(recurring.args, recurring.kwargs),
         timeout=definition.timeout if definition else None,
+        keep_result=definition.keep_result if definition else None,
     )
     return Entry(
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),

@@ -297,6 +297,11 @@ class Serializers:
         self._classes[dotted_name(cls)] = cls
         return cls
 
+    @property
+    def classes(self) -> Mapping[str, type]:
+        """What register_class was given, by dotted name."""
+        return self._classes
+
     def check(self, accept: Accept) -> None:
         """Raise MediaTypeUnknown if `accept` names something that is not registered.
 

@@ -13,6 +13,7 @@ from palermo.errors import (
     NotBrowsable,
     NotFound,
     PalermoError,
+    ResultError,
     SerializationError,
     UsageError,
 )
@@ -36,7 +37,7 @@ def status_of(error: PalermoError) -> int:
     match error:
         case NotFound():
             return 404
-        case NotBrowsable():
+        case NotBrowsable() | ResultError():
             return 409
         case BodyTooLarge() | HeadersTooLarge():
             return 413

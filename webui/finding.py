@@ -40,6 +40,10 @@ class Found:
     worker: str | None = None
     #: Since when it runs; ISO 8601.
     started_at: str | None = None
+    #: What it tells of itself while it runs: how far it is, from 0 to 1 and in words, and its newest lines.
+    progress: float | None = None
+    text: str = ""
+    lines: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
     #: Its headers on the wire, by name; none for a job that is not at hand.
     headers: tuple[tuple[str, str], ...] = ()
@@ -65,6 +69,9 @@ def find(site: Site, id: str, queue: str = "") -> Found:
         found = _of_row(row) if row is not None else _ahead(site, id)
         # It may have gone from its queue to a worker between two looks.
         found = found or _running(look, id, max_age=0.0) or Found(id=id, state="")
+    if found.lines and found.worker is not None:
+        # The worker's report has the newest one only.
+        found = replace(found, lines=tuple(site.inspector.lines(id, found.worker)) or found.lines)
     if found.row is not None:
         row = shown(found.row, site.hidden)
         found = replace(found, row=row)
@@ -89,6 +96,9 @@ def _running(look: Watching, id: str, max_age: float = 0.5) -> Found | None:
                 queue=job["queue"],
                 worker=job["worker"],
                 started_at=job["started_at"],
+                progress=job["progress"],
+                text=job["text"],
+                lines=(job["line"],) if job["line"] else (),
             )
     return None
 

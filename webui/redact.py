@@ -43,6 +43,11 @@ def arguments_shown(row: Row, patterns: Sequence[str]) -> Row:
     return {**row, "args": masked, "kwargs": _masked(kwargs, patterns)}
 
 
+def value_shown(value: Any, patterns: Sequence[str]) -> Any:
+    """What a job returned as it may be shown: keys of mappings go by their names."""
+    return _masked(value, patterns)
+
+
 def unmasked(edited: Any, original: Any) -> Any:
     """What somebody edited, with the originals where they left a mask: at the same place, by key and by index."""
     match edited, original:

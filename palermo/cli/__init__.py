@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("palermo.cli.control:resume", "End the pause of a queue."),
     "cancel": ("palermo.cli.control:cancel", "Have jobs not run, or end where they run."),
     "control": ("palermo.cli.control:control", "Quiet, resume, stop or kill workers, or see what they are doing."),
+    "status": ("palermo.cli.waiting:status", "Say where a job is, or how it ended."),
+    "wait": ("palermo.cli.waiting:wait", "Wait for jobs to end, and show what they returned."),
     "purge": ("palermo.cli.queues:purge", "Remove all jobs that wait in a queue."),
     "delete": ("palermo.cli.queues:delete", "Remove a queue and the jobs that wait in it."),
     "migrate": ("palermo.cli.queues:migrate", "Make a queue one of another type, with all jobs in it."),

@@ -92,4 +92,10 @@ def _none(what: str, total: int | None) -> str:
 
 
 def _running(row: Row) -> str:
-    return ", ".join(f"{job['job']} {job['id']}" for job in row["jobs"])
+    return ", ".join(" ".join(filter(None, (job["job"], job["id"], told(job)))) for job in row["jobs"])
+
+
+def told(job: Row) -> str:
+    """What a running job tells of itself: how far it is, or else the last line that it logged."""
+    done = "" if job["progress"] is None else f"{job['progress']:.0%}"
+    return " ".join(filter(None, (done, job["text"]))) or str(job["line"])

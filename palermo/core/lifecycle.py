@@ -11,6 +11,7 @@ from enum import StrEnum
 from palermo.core.attempts import Attempt, append
 from palermo.core.failure import Failure
 from palermo.core.message import Message, fit
+from palermo.core.outcome import Value
 from palermo.core.topology import FAILED_QUEUE, failed_queue
 
 
@@ -53,6 +54,10 @@ class Succeeded:
     """The job returned, or a before_process hook skipped it, which is no failure."""
 
     skipped: bool = False
+    #: What it returned, of a job that keeps its result.
+    value: Value | None = None
+    #: Why that is not kept although it should be; "" where it is, or where nobody asked.
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,13 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
             return Fail(fail(message, failure, worker=worker), queue)
         case Interrupted():
             return Release()
+
+
+def without_value(result: Result) -> Result:
+    """How it went, without what it returned."""
+    if isinstance(result, Succeeded) and (result.value is not None or result.refused):
+        return Succeeded(result.skipped)
+    return result
 
 
 def fail(message: Message, failure: Failure, *, worker: str) -> Message:

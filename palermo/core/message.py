@@ -58,6 +58,7 @@ _SECONDS = {
     "queued-at": "queued_at",
     "retrying-since": "retrying_since",
 }
+_TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
 
 #: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
@@ -103,6 +104,8 @@ class Message:
     run_at: float | None = None
     #: Unix seconds of its enqueuing, from which its wait counts; None where nobody said, and after a requeue.
     queued_at: float | None = None
+    #: Whether what it returns is kept in the journal; None where the job's declaration decides.
+    keep_result: bool | None = None
     #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
     failure: Failure | None = None
     #: Why it failed before that, oldest first, within a budget.
@@ -159,6 +162,7 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "expires-at": message.expires_at,
         "run-at": message.run_at,
         "queued-at": message.queued_at,
+        "keep-result": message.keep_result,
     }
     headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:
@@ -205,6 +209,10 @@ def from_wire(
             if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
                 fields[_SECONDS[name]] = float(value)
                 continue
+        elif name in _TRUTH:
+            if isinstance(value, bool):
+                fields[_TRUTH[name]] = value
+                continue
         elif name == _ATTEMPTS:
             if isinstance(value, list | tuple):
                 fields["attempts"] = attempts.from_header(value)
@@ -248,6 +256,8 @@ def _wanted(name: str) -> str:
         return "an integer"
     if name in _SECONDS:
         return "a number above 0"
+    if name in _TRUTH:
+        return "true or false"
     return "a list" if name == _ATTEMPTS else "text"
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from palermo.core.failure import printable
 from palermo.core.journal import Batch, Kind, Record
-from palermo.history.repeats import Repeats
 from palermo.history.tally import Tally
 
 #: What all names together are called that come when there are enough of them.
@@ -79,13 +78,10 @@ class JournalTotals:
         self.lost = 0
         self._is_ready = is_ready
         self._counting = False
-        self._repeats = Repeats()
 
     def take(self, batch: Batch) -> None:
-        """Add what the batch says, unless it was read before: writers store one twice if nobody answers."""
+        """Add what the batch says."""
         self._counting = self._counting or self._is_ready()
-        if self._repeats.has(batch):
-            return
         for record in batch.records:
             match record["kind"]:
                 case Kind.COUNTS:
@@ -98,7 +94,8 @@ class JournalTotals:
         return self._totals.copy()
 
     def reset(self) -> None:
-        """The journal is read anew; what was counted has happened all the same, and is known when it comes again."""
+        """The journal is read anew: what was counted has happened all the same, and is not to be counted again."""
+        self._counting = False
 
 
 class Names:

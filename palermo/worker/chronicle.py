@@ -1,18 +1,26 @@
 """What a worker writes into the journal of its jobs and of itself."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
 from palermo.core.failure import Failure
-from palermo.core.journal import Kind
+from palermo.core.journal import ENDS, Kind, Level
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
 from palermo.crew import WorkerInfo
 from palermo.entries import RECURRING
+from palermo.errors import BrokerUnavailable
 from palermo.metrics.totals import Totals
 from palermo.recorder import Recorder
 from palermo.worker.ending import Anew
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds that a job which keeps its result is not acknowledged until that is stored; and while the journal is known
+#: to be away.
+PATIENCE, AWAY_PATIENCE = 10.0, 0.5
 
 #: Seconds that a worker's end may wait for its journal.
 _LAST_WORDS = 2.0
@@ -31,6 +39,7 @@ class Chronicle:
         self._release = release
         #: Whether single runs that end well are written down.
         self._all = recorder.wants(Kind.SUCCEEDED)
+        self._warned = False
 
     def up(self, info: WorkerInfo) -> None:
         """The worker begins to work."""
@@ -63,12 +72,56 @@ class Chronicle:
         if self._all:
             self.recorder.add_if_it_lasts(slot, Kind.STARTED, _run(slot, message, wait=message.waited(at)))
 
+    def tells(self, slot: int, message: Message, kind: Kind, said: Mapping[str, Any]) -> None:
+        """The job that runs in a slot tells of itself."""
+        self.recorder.add(kind, {**_run(slot, message), **said})
+
+    async def keep(
+        self, slot: int, message: Message, result: Result, *, began: float, ended: float, by: str = ""
+    ) -> bool:
+        """Have it stored how a job ended that keeps its result, before it is acknowledged; whether it was written down.
+
+        A journal that is away is waited for 10 s, and half a second once that is known: then the job is
+        acknowledged without, since the journal must not stop the work.
+        """
+        kind, more = _kind(result, by)
+        kept = isinstance(result, Succeeded) and (result.value is not None or result.refused)
+        if not ENDS[kind] or not (kept or message.keep_result):
+            return False
+        if self.recorder.level is Level.OFF:
+            if not self._warned:
+                log.warning("results are not kept: the setting journal is off id=%s job=%s", message.id, message.job)
+            self._warned = True
+            return False
+        wait, took = message.waited(began), (ended - began if ended > began else None)
+        said = {**_run(slot, message, wait=wait, took=took), "created": message.created_at, **more}
+        try:
+            timeout = AWAY_PATIENCE if self.recorder.away else PATIENCE
+            await self.recorder.confirmed(kind, said, timeout=timeout)
+        except BrokerUnavailable as error:
+            log.error(
+                "the end of a job that keeps its result is not stored, and may get lost id=%s job=%s error=%r",
+                message.id,
+                message.job,
+                str(error),
+            )
+        return True
+
     def ended(
-        self, slot: int, message: Message, result: Result, *, began: float, ended: float, settled: bool, by: str = ""
+        self,
+        slot: int,
+        message: Message,
+        result: Result,
+        *,
+        began: float,
+        ended: float,
+        settled: bool,
+        by: str = "",
+        written: bool = False,
     ) -> None:
         """A run has ended with this result, and the broker has taken note of it, or could not: then it may run again.
 
-        A job that never ran, since it was cancelled before, has `began` = `ended`.
+        A job that never ran, since it was cancelled before, has `began` = `ended`. `written` is what `keep` gave.
         """
         kind, more = _kind(result, by)
         wait, took = message.waited(began), (ended - began if ended > began else None)
@@ -78,8 +131,8 @@ class Chronicle:
         if self._all:
             self.recorder.over(slot)
         if not settled:
-            kind, more = Kind.RELEASED, {}
-        if self.recorder.wants(kind):
+            kind, more, written = Kind.RELEASED, {}, False
+        if not written and self.recorder.wants(kind):
             self.recorder.add(kind, {**_run(slot, message, wait=wait, took=took), **more}, at=ended)
 
 
@@ -98,8 +151,10 @@ def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]
 def _kind(result: Result, by: str) -> tuple[Kind, Mapping[str, Any]]:
     """What a result is called in the journal, and what is said of it."""
     match result:
-        case Succeeded(skipped=skipped):
-            return Kind.SUCCEEDED, {"skipped": True} if skipped else {}
+        case Succeeded(skipped, value, refused):
+            said: dict[str, Any] = {"skipped": True} if skipped else {}
+            said |= {} if value is None else {"result": value.to_plain()}
+            return Kind.SUCCEEDED, said | ({"refused": refused} if refused else {})
         case Raised(failure):
             return Kind.FAILED, _error(failure)
         case Retrying(None, delay):

@@ -88,7 +88,7 @@ class Coroutines:
         task.add_done_callback(lambda task: self._ended(seat, task))
 
     async def _run(self, seat: Seat, message: Message) -> None:
-        result = await seat.executor.run_async(message)
+        result = await seat.executor.run_async(message, seat.reporter)
         task = asyncio.current_task()
         assert task is not None
         self._tasks.discard(task)

@@ -10,8 +10,9 @@ from palermo.core.lifecycle import Result
 from palermo.core.message import Message
 from palermo.errors import JobError
 from palermo.worker.children import SlotLost
-from palermo.worker.executor import SUCCEEDED
+from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.pipe import SlotPipe, pack, unpack_result
+from palermo.worker.reporting import Report, unpack_report
 
 
 class Run:
@@ -40,7 +41,10 @@ class Run:
 class Crew:
     """A shared child: its process, and who waits for which of its answers."""
 
-    def __init__(self, number: int, *, on_end: Callable[["Crew"], None]) -> None:
+    def __init__(
+        self, number: int, *, on_end: Callable[["Crew"], None], on_report: Callable[[int, Report], None]
+    ) -> None:
+        """`on_report` is told the slot with what its job reports."""
         self.number = number
         self.pid: int | None = None
         self.pipe: SlotPipe | None = None
@@ -61,6 +65,7 @@ class Crew:
         self.jobs = 0
         self.born = 0.0
         self._on_end = on_end
+        self._on_report = on_report
         self._waiters: dict[int, asyncio.Future[Result]] = {}
         self._stacks: dict[int, asyncio.Future[str]] = {}
         self._pongs: list[asyncio.Future[None]] = []
@@ -171,6 +176,9 @@ class Crew:
                 stack = self._stacks.pop(slot)
                 if not stack.done():
                     stack.set_result(text)
+            case {"slot": int(slot)} if (report := unpack_report(reply)) is not None:
+                if slot in self.runs:
+                    self._on_report(slot, report)
             case {"slot": int(slot)} if (result := unpack_result(reply)) is not None:
                 self._answered(pipe, slot, result)
             case _:

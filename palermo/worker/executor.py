@@ -16,12 +16,14 @@ from asyncio import base_events, runners
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, cast
 
-from palermo import errors, hooks, jobs, tracing
+from palermo import current, errors, hooks, jobs, tracing
 from palermo import registry as registered
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Cancelled, Interrupted, Result, Succeeded
 from palermo.core.message import Message
+from palermo.core.outcome import MAX_RESULT
+from palermo.current import Reports
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.registry import JobDefinition, Registry
 from palermo.serialization import Accept, Serializers
@@ -29,10 +31,10 @@ from palermo.worker import interrupts as breaks
 from palermo.worker import shared_interrupts
 from palermo.worker.aftermath import Aftermath, Run, name_of
 from palermo.worker.interrupts import Interruptible, Interrupts
+from palermo.worker.keeping import Keeping
 
 log = logging.getLogger("palermo.worker")
 
-SUCCEEDED = Succeeded()
 SKIPPED = Succeeded(skipped=True)
 INTERRUPTED = Interrupted()
 CANCELLED = Cancelled()
@@ -43,6 +45,7 @@ _OURS = frozenset(
     for file in (
         __file__,
         jobs.__file__,
+        current.__file__,
         registered.__file__,
         hooks.__file__,
         breaks.__file__,
@@ -66,6 +69,7 @@ class Executor:
         accept: Accept,
         worker: str,
         interrupts: Interruptible | None = None,
+        keeping: Keeping | None = None,
         now: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -75,29 +79,30 @@ class Executor:
         #: The tag of the slot, for current_job and the failure's report.
         self._worker = worker
         self._interrupts: Interruptible = interrupts or Interrupts()
+        self._keeping = keeping or Keeping(serializers, limit=MAX_RESULT)
         self._now = now
         self._aftermath = Aftermath(worker, now=now, chance=chance)
 
-    def run(self, message: Message) -> Result:
-        """Run the job and say how it went.
+    def run(self, message: Message, reports: Reports | None = None) -> Result:
+        """Run the job and say how it went; `reports` takes what it tells of itself meanwhile.
 
         In a context of its own, so that context variables that a job sets are gone for the next one.
         """
-        return contextvars.copy_context().run(self._run, message)
+        return contextvars.copy_context().run(self._run, message, reports)
 
-    async def run_async(self, message: Message) -> Result:
+    async def run_async(self, message: Message, reports: Reports | None = None) -> Result:
         """The same for a coroutine job, in the loop and the context of the caller."""
         with tracing.running(message, worker=self._worker) as span:
-            steps = self._steps(message)
+            steps = self._steps(message, reports)
             try:
                 coroutine = next(steps)
                 while True:
                     try:
-                        await self._interrupts.within(coroutine)
+                        returned = await self._interrupts.within(coroutine)
                     except BaseException as error:
                         coroutine = steps.throw(error)
                     else:
-                        coroutine = steps.send(None)
+                        coroutine = steps.send(returned)
             except StopIteration as end:
                 return span.ended(cast(Result, end.value))
 
@@ -105,23 +110,23 @@ class Executor:
         """Say what becomes of a job whose process died under it, and tell hooks and failure back ends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
-    def _run(self, message: Message) -> Result:
+    def _run(self, message: Message, reports: Reports | None) -> Result:
         with tracing.running(message, worker=self._worker) as span:
-            steps = self._steps(message)
+            steps = self._steps(message, reports)
             try:
                 coroutine = next(steps)
                 while True:
                     try:
-                        asyncio.run(self._interrupts.within(coroutine))
+                        returned = asyncio.run(self._interrupts.within(coroutine))
                     except BaseException as error:
                         coroutine = steps.throw(error)
                     else:
-                        coroutine = steps.send(None)
+                        coroutine = steps.send(returned)
             except StopIteration as end:
                 return span.ended(cast(Result, end.value))
 
-    def _steps(self, message: Message) -> Generator[Coroutine[Any, Any, Any], None, Result]:
-        """The whole run; what it yields is to be awaited, and what that raises thrown in.
+    def _steps(self, message: Message, reports: Reports | None) -> Generator[Coroutine[Any, Any, Any], Any, Result]:
+        """The whole run; what it yields is to be awaited, and what that gives sent in, or what it raises thrown in.
 
         One generator, and not several: a StopIteration that a job raises would leave a generator as RuntimeError.
         """
@@ -131,8 +136,9 @@ class Executor:
             # No frame of ours says more than the error's own text, and none of the user's is there.
             failure = self._failure(error.with_traceback(None))
             return self._aftermath.unrunnable(message, failure)
-        self._enter(message)
+        self._enter(message, reports)
         begun = entered = False
+        value: Any = None
         instance: object | None = None
         try:
             instance = definition.instantiate()
@@ -147,9 +153,9 @@ class Executor:
                     entered = True
                     value = definition.call(args, kwargs, instance)
                     if value is not None and inspect.iscoroutine(value):
-                        yield value
+                        value = yield value
                 hooks.notify("after_process", definition, args, kwargs, instance)
-                return SUCCEEDED
+                return self._keeping.succeeded(message, definition, value)
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
@@ -181,15 +187,16 @@ class Executor:
         definition.bind(args, kwargs)
         return definition, args, kwargs
 
-    def _enter(self, message: Message) -> None:
-        jobs.enter(
-            jobs.CurrentJob(
+    def _enter(self, message: Message, reports: Reports | None = None) -> None:
+        current.enter(
+            current.CurrentJob(
                 id=message.id,
                 queue=message.queue,
                 job=message.job,
                 attempt=message.attempt,
                 worker=self._worker,
                 created_at=message.created_at,
+                _reports=reports,
             )
         )
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import time
+from functools import partial
 from typing import Protocol
 
 from palermo.broker import Delivery
@@ -21,6 +22,7 @@ from palermo.core.lifecycle import (
     Retrying,
     Succeeded,
     settle,
+    without_value,
 )
 from palermo.core.message import Message
 from palermo.crew import RunningJob
@@ -29,6 +31,7 @@ from palermo.worker.chronicle import Chronicle
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
+from palermo.worker.progress import Progress
 from palermo.worker.session import Link, Live, pause
 
 log = logging.getLogger("palermo.worker")
@@ -69,7 +72,7 @@ class Floor(Protocol):
 class Lane:
     """One slot as the worker's loop sees it."""
 
-    __slots__ = ("_delivery", "_floor", "_refusals", "_started_at", "number", "tag", "waiting")
+    __slots__ = ("_delivery", "_floor", "_refusals", "_started_at", "number", "progress", "tag", "waiting")
 
     def __init__(self, number: int, tag: str, floor: Floor) -> None:
         self.number = number
@@ -77,6 +80,8 @@ class Lane:
         self.tag = tag
         #: Whether it waits for a job, so that cancelling it interrupts nothing.
         self.waiting = False
+        #: What the job that it runs tells of itself.
+        self.progress = Progress()
         self._floor = floor
         self._delivery: Delivery | None = None
         self._started_at = 0.0
@@ -88,9 +93,16 @@ class Lane:
         """The job that it runs now."""
         if self._delivery is None:
             return None
-        message = self._delivery.message
+        message, progress = self._delivery.message, self.progress
         return RunningJob(
-            id=message.id, job=message.job, queue=message.queue, slot=self.number, started_at=self._started_at
+            id=message.id,
+            job=message.job,
+            queue=message.queue,
+            slot=self.number,
+            started_at=self._started_at,
+            progress=progress.fraction,
+            text=progress.text,
+            line=progress.lines[-1] if progress.lines else "",
         )
 
     @property
@@ -135,8 +147,9 @@ class Lane:
         ended_at = self._started_at
         floor.began()
         floor.chronicle.began(self.number, message, self._started_at)
+        self.progress.begin(partial(floor.chronicle.tells, self.number, message))
         result: Result = Interrupted()
-        settled = False
+        by, settled, written = "", False, False
         try:
             if delivery.cancelled:
                 result = Cancelled()
@@ -147,13 +160,20 @@ class Lane:
                     log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
                 result = await floor.runner.run(self.number, message)
                 ended_at = time.time()
+            self.progress.end()
             self._tell(delivery, result)
+            if isinstance(result, Cancelled):
+                by = delivery.cancelled_by or floor.cancelled_by(message.id)
+            times = {"began": self._started_at, "ended": ended_at}
+            written = await floor.chronicle.keep(self.number, message, result, **times, by=by)
+            # From here on a result is the journal's, and whoever remembers how the job ended need not have it.
+            result = without_value(result)
             settled = await self._settle(live, delivery, result)
         finally:
             self._delivery = None
-            by = (delivery.cancelled_by or floor.cancelled_by(message.id)) if isinstance(result, Cancelled) else ""
+            self.progress.end()
             times = {"began": self._started_at, "ended": ended_at}
-            floor.chronicle.ended(self.number, message, result, **times, settled=settled, by=by)
+            floor.chronicle.ended(self.number, message, result, **times, settled=settled, by=by, written=written)
             floor.ended(message, result, settled=settled)
 
     async def _settle(self, live: Live, delivery: Delivery, result: Result) -> bool:

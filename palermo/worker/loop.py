@@ -92,6 +92,7 @@ class Worker:
             lost=self._lost,
         )
         self._lanes = [Lane(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
+        runner.on_report = lambda slot, report: self._lanes[slot - 1].progress.heard(report)
         self._serving: dict[Lane, asyncio.Task[None]] = {}
         self.dumps = Dumps(runner, self._lanes, pid=pid)
         self._orders = Orders(self, self._lanes)

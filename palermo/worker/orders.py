@@ -17,6 +17,7 @@ from palermo.crew import Order, RunningJob
 from palermo.worker.dumps import Dumps
 from palermo.worker.outcomes import Outcomes, describe, mark
 from palermo.worker.pool import Runner
+from palermo.worker.progress import Progress
 from palermo.worker.signals import Action
 
 log = logging.getLogger("palermo.worker")
@@ -45,6 +46,7 @@ ORDERS: tuple[OrderRow, ...] = (
         " on is killed after the timeout's grace",
         "`state`: cancelled, cancelling, done or failed; `job`, `queue`",
     ),
+    OrderRow("lines", "tell what the running job with the order's id has logged, its last 100 lines", "`lines`"),
     OrderRow(
         "outcome",
         "tell what has become of the job with the order's id, if it runs or has just ended",
@@ -70,6 +72,8 @@ class Lane(Protocol):
     number: int
     #: What it is called in failures.
     tag: str
+    #: What the job that it runs tells of itself.
+    progress: Progress
 
     @property
     def running(self) -> RunningJob | None:
@@ -121,6 +125,7 @@ class Orders:
             "kill": self._kill,
             "stack": self._stack,
             "cancel": self._cancel,
+            "lines": self._lines,
             "outcome": self._outcome,
         }
         #: Who had a running job cancelled, by its id.
@@ -200,6 +205,12 @@ class Orders:
             return {"state": "cancelling", "job": job.job, "queue": job.queue}
         ended = self._ended.get(order.id)
         return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else _told(ended)
+
+    async def _lines(self, order: Order) -> Mapping[str, Any] | None:
+        for lane in self._lanes:
+            if (job := lane.running) is not None and job.id == order.id:
+                return {"lines": list(lane.progress.lines)}
+        return None
 
     async def _outcome(self, order: Order) -> Mapping[str, Any] | None:
         return self.outcome(order.id)

@@ -15,6 +15,7 @@ from typing import Any, cast
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import NO_HEADERS, Message
+from palermo.core.outcome import MAX_RESULT, Value
 from palermo.core.retry import is_delay
 from palermo.errors import PalermoError
 
@@ -23,8 +24,8 @@ HEADER = 4
 #: The whole frame a slot sends for a job that returned: the common case costs no parsing.
 SUCCESS = b"\x00\x00\x00\x01+"
 
-#: The most a slot may send: a failure is 18 kB and its JSON at most six times that.
-MAX_REPLY = 1024 * 1024
+#: The most a slot may send: a result, and what JSON adds to it. A failure is 18 kB and its JSON at most six times that.
+MAX_REPLY = 8 * MAX_RESULT
 
 _READ = 65_536
 
@@ -60,6 +61,7 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
         message.expires_at,
         message.max_retries,
         message.retrying_since,
+        message.keep_result,
     )
     return pack((kind, fields, *more))
 
@@ -84,6 +86,7 @@ def unpack_message(fields: tuple[Any, ...]) -> Message:
         expires_at=fields[14],
         max_retries=fields[15],
         retrying_since=fields[16],
+        keep_result=fields[17],
     )
 
 
@@ -107,7 +110,7 @@ def unpack_reply(payload: bytes) -> dict[str, Any]:
 def pack_result(result: Result, **more: Any) -> bytes:
     """The frame that tells the parent how a job went, with `more` beside it."""
     match result:
-        case Succeeded(skipped=False) if not more:
+        case Succeeded(skipped=False, value=None, refused="") if not more:
             return SUCCESS
         case _:
             return pack_reply({**plain(result), **more})
@@ -116,8 +119,9 @@ def pack_result(result: Result, **more: Any) -> bytes:
 def plain(result: Result) -> dict[str, Any]:
     """A result as JSON has it."""
     match result:
-        case Succeeded(skipped=skipped):
-            return {"skipped": skipped}
+        case Succeeded(skipped, value, refused):
+            kept = {} if value is None else {"result": value.to_plain()}
+            return {"skipped": skipped, **kept, **({"refused": refused} if refused else {})}
         case Raised(failure):
             return {"failure": _plain(failure)}
         case Retrying(failure, delay):
@@ -142,8 +146,13 @@ def unpack_result(reply: Mapping[str, Any]) -> Result | None:
             return None if failure is None else Retrying(failure, float(delay))
         case {"dropped": str(reason)}:
             return Dropped(reason)
+        case {"skipped": bool(skipped), "result": dict(plain)}:
+            value = Value.from_plain(plain)
+            return None if value is None else Succeeded(skipped, value)
+        case {"skipped": bool(skipped), "refused": str(refused)}:
+            return Succeeded(skipped, refused=refused)
         case {"skipped": bool(skipped)}:
-            return Succeeded(skipped=skipped)
+            return Succeeded(skipped)
         case {"interrupted": True}:
             return Interrupted()
         case {"cancelled": True}:

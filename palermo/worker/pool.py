@@ -1,13 +1,14 @@
 """Where jobs run: the protocol that the worker's loop knows, and that every kind of slot keeps."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from palermo.core.lifecycle import Result
 from palermo.core.message import Message
 from palermo.entries import Entry
+from palermo.worker.reporting import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +32,18 @@ class Unstartable(Exception):
     """The worker cannot start; the text is for the user."""
 
 
+#: Is told what the job of a slot reports of itself while it runs.
+OnReport = Callable[[int, Report], None]
+
+
+def unheard(slot: int, report: Report) -> None:
+    """Nobody listens."""
+
+
 class Runner(Protocol):
     """Where jobs run. A slot, numbered from 1, runs one at a time."""
+
+    on_report: OnReport
 
     @property
     def gone(self) -> asyncio.Event:

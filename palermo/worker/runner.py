@@ -17,11 +17,13 @@ from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
-from palermo.worker.executor import CANCELLED, INTERRUPTED, SUCCEEDED
+from palermo.worker.executor import CANCELLED, INTERRUPTED
+from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits
 from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_result
 from palermo.worker.place import Place
-from palermo.worker.pool import Registered
+from palermo.worker.pool import OnReport, Registered, unheard
+from palermo.worker.reporting import unpack_report
 from palermo.worker.signals import CANCEL, DUMP, TERMINATE
 from palermo.worker.stacks import StackFile
 
@@ -32,6 +34,7 @@ class ProcessRunner:
     """Slots as forked children of a template."""
 
     def __init__(self, children: Children, *, slots: int, limits: Limits, stacks: StackFile) -> None:
+        self.on_report: OnReport = unheard
         self._children = children
         self._limits = limits
         self._stacks = stacks
@@ -237,6 +240,11 @@ class ProcessRunner:
     def _on_reply(self, place: Place, pipe: SlotPipe, reply: Mapping[str, Any]) -> None:
         if reply == {"ready": True}:
             place.answered(pipe, SUCCEEDED)
+            return
+        report = unpack_report(reply)
+        if report is not None:
+            if place.pipe is pipe and place.message is not None:
+                self.on_report(place.number, report)
             return
         result = unpack_result(reply)
         match result:

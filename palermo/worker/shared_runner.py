@@ -24,7 +24,8 @@ from palermo.worker.crew import Crew, Run
 from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.limits import MEMORY_EVERY, Limits
 from palermo.worker.pipe import judged, pack_message
-from palermo.worker.pool import Registered
+from palermo.worker.pool import OnReport, Registered, unheard
+from palermo.worker.reporting import Report
 from palermo.worker.signals import DUMP
 from palermo.worker.stacks import StackFile
 
@@ -45,6 +46,7 @@ class SharedRunner:
     """Slots in one child of the template."""
 
     def __init__(self, children: Children, *, limits: Limits, stacks: StackFile) -> None:
+        self.on_report: OnReport = unheard
         self._children = children
         self._limits = limits
         self._stacks = stacks
@@ -298,7 +300,7 @@ class SharedRunner:
 
     async def _launch(self) -> Crew:
         """A fresh child. Raises Gone."""
-        crew = Crew(next(self._numbers), on_end=self._on_end)
+        crew = Crew(next(self._numbers), on_end=self._on_end, on_report=self._on_report)
         await self._children.launch(crew, crew.connect)
         self._crews.add(crew)
         return crew
@@ -331,6 +333,9 @@ class SharedRunner:
     async def _have_one_ready(self) -> None:
         with suppress(Gone):
             await self._open_crew()
+
+    def _on_report(self, slot: int, report: Report) -> None:
+        self.on_report(slot, report)
 
     def _on_end(self, crew: Crew) -> None:
         self._crews.discard(crew)

@@ -5,6 +5,7 @@ It reads frames, has seats run what they bring, and answers with the number of t
     parent -> child                               child -> parent
     (first thing, unasked)                        {"ready": true}
     ("run", message, slot)                        "+slot", or {"slot": …} and the result
+                                                  {"slot": …, "report": …} while it runs
     ("crashed", message, failure, slot)           {"slot": …} and the result
     ("tell", slot, class, text)
     ("stack", slot)                               {"slot": …, "stack": text}
@@ -30,11 +31,13 @@ from typing import Any
 
 from palermo import errors
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Raised, Result, Succeeded
+from palermo.core.lifecycle import Raised, Result
 from palermo.core.message import Message
 from palermo.worker.executor import Executor
+from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.pipe import HEADER, pack_reply, pack_result, unpack_message
 from palermo.worker.process import flush
+from palermo.worker.reporting import Courier, Reporter
 from palermo.worker.shared_interrupts import SharedInterrupts
 from palermo.worker.slot import leave
 from palermo.worker.stacks import coroutine_stack
@@ -95,6 +98,8 @@ class Seat:
         self.number = number
         self.executor = executor
         self.interrupts = interrupts
+        #: Takes what the job tells of itself, while one runs.
+        self.reporter: Reporter | None = None
         #: Made when the first plain function comes.
         self.thread: SeatThread | None = None
 
@@ -111,6 +116,7 @@ class Seats:
         executor: Callable[[int, SharedInterrupts], Executor],
     ) -> None:
         self.outbox = Outbox(end)
+        self._courier = Courier(lambda frame: self.outbox.send(pack_reply(frame)))
         self._executor = executor
         self._seats: dict[int, Seat] = {}
         #: By number, those that run a job.
@@ -125,6 +131,8 @@ class Seats:
     def ready(self) -> None:
         """Tell the parent that jobs may come."""
         self.title.show(0)
+        # Not when the first job reports something: what breaks into that could break into this.
+        self._courier.start()
         self.outbox.send(pack_reply({"ready": True}))
 
     def obey(self, frame: tuple[Any, ...], start: Callable[[Seat, Message], None]) -> None:
@@ -132,6 +140,7 @@ class Seats:
         match frame:
             case ("run", fields, number):
                 seat = self._take(number)
+                seat.reporter = Reporter(self._courier, number)
                 start(seat, unpack_message(fields))
             case ("crashed", fields, values, number):
                 seat, message, failure = self._take(number), unpack_message(fields), Failure(**values)
@@ -146,7 +155,7 @@ class Seats:
 
     def run_in_thread(self, seat: Seat, message: Message) -> None:
         """Have it run the message in a thread of its own."""
-        self.in_thread(seat, lambda: seat.executor.run(message))
+        self.in_thread(seat, lambda: seat.executor.run(message, seat.reporter))
 
     def in_thread(self, seat: Seat, work: Callable[[], Result]) -> None:
         """Have its thread do this, and answer with what it gives."""
@@ -157,10 +166,13 @@ class Seats:
     def done(self, seat: Seat, result: Result) -> None:
         """It has run its job; the parent hears how it went."""
         flush()
+        reporter, seat.reporter = seat.reporter, None
+        if reporter is not None:
+            reporter.end()
         if self._busy.pop(seat.number, None) is None:
             return
         self.title.show(len(self._busy))
-        if isinstance(result, Succeeded) and not result.skipped:
+        if result == SUCCEEDED:
             number = b"+%d" % seat.number
             self.outbox.send(len(number).to_bytes(HEADER, "big") + number)
         else:

@@ -158,6 +158,11 @@ def _be_mortal() -> None:
     _go_on()
 
 
+def leave_to_main_thread() -> None:
+    """Have no signal delivered to this thread: one that interrupts a job must find the thread that runs it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
 def kill(pid: int) -> None:
     """Kill a child, and its group: what its job started ends with it."""
     for send in (os.killpg, os.kill):

@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import time
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from palermo import tracing
@@ -18,6 +19,7 @@ from palermo.worker import signals
 from palermo.worker.executor import Executor
 from palermo.worker.pipe import BlockingPipe, pack_reply, pack_result, unpack_message
 from palermo.worker.process import die_with, flush, own_group
+from palermo.worker.reporting import Courier, Reporter
 from palermo.worker.titles import SlotTitle
 
 #: Milliseconds without a new job after which the title says idle.
@@ -41,6 +43,7 @@ def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
 def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
     """Run what comes through the pair until the parent closes it."""
     pipe = BlockingPipe(end)
+    courier = Courier(lambda frame: _report(pipe, frame))
     title = SlotTitle(number)
     title.idle()
     poll = select.poll()
@@ -53,17 +56,26 @@ def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
             frame = pipe.read()
             if frame is None:
                 leave(0)
-            pipe.write(_answer(frame, executor, title))
+            pipe.write(_answer(frame, executor, title, Reporter(courier)))
     except OSError:  # the parent is gone, or a job closed our end
         leave(1)
 
 
-def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle) -> bytes:
+def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle, reporter: Reporter) -> bytes:
     message = unpack_message(frame[1])
     title.working(message.job, message.id, time.time())
-    result = executor.crashed(message, Failure(**frame[2])) if frame[0] == "crashed" else executor.run(message)
+    if frame[0] == "crashed":
+        result = executor.crashed(message, Failure(**frame[2]))
+    else:
+        result = executor.run(message, reporter)
+        reporter.end()
     flush()
     return pack_result(result)
+
+
+def _report(pipe: BlockingPipe, frame: dict[str, Any]) -> None:
+    with suppress(OSError):  # the parent is gone, or a job closed our end: the slot's own thread finds that out
+        pipe.write(pack_reply(frame))
 
 
 def leave(status: int) -> NoReturn:

@@ -33,6 +33,7 @@ from palermo.worker import signals, slot, threads
 from palermo.worker.coroutines import Coroutines
 from palermo.worker.executor import Executor
 from palermo.worker.interrupts import Interruptible, Interrupts
+from palermo.worker.keeping import Keeping
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pipe import Frames, pack_reply
 from palermo.worker.process import close_stdin, die_with, flush, own_group, set_title
@@ -64,6 +65,7 @@ class Template:
         self._ends: deque[int] = deque()
         self._context: hooks.WorkerContext | None = None
         self._serializers: Serializers
+        self._keeping: Keeping
 
     def run(self) -> NoReturn:
         """Do everything, and leave."""
@@ -94,6 +96,7 @@ class Template:
         # With what the modules have plugged in or taken out.
         self._serializers = client.default_client().serializers
         self._serializers.check(self._options.accept)
+        self._keeping = Keeping(self._serializers, serializer=settings.serializer, limit=settings.max_result)
         queues = jobs.registry.queues(settings.default_queue)
         selection = self._options.queues or (QueueSelection(queues) if queues else None)
         if selection is None:
@@ -232,6 +235,7 @@ class Template:
             accept=self._options.accept,
             worker=worker_tag(self._parent, self._host, number),
             interrupts=interrupts,
+            keeping=self._keeping,
         )
 
     def _kill(self, pid: int) -> None:

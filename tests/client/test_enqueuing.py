@@ -11,8 +11,8 @@ import pytest
 
 import palermo
 from palermo import client as clients
-from palermo import forking
-from palermo.client import BATCH, BATCH_BYTES, Client
+from palermo import forking, prepared
+from palermo.client import Client
 from palermo.config import Settings
 from palermo.errors import (
     ArgumentsInvalid,
@@ -215,7 +215,7 @@ def test_none_at_all_are_stored_too(client: Client) -> None:
 
 
 def test_more_than_a_batch_are_stored_in_their_order(client: Client, waiting: Waiting) -> None:
-    count = 3 * BATCH + 7
+    count = 3 * prepared.BATCH + 7
 
     jobs = resize.options(queue="slow").enqueue_many((str(number),) for number in range(count))
 
@@ -231,7 +231,7 @@ def test_many_are_read_as_they_go_out(client: Client, waiting: Waiting) -> None:
         for number in range(5):
             if number == 4:
                 seen = len(waiting())
-            yield ("x" * BATCH_BYTES,)
+            yield ("x" * prepared.BATCH_BYTES,)
 
     resize.enqueue_many(calls())
 
@@ -262,7 +262,7 @@ def test_vetoed_ones_keep_their_place_among_many(client: Client, waiting: Waitin
 
 def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting: Waiting) -> None:
     def calls() -> Iterator[tuple[Any, ...]]:
-        for number in range(4 * BATCH):
+        for number in range(4 * prepared.BATCH):
             yield (str(number),)
         yield (1, 2, 3)
 
@@ -272,7 +272,7 @@ def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting:
     (note,) = raised.value.__notes__
     stored = int(note.split()[0].replace(",", ""))
     assert note == f"{stored:,} jobs of this enqueue_many are stored for certain."
-    assert BATCH <= stored <= len(waiting()) <= 4 * BATCH
+    assert prepared.BATCH <= stored <= len(waiting()) <= 4 * prepared.BATCH
 
 
 @pytest.mark.parametrize("call", ["ab", 3, None, b"x"])

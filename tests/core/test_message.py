@@ -107,6 +107,7 @@ def test_a_message_comes_back_equal_from_its_headers(
         ("expires-at", None),
         ("expires-at", "tomorrow"),
         ("max-retries", "3"),
+        ("keep-result", 1),
         ("retrying-since", -1),
         ("attempts-log", "none"),
     ],

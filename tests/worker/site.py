@@ -58,12 +58,12 @@ class Process:
 class Site:
     """A broker, what is in it, and the workers that serve it."""
 
-    def __init__(self, path: Path, *, url: str = "", exchange: str = "palermo") -> None:
+    def __init__(self, path: Path, *, url: str = "", exchange: str = "palermo", **settings: Any) -> None:
         self.path = path
         self.notes_path = path / "notes"
         self.trace_path = path / "trace"
         self.gate = path / "gate"
-        self.settings = Settings(url=url or f"sqlite:///{path}/jobs.db", exchange=exchange)
+        self.settings = Settings(url=url or f"sqlite:///{path}/jobs.db", exchange=exchange, **settings)
         self.client = Client(self.settings)
         self.inspector = Inspector(self.client)
         self._processes: list[Process] = []

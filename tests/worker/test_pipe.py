@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
+from palermo.core.outcome import MAX_RESULT, Value
 from palermo.worker import pipe
 from palermo.worker.pipe import (
     BlockingPipe,
@@ -57,6 +58,11 @@ def test_a_failure_fits_the_limit_of_what_a_slot_may_send() -> None:
     assert len(pack_result(Raised(failure))) < pipe.MAX_REPLY
 
 
+def test_the_largest_result_fits_as_well() -> None:
+    for value in (Value("application/json", b'"' * MAX_RESULT), Value("application/msgpack", b"\xff" * MAX_RESULT)):
+        assert len(pack_result(Succeeded(value=value), slot=500)) < pipe.MAX_REPLY
+
+
 @pytest.mark.parametrize("payload", [b"", b"-", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_replies_that_are_no_json_object_are_garbage(payload: bytes) -> None:
     with pytest.raises(Garbage):
@@ -70,6 +76,9 @@ FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…",
     "result",
     [
         Succeeded(skipped=True),
+        Succeeded(value=Value("application/json", b'{"a": "\xc3\xbc"}')),
+        Succeeded(value=Value("application/msgpack", b"\xff\x00")),
+        Succeeded(refused="too large"),
         Raised(FAILURE),
         Retrying(FAILURE, 2.5),
         Retrying(None, 0.0),
@@ -77,7 +86,18 @@ FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…",
         Interrupted(),
         Cancelled(),
     ],
-    ids=["skipped", "failed", "retrying", "snoozing", "dropped", "interrupted", "cancelled"],
+    ids=[
+        "skipped",
+        "kept",
+        "kept as bytes",
+        "refused",
+        "failed",
+        "retrying",
+        "snoozing",
+        "dropped",
+        "interrupted",
+        "cancelled",
+    ],
 )
 def test_a_result_reaches_the_parent_as_it_was(result: Result) -> None:
     assert unpack_result(pipe.unpack_reply(pack_result(result)[4:])) == result
@@ -96,6 +116,7 @@ def test_a_result_reaches_the_parent_as_it_was(result: Result) -> None:
         {"retry_in": 1, "because": {"message": "x"}},
         {"dropped": 1},
         {"interrupted": False},
+        {"skipped": False, "result": {"content_type": "application/json"}},
     ],
     ids=str,
 )
@@ -121,7 +142,7 @@ def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: Result, becom
 def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
     message = Message(
         id="1", queue="q", job="j", body=b"[]", retries=2, created_at=5, extra={"tenant": "t"}, defect="d",
-        policy_retries=1, max_retries=7, retrying_since=9.5, timeout=3.0, expires_at=4.0,
+        policy_retries=1, max_retries=7, retrying_since=9.5, timeout=3.0, expires_at=4.0, keep_result=True,
     )  # fmt: skip
 
     kind, fields, more = pickle.loads(pack_message("run", message, "more")[4:])

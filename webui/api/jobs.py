@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from palermo.webui import actions, looks
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Cancelled, Enqueued, JobRow, NewJob
+from palermo.webui import actions, looks, outcomes
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Cancelled, Enqueued, JobResult, JobRow, JobStatusRow, NewJob
 from palermo.webui.site import Visiting
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
@@ -27,6 +27,19 @@ def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
     Waiting jobs are looked for in `queue`, or in all queues, among the first and the last of each.
     """
     return JobRow.model_validate(looks.job(visit, id, queue=queue))
+
+
+@router.get("/{id:palermo}/status", name="api_status")
+def status(visit: Visiting, id: str) -> JobStatusRow:
+    """What has become of a job, as far as the broker and its journal tell; `unknown` with the reason otherwise."""
+    return JobStatusRow.model_validate(outcomes.status(visit, id).row())
+
+
+@router.get("/{id:palermo}/result", name="api_result")
+def result(visit: Visiting, id: str) -> JobResult:
+    """What a job that is done returned; 409 where that is not kept, or it is not done. Nothing is waited for."""
+    found = outcomes.result(visit, id)
+    return JobResult(id=id, job=found.job, result=found.value)
 
 
 @router.post("/{id:palermo}/cancel", name="api_cancel")

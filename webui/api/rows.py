@@ -105,6 +105,38 @@ class RunningJob(BaseModel):
     job: str
     queue: str
     started_at: Instant | None
+    progress: float | None = Field(description="How far it says it is, from 0 to 1.")
+    text: str = Field(description="The same in words.")
+    line: str = Field(description="The newest line that it logged about itself.")
+
+
+class JobStatusRow(BaseModel):
+    """What has become of a job; what is not known is null or empty."""
+
+    state: Literal["pending", "scheduled", "working", "retrying", "failed", "done", "discarded", "cancelled", "unknown"]
+    id: str
+    job: str
+    queue: str
+    attempt: int | None = Field(description="Which run this is or was, from 1.")
+    worker: str | None
+    started_at: Instant | None
+    run_at: Instant | None
+    ended_at: Instant | None
+    took: float | None = Field(description="Seconds that its last run took.")
+    progress: float | None
+    text: str
+    error: str = Field(description="The exception's dotted name.")
+    message: str
+    result_kept: bool | None
+    reason: str = Field(description="Why nothing is known of it, or how what is said is known.")
+
+
+class JobResult(BaseModel):
+    """What a job returned."""
+
+    id: str
+    job: str
+    result: Any = Field(description="In what JSON has; values whose names are redacted are masked.")
 
 
 class WorkerRow(BaseModel):

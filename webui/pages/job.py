@@ -9,13 +9,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from palermo.core.journal import ENDS, Kind
+from palermo.errors import PalermoError
 from palermo.history.telling import life
-from palermo.webui import actions
+from palermo.webui import actions, outcomes
+from palermo.webui.errors import Refused
 from palermo.webui.finding import DEPTH, find
 from palermo.webui.journaled import journaled
-from palermo.webui.pretty import pretty
+from palermo.webui.pretty import Pretty, pretty
 from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visiting
+from palermo.webui.site import Visit, Visiting
 from palermo.webui.timeline import end_of, timeline
 from palermo.webui.tracebacks import parts_of
 from palermo.webui.watching import watching
@@ -39,7 +41,13 @@ _CANCELLED = {
 
 
 @router.get("/jobs/{id:palermo}", name="job")
-def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
+def job(
+    request: Request,
+    visit: Visiting,
+    id: str,
+    queue: Annotated[str, Query(max_length=500)] = "",
+    result: Annotated[bool, Query()] = False,
+) -> Response:
     found = find(visit.site, id, queue)
     known = journaled(visit.site)
     state = known.look()
@@ -50,6 +58,7 @@ def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(
         found = replace(found, queue=named["queue"])
     if not found.name and named:
         found = replace(found, name=named.get("job"))
+    returned, no_result = _returned(visit, id) if result and not found.state else (None, "")
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
     return page(
@@ -62,6 +71,8 @@ def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(
         lines=[row for row in told if row["kind"] == Kind.LOG][-LINES:],
         journal=state,
         level=known.level.value,
+        returned=returned,
+        no_result=no_result,
         row=row,
         args=pretty(row["args"]) if row and row["args"] else None,
         kwargs=pretty(row["kwargs"]) if row and row["kwargs"] else None,
@@ -71,6 +82,16 @@ def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(
         depth=DEPTH,
         wire=found.headers,
     )
+
+
+def _returned(visit: Visit, id: str) -> tuple[Pretty | None, str]:
+    """What the job returned, or why there is nothing to show."""
+    try:
+        return pretty(outcomes.result(visit, id).value), ""
+    except PalermoError as error:
+        return None, str(error)
+    except Refused as refused:
+        return None, refused.detail
 
 
 @router.get("/find", name="find")

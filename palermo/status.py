@@ -1,0 +1,152 @@
+"""What has become of a job: one state, and what else is known of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from palermo.core.journal import Kind, Record
+from palermo.core.lifecycle import JobState
+from palermo.core.outcome import kept
+from palermo.locating import Place
+from palermo.rows import CANCELLED, SCHEDULED, Row, instant, plain
+
+#: The state of a job that nothing is known of; `reason` says why.
+UNKNOWN = "unknown"
+
+
+class State(StrEnum):
+    """The states that a status may have: those of a job's life (docs/lifecycle.md), and three that only a look has."""
+
+    PENDING = JobState.PENDING
+    #: Pending, and due later: a wait for an instant is not one for a free worker.
+    SCHEDULED = SCHEDULED
+    WORKING = JobState.WORKING
+    RETRYING = JobState.RETRYING
+    FAILED = JobState.FAILED
+    DONE = JobState.DONE
+    DISCARDED = JobState.DISCARDED
+    #: Someone cancelled it: it was discarded, or lies in its queue until a worker drops it, and runs no more.
+    CANCELLED = CANCELLED
+    #: Nothing tells where it is, or was.
+    UNKNOWN = UNKNOWN
+
+
+#: What a record that ends a job says of its state.
+_ENDED: Mapping[str, State] = {
+    Kind.SUCCEEDED: State.DONE,
+    Kind.FAILED: State.FAILED,
+    Kind.DISCARDED: State.DISCARDED,
+    Kind.CANCELLED: State.CANCELLED,
+}
+
+
+#: How it is known that a job is done that does not keep its result.
+_UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobStatus(str):
+    """The state of a job in one word, which it is as text, with what else is known as attributes.
+
+    `if job.status() == "done"`, and `job.status().progress`.
+    """
+
+    state: State
+    id: str
+    #: Its wire name, and its queue; "" where nobody said.
+    job: str = ""
+    queue: str = ""
+    #: Which run this is or was, from 1.
+    attempt: int | None = None
+    #: The worker that runs it, or the slot in which it failed.
+    worker: str | None = None
+    #: Unix seconds: since when it runs, when it is due, and when it ended.
+    started_at: float | None = None
+    run_at: float | None = None
+    ended_at: float | None = None
+    #: Seconds that its last run took.
+    took: float | None = None
+    #: How far it says it is: a part of 1, and in words.
+    progress: float | None = None
+    text: str = ""
+    #: Why it failed: the exception's class and text; or why it was discarded.
+    error: str = ""
+    message: str = ""
+    #: Whether what it returned is kept; None before it is done, and where that is not known.
+    result_kept: bool | None = None
+    #: Why nothing is known of it, or how what is said is known.
+    reason: str = ""
+
+    def __new__(cls, *, state: State, **_: Any) -> "JobStatus":
+        return super().__new__(cls, state.value)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        return (), {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will become of it, unless someone requeues it."""
+        return self.state in _ENDED.values()
+
+    def row(self) -> Row:
+        """As listings and `--json` have it."""
+        found = {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        return found | {name: instant(getattr(self, name)) for name in ("started_at", "run_at", "ended_at")}
+
+
+def of_place(id: str, place: Place) -> JobStatus:
+    """The status of a job that was found."""
+    state = State(place.state)
+    if place.running is not None:
+        running = place.running
+        return JobStatus(
+            state=state,
+            id=id,
+            job=running.job,
+            queue=running.queue,
+            worker=place.worker,
+            started_at=running.started_at,
+            progress=running.progress,
+            text=running.text,
+        )
+    message = place.message
+    assert message is not None
+    failure = message.failure
+    return JobStatus(
+        state=state,
+        id=id,
+        job=message.job,
+        queue=message.queue,
+        attempt=message.attempt,
+        worker=place.worker,
+        run_at=message.run_at if state in (State.SCHEDULED, State.RETRYING) else None,
+        ended_at=float(failure.failed_at) if failure is not None and state is State.FAILED else None,
+        error="" if failure is None else failure.exception_class,
+        message="" if failure is None else failure.message,
+    )
+
+
+def of_end(record: Record) -> JobStatus:
+    """The status of a job that has ended so."""
+    state = _ENDED[record["kind"]]
+    slot, writer = record.get("slot"), record.get("writer")
+    return JobStatus(
+        state=state,
+        id=record["id"],
+        job=_text(record, "job"),
+        queue=_text(record, "queue"),
+        attempt=record.get("attempt"),
+        worker=f"{writer}/worker-{slot}" if writer and slot else None,
+        ended_at=record["at"],
+        took=record.get("took"),
+        error=_text(record, "error"),
+        message=_text(record, "message") or _text(record, "reason"),
+        result_kept=kept(record) is not None if state is State.DONE else None,
+        reason=_UNWRITTEN if record.get("unwritten") else "",
+    )
+
+
+def _text(record: Record, name: str) -> str:
+    found = record.get(name)
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,127 @@
+"""`palermo status` and `palermo wait`: what becomes of jobs, in a terminal and for scripts."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.client import Client
+from palermo.core.journal import Record, encode
+from tests.cli.conftest import Palermo
+
+
+def write(client: Client, *records: Record) -> None:
+    client.run(lambda broker: broker.journal.append(encode("pid:1@h", records)))
+
+
+def about(id: str, kind: str, **more: Any) -> Record:
+    return {"kind": kind, "at": time.time(), "id": id, "job": "shop.resize", "queue": "jobs", "attempt": 1, **more}
+
+
+def returned(id: str, text: str, **more: Any) -> Record:
+    return about(id, "succeeded", took=1.25, slot=1, result={"content_type": "application/json", "text": text}, **more)
+
+
+def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, client: Client) -> None:
+    write(client, returned("a", '{"when": {"$palermo": "date", "value": "2026-01-02"}}'), returned("b", "3"))
+    write(client, about("c", "failed", error="ValueError", message="no\nway"), about("d", "discarded", reason="gone"))
+    write(client, about("e", "succeeded", took=0.1, refused="the result is too large"))
+
+    done = palermo("wait", "a", "b")
+    mixed = palermo("wait", "c", "d", "e", code=1)
+    unknown = palermo("wait", "b", "nobody", code=4)
+    rows = json.loads(palermo("wait", "a", "c", "--json", code=1).stdout)
+
+    assert done.stdout == 'a: done in 1.250 s {"when": "2026-01-02"}\nb: done in 1.250 s 3\n'
+    assert mixed.stdout.splitlines() == [
+        "c: failed (ValueError: no way)",
+        "d: discarded (gone)",
+        "e: done in 0.100 s (the result is too large)",
+    ]
+    assert unknown.stdout == "b: done in 1.250 s 3\n"
+    assert "NotFound: job nobody: it does not wait in a queue" in unknown.stderr
+    assert [(row["id"], row["state"], row["result"], row["error"]) for row in rows] == [
+        ("a", "done", {"when": "2026-01-02"}, ""),
+        ("c", "failed", None, "ValueError"),
+    ]
+
+
+def test_what_a_job_told_is_shown_on_the_way(palermo: Palermo, client: Client) -> None:
+    write(client, about("a", "progress", fraction=0.4, text="page 40 of 100"), about("a", "log", text="\x1b[31mline"))
+    write(
+        client, about("a", "progress", fraction=0.5), about("a", "retried", delay=5.0, message="no"), returned("a", "1")
+    )
+
+    shown = palermo("wait", "a").stderr
+
+    assert shown.splitlines() == [
+        "a: 40% page 40 of 100",
+        "a: \\x1b[31mline",
+        "a: failed, is tried again in 5 s: no",
+    ]
+
+
+def test_time_runs_out_and_a_journal_may_be_off(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
+
+    assert (
+        f"ResultTimeout: job {id} has not ended within 0.2 s." in palermo("wait", id, "--timeout", "0.2", code=1).stderr
+    )
+    palermo("wait", code=2)
+    monkeypatch.setenv("PALERMO_JOURNAL", "off")
+    assert "JournalOff: the setting journal is off" in palermo("wait", id, code=1).stderr
+
+
+def test_status_tells_facts_and_exits_by_whether_anything_is_known(palermo: Palermo, client: Client) -> None:
+    id = palermo("enqueue", "shop.resize", "-q", "slow", "--keep-result").stdout.strip()
+    write(client, returned("done", "3"))
+
+    assert palermo("status", id).stdout.splitlines()[:4] == [
+        "state    pending",
+        f"id       {id}",
+        "job      shop.resize",
+        "queue    slow",
+    ]
+    row = json.loads(palermo("status", "done", "--json").stdout)
+    assert (row["state"], row["took"], row["result_kept"], row["worker"]) == ("done", 1.25, True, "pid:1@h/worker-1")
+    unknown = palermo("status", "nobody", code=4)
+    assert "state   unknown" in unknown.stdout
+    assert "is known only of jobs that keep their result" in unknown.stdout
+
+
+def test_a_terminal_shows_a_bar(
+    client: Client, url: str, tmp_path: Path, process: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    write(
+        client, about("a", "progress", fraction=0.4, text="page [40] of 100"), about("a", "log", text="[b]a line[/b]")
+    )
+    write(client, returned("a", "1"))
+    ours, theirs = pty.openpty()
+
+    command = [str(Path(sys.executable).with_name("palermo")), "wait", "a"]
+    environment = {**os.environ, "PALERMO_URL": url, "TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}
+    done = subprocess.run(
+        command,
+        env=environment,
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=60,
+        check=True,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+
+    assert done.stdout == b"a: done in 1.250 s 1\n"
+    assert "a: [b]a line[/b]" in shown
+    assert "shop.resize a" in shown
+    assert "page [40] of 100" in shown

@@ -1,0 +1,48 @@
+"""What a job returned, as the journal keeps it."""
+
+import json
+
+import pytest
+
+from palermo.core.lifecycle import Dropped, Succeeded, without_value
+from palermo.core.outcome import Value, check_size, kept
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Value("application/json", b'{"a": "\xc3\xbc", "b": [1, null]}'),
+        Value("application/json", b""),
+        Value("application/msgpack", bytes(range(256))),
+    ],
+)
+def test_a_value_survives_the_journal(value: Value) -> None:
+    assert kept({"kind": "succeeded", "result": json.loads(json.dumps(value.to_plain()))}) == value
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        3,
+        {},
+        {"content_type": "application/json"},
+        {"content_type": 3, "text": "1"},
+        {"content_type": "application/msgpack", "base64": "%"},
+    ],
+)
+def test_what_describes_no_value_is_none(plain: object) -> None:
+    assert Value.from_plain(plain) is None
+
+
+def test_a_value_above_the_limit_is_refused_with_both_sizes() -> None:
+    value = Value("application/json", b"x" * 1_001)
+
+    assert check_size(value, 1_001) == ""
+    assert "measures 1,001 bytes and the setting max_result allows 1,000" in check_size(value, 1_000)
+
+
+def test_how_a_job_went_is_remembered_without_what_it_returned() -> None:
+    assert without_value(Succeeded(value=Value("application/json", b"1"))) == Succeeded()
+    assert without_value(Succeeded(refused="too large")) == Succeeded()
+    assert without_value(Dropped("gone")) == Dropped("gone")

@@ -1,0 +1,113 @@
+"""A worker and the ends of jobs that keep their results: stored before the job is acknowledged, where they can be."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from palermo.core.failure import Failure
+from palermo.core.journal import Level
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.message import Message
+from palermo.core.outcome import Value
+from palermo.recorder import Recorder
+from palermo.worker import chronicle as chronicles
+from palermo.worker.chronicle import Chronicle
+from tests.journal.test_recorder import Tape, quick, tape
+
+__all__ = ["quick"]
+
+FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1)
+KEPT = Succeeded(value=Value("application/json", b"3"))
+
+
+def message(**more: Any) -> Message:
+    return Message(id="1", queue="jobs", job="a", created_at=7, **more)
+
+
+def chronicle(journal: Tape, level: Level = Level.FAILURES) -> Chronicle:
+    made = Chronicle(Recorder(level, "pid:1@h"), release="")
+    made.recorder.attach(journal)
+    return made
+
+
+async def keep(made: Chronicle, result: Result, **more: Any) -> bool:
+    now = time.time()
+    written = await made.keep(2, message(**more), result, began=now - 1, ended=now)
+    made.ended(2, message(**more), result, began=now - 1, ended=now, settled=True, written=written)
+    return written
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (KEPT, "succeeded"),
+        (Succeeded(refused="too large"), "succeeded"),
+        (Succeeded(skipped=True), "succeeded"),
+        (Raised(FAILURE), "failed"),
+        (Dropped("gone"), "discarded"),
+        (Cancelled(), "cancelled"),
+    ],
+)
+async def test_every_end_of_such_a_job_is_stored_once_before_it_is_acknowledged(result: Result, kind: str) -> None:
+    async with tape() as journal:
+        made = chronicle(journal)
+
+        assert await keep(made, result, keep_result=True)
+        await made.recorder.flush(10)
+        await journal.until(2)
+
+        (record,) = [one for one in journal.records() if one["kind"] != "counts"]
+        assert {"kind": kind, "id": "1", "created": 7, "slot": 2, "attempt": 1}.items() <= record.items()
+        assert record.get("result") == ({"content_type": "application/json", "text": "3"} if result == KEPT else None)
+
+
+@pytest.mark.parametrize("result", [Retrying(FAILURE, 3.0), Retrying(None, 3.0), Interrupted()])
+async def test_a_job_that_runs_again_has_not_ended(result: Result) -> None:
+    async with tape() as journal:
+        assert not await keep(chronicle(journal), result, keep_result=True)
+
+
+async def test_a_result_counts_though_the_publisher_asked_for_none() -> None:
+    async with tape() as journal:
+        assert await keep(chronicle(journal), KEPT)
+        assert not await keep(chronicle(journal), Succeeded())
+        assert not await keep(chronicle(journal), Raised(FAILURE))
+
+
+async def test_at_level_off_nothing_is_kept_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with tape() as journal:
+        made = chronicle(journal, Level.OFF)
+        assert not await keep(made, KEPT)
+        assert not await keep(made, KEPT)
+
+        assert [record.message for record in caplog.records] == [
+            "results are not kept: the setting journal is off id=1 job=a"
+        ]
+
+
+async def test_a_journal_that_is_away_holds_a_job_up_for_a_while_and_then_a_moment(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chronicles, "PATIENCE", 0.3)
+    monkeypatch.setattr(chronicles, "AWAY_PATIENCE", 0.01)
+    caplog.set_level(logging.ERROR)
+    async with tape() as journal:
+        made = chronicle(journal)
+        journal.away = True
+        times = [time.monotonic()]
+        for _ in range(3):
+            assert await keep(made, KEPT)
+            times.append(time.monotonic())
+
+        assert times[1] - times[0] >= 0.3
+        assert times[3] - times[1] < 0.3
+        assert "is not stored, and may get lost id=1 job=a" in caplog.text
+
+        journal.away = False
+        await journal.until(3, "succeeded")
+        async with asyncio.timeout(10):
+            while made.recorder.away:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)

@@ -1,0 +1,108 @@
+"""Pages and API of what a job tells while it runs, how it stands, and what it returned."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.config import Settings
+from palermo.core.journal import encode
+from palermo.webui.redact import MASK
+from tests.helpers import eventually
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+
+@pytest.fixture
+def web(shared_web: Web) -> Web:
+    """One server for the module."""
+    return shared_web
+
+
+@pytest.fixture
+def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+    """Workers on the broker whose pages are served."""
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield site
+    site.close()
+
+
+def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
+    record = {"kind": kind, "at": time.time(), "id": id, "job": "shop.resize", "queue": "jobs", **more}
+    web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [record])))
+
+
+def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Site) -> None:
+    site.start("--log-level", "warning", modules=("crew_results",))
+    job = site.client.enqueue("crew_results.tells", [str(site.gate)], {})
+
+    def told() -> str | None:
+        page: str = any_web.http.get(f"/jobs/{job.id}").text
+        return page if "and waiting" in page else None
+
+    page = eventually(told, within=20) or ""
+    assert 'value="0.25"' in page
+    assert "25% one of four" in page
+    assert "begun\nand waiting" in page
+    for path in ("/workers", "/", "/queues/jobs"):
+        assert "25% one of four" in any_web.http.get(path).text
+    (running,) = any_web.http.get("/api/workers").json()["rows"][0]["jobs"]
+    assert (running["progress"], running["text"], running["line"]) == (0.25, "one of four", "and waiting")
+    status = any_web.http.get(f"/api/jobs/{job.id}/status").json()
+    assert (status["state"], status["progress"], status["text"]) == ("working", 0.25, "one of four")
+    early = any_web.http.get(f"/api/jobs/{job.id}/result")
+    assert (early.status_code, early.json()["error"]) == (409, f"job {job.id} is working, and has no result yet.")
+
+    site.open_gate()
+
+    assert job.result(20) == "told"
+    eventually(lambda: "Look for it in the journal" in any_web.http.get(f"/jobs/{job.id}").text)
+    assert "&#34;told&#34;" in any_web.http.get(f"/jobs/{job.id}?result=1").text
+    assert any_web.http.get(f"/api/jobs/{job.id}/result").json() == {
+        "id": job.id,
+        "job": "crew_results.tells",
+        "result": "told",
+    }
+
+
+def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:
+    text = '{"name": "<b>", "password": "hunter2", "when": {"$palermo": "date", "value": "2026-01-02"}}'
+    write(web, "kept", result={"content_type": "application/json", "text": text})
+
+    shown = web.http.get("/api/jobs/kept/result").json()["result"]
+
+    assert shown == {"name": "<b>", "password": MASK, "when": "2026-01-02"}
+    page = web.http.get("/jobs/kept?result=1").text
+    assert "&lt;b&gt;" in page
+    assert "hunter2" not in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "status", "why"),
+    [
+        ("failed", {"error": "ValueError", "message": "no"}, 409, "job x failed: ValueError: no"),
+        ("succeeded", {"refused": "the result is too large"}, 409, "job x is done, and the result is too large"),
+        ("succeeded", {}, 409, "job x is done, and did not keep its result"),
+        ("succeeded", {"skipped": True}, 200, ""),
+        ("started", {}, 404, "job x: it does not wait in a queue"),
+    ],
+)
+def test_why_there_is_no_result_is_said(web: Web, kind: str, more: dict[str, Any], status: int, why: str) -> None:
+    id = f"x-{kind}-{len(more)}-{'-'.join(more)}"
+    write(web, id, kind, **more)
+
+    answer = web.http.get(f"/api/jobs/{id}/result")
+
+    assert answer.status_code == status
+    assert why in answer.json().get("error", "").replace(id, "x")
+    if why:
+        assert why.partition(":")[0].replace("job x", f"job {id}") in web.http.get(f"/jobs/{id}?result=1").text
+
+
+def test_the_status_of_what_nobody_knows_is_unknown_and_why(web: Web) -> None:
+    status = web.http.get("/api/jobs/nobody/status").json()
+
+    assert status["state"] == "unknown"
+    assert "is known only of jobs that keep their result" in status["reason"]

@@ -1,0 +1,150 @@
+"""The executor: what a job returned, serialized to be kept where that was asked for."""
+
+import enum
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pytest
+
+from palermo.core.lifecycle import Succeeded
+from palermo.core.outcome import Value
+from palermo.errors import JobTimeout
+from palermo.registry import define
+from palermo.serialization import Serializers
+from palermo.worker.keeping import SUCCEEDED, Keeping
+from tests.worker.bench import Bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@dataclass
+class Parcel:
+    when: date
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def json(text: str) -> Succeeded:
+    return Succeeded(value=Value("application/json", text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("declared", "enqueued", "kept"),
+    [
+        (None, None, False),
+        (True, None, True),
+        (False, None, False),
+        (None, True, True),
+        (False, True, True),
+        (True, False, False),
+    ],
+)
+def test_an_enqueue_overrides_the_declaration(
+    bench: Bench, declared: bool | None, enqueued: bool | None, kept: bool
+) -> None:
+    bench.job(lambda: 3, keep_result=declared)
+
+    assert bench.run(keep_result=enqueued) == (json("3") if kept else Succeeded())
+
+
+async def coroutine() -> list[int]:
+    return [1, 2]
+
+
+class Job:
+    def process(self) -> dict[str, str]:
+        return {"a": "ü"}
+
+
+@pytest.mark.parametrize(("job", "text"), [(coroutine, "[1,2]"), (Job, '{"a":"ü"}'), (lambda: None, "null")])
+def test_every_kind_of_job_returns(bench: Bench, job: Any, text: str) -> None:
+    bench.job(job, keep_result=True)
+
+    assert bench.run() == json(text)
+
+
+def test_the_jobs_own_serializer_writes_it_unless_reading_that_would_run_code(bench: Bench) -> None:
+    bench.job(lambda: 3, name="small", keep_result=True, serializer="msgpack")
+    bench.job(lambda: 3, name="any", keep_result=True, serializer="pickle")
+
+    assert bench.run(job="small") == Succeeded(value=Value("application/msgpack", b"\x03"))
+    assert bench.run(job="any") == json("3")
+
+
+@pytest.mark.parametrize("value", [Parcel(date(2026, 1, 2)), Colour.RED, {"when": date(2026, 1, 2)}])
+def test_pythons_own_values_travel(bench: Bench, value: object) -> None:
+    bench.job(lambda: value, keep_result=True)
+
+    result = bench.run()
+
+    assert result.value is not None
+    classes = {f"{__name__}.Parcel": Parcel, f"{__name__}.Colour": Colour}
+    assert Serializers.default().get("json").loads(result.value.body, classes) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("x" * 100, "the result measures 102 bytes and the setting max_result allows 100"),
+        ({"a": [1, object()]}, 'the result cannot be serialized: result["a"][1] is of type object'),
+        ([object()], "the result cannot be serialized: result[0] is of type object"),
+        (object(), "the result cannot be serialized: result is of type object"),
+    ],
+)
+def test_a_result_that_cannot_be_kept_does_not_fail_the_job(value: object, why: str) -> None:
+    keeping = Keeping(Serializers.default(), limit=100)
+    definition = define(lambda: None, name="job", keep_result=True)
+
+    result = keeping.succeeded(Bench().message(), definition, value)
+
+    assert result.value is None
+    assert result.refused.startswith(why)
+    assert len(result.refused) <= 500
+
+
+class Interrupted:
+    """What is raised in a job may be raised while its result is written."""
+
+    name = "interrupted"
+    media_type = "application/x-interrupted"
+    safe = True
+
+    def dumps(self, value: object) -> bytes:
+        raise JobTimeout("the job ran longer than its timeout of 1 s")
+
+    def loads(self, data: bytes, classes: object) -> object:
+        return None
+
+
+def test_a_time_limit_that_strikes_while_it_is_written_is_the_jobs() -> None:
+    serializers = Serializers.default()
+    serializers.register(Interrupted())
+    keeping = Keeping(serializers, serializer="interrupted", limit=100)
+
+    with pytest.raises(JobTimeout):
+        keeping.succeeded(Bench().message(), define(lambda: None, name="job", keep_result=True), 3)
+
+
+def test_a_job_that_a_hook_skipped_returned_nothing(bench: Bench) -> None:
+    class Skipped:
+        def before_process(self) -> bool:
+            return False
+
+        def process(self) -> int:
+            return 3
+
+    bench.job(Skipped, keep_result=True)
+
+    assert bench.run() == Succeeded(skipped=True)
+
+
+def test_without_being_asked_nothing_is_made_of_it(bench: Bench) -> None:
+    bench.job(lambda: object())
+
+    assert bench.run() is SUCCEEDED

@@ -1,0 +1,193 @@
+"""What a job tells of itself on its way out of the slot: at most so often, the last in any case, never in its way."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from palermo import current, track
+from palermo.current import CurrentJob
+from palermo.worker.reporting import EVERY, MAX_LINE, MAX_LINES, NO_MORE, Courier, Report, Reporter, unpack_report
+from tests.helpers import eventually
+
+
+class Parent:
+    """Takes frames as a worker does."""
+
+    def __init__(self) -> None:
+        self.frames: list[dict[str, Any]] = []
+        self.times: list[float] = []
+
+    def __call__(self, frame: dict[str, Any]) -> None:
+        self.frames.append(frame)
+        self.times.append(time.monotonic())
+
+    @property
+    def reports(self) -> list[Report]:
+        found = [unpack_report(frame) for frame in self.frames]
+        assert None not in found
+        return [report for report in found if report is not None]
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for report in self.reports for line in report.lines]
+
+
+@pytest.fixture
+def parent() -> Parent:
+    return Parent()
+
+
+def job(reporter: Reporter) -> CurrentJob:
+    return CurrentJob(id="1", queue="q", job="j", attempt=1, worker="w", _reports=reporter)
+
+
+def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word_comes_before_the_end(parent: Parent) -> None:
+    reporter = Reporter(Courier(parent))
+    running = job(reporter)
+    began = time.monotonic()
+    done = 0
+    while time.monotonic() - began < 0.55:
+        done += 1
+        running.progress(done / 10_000_000, f"{done}")
+
+    reporter.end()
+
+    assert parent.reports[-1] == Report(done / 10_000_000, f"{done}", moved=True)
+    assert 3 <= len(parent.frames) <= 0.55 / EVERY + 2
+    assert done > 1_000
+
+
+def test_what_was_held_back_goes_out_though_the_job_says_nothing_more(parent: Parent) -> None:
+    running = job(Reporter(Courier(parent)))
+
+    running.progress(0.1)
+    eventually(lambda: len(parent.frames) == 1)
+    running.progress(0.2, "now it computes for an hour")
+
+    eventually(lambda: len(parent.frames) == 2)
+    assert parent.reports[-1].text == "now it computes for an hour"
+    assert parent.times[1] - parent.times[0] >= EVERY * 0.9
+
+
+def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent) -> None:
+    reporter = Reporter(Courier(parent), slot=3)
+    running = job(reporter)
+
+    running.log("one\ntwo")
+    running.log("x" * 5_000)
+    for number in range(MAX_LINES):
+        running.log(number)
+    reporter.end()
+
+    assert parent.lines[:3] == ["one", "two", "x" * MAX_LINE]
+    assert parent.lines[3:] == [*map(str, range(MAX_LINES - 3)), NO_MORE]
+    assert {frame["slot"] for frame in parent.frames} == {3}
+
+
+def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None:
+    reporter = Reporter(Courier(parent))
+    running = job(reporter)
+    stop = threading.Event()
+
+    def talk() -> None:
+        while not stop.is_set():
+            running.log("still here")
+
+    threads = [threading.Thread(target=talk) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: parent.frames)
+    reporter.end()
+    count = len(parent.frames)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    reporter.end()
+
+    assert len(parent.frames) == count
+
+
+def test_a_process_that_the_job_forked_tells_nothing(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    reporter = Reporter(Courier(parent))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    job(reporter).progress(0.5)
+    monkeypatch.undo()
+    job(reporter).progress(0.6)
+
+    eventually(lambda: parent.frames)
+    assert [report.fraction for report in parent.reports] == [0.6]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "shown"), [(0, 0.0), (0.25, 0.25), (1, 1.0), (1.000001, 1.0), (-3, 0.0), (None, None)]
+)
+def test_a_fraction_is_a_part_of_one(parent: Parent, fraction: float | None, shown: float | None) -> None:
+    reporter = Reporter(Courier(parent))
+
+    job(reporter).progress(fraction, "so far")
+    reporter.end()
+
+    assert parent.reports == [Report(shown, "so far", moved=True)]
+
+
+@pytest.mark.parametrize("fraction", ["0.5", True, float("nan"), [1]])
+def test_what_is_no_number_is_told_to_the_job(parent: Parent, fraction: Any) -> None:
+    with pytest.raises(TypeError, match="give a number from 0 to 1"):
+        job(Reporter(Courier(parent))).progress(fraction)
+
+
+@pytest.mark.parametrize(
+    ("track_it", "fractions", "texts"),
+    [
+        (lambda: track("abcd"), (0.0, 0.25, 0.5, 0.75, 1.0), "4 of 4"),
+        (lambda: track(iter("abcd"), total=4, text="page"), (0.0, 0.25, 0.5, 0.75, 1.0), "page 4 of 4"),
+        (lambda: track(iter("abcd")), (None, None, None, None, 1.0), "4 of 4"),
+        (lambda: track(""), (1.0,), "0 of 0"),
+        (lambda: track(iter("abcd"), total=2), (0.0, 0.5, 1.0, 1.0, 1.0), "4 of 2"),
+    ],
+)
+def test_tracking_shows_how_many_are_done(
+    track_it: Callable[[], Any], fractions: tuple[float | None, ...], texts: str
+) -> None:
+    told: list[tuple[float | None, str]] = []
+
+    class All:
+        def progress(self, fraction: float | None, text: str) -> None:
+            told.append((fraction, text))
+
+        def line(self, text: str) -> None: ...
+
+    running = CurrentJob(id="1", queue="q", job="j", attempt=1, worker="w", _reports=All())
+    token = current._current.set(running)
+    try:
+        items = list(track_it())
+    finally:
+        current._current.reset(token)
+
+    assert "".join(items) == "abcd"[: len(items)]
+    assert tuple(fraction for fraction, _ in told) == fractions
+    assert told[-1][1] == texts
+
+
+def test_outside_of_a_job_tracking_gives_the_items() -> None:
+    assert list(track([1, 2, 3])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"report": 3},
+        {"report": {"lines": [], "progress": [2.0, "x"]}},
+        {"report": {"lines": [], "progress": ["x", "x"]}},
+        {"report": {"lines": [3], "progress": None}},
+        {"report": {"lines": ["x" * (MAX_LINE + 1)], "progress": None}},
+        {"report": {"lines": [], "progress": [0.5, "x" * 201]}},
+        {"skipped": False},
+    ],
+)
+def test_what_a_slot_sends_is_checked(reply: dict[str, Any]) -> None:
+    assert unpack_report(reply) is None
