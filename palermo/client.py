@@ -7,29 +7,24 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 """
 
 import asyncio
-import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from palermo import forking, hooks, tracing
+from palermo import forking, tracing
 from palermo.broker import Broker
 from palermo.config import Settings
 from palermo.core.journal import Level
-from palermo.core.message import Message
-from palermo.core.preview import preview
-from palermo.core.topology import check_id, check_job_queue
+from palermo.core.topology import check_id
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable
 from palermo.io_thread import IoThread
-from palermo.jobs import Job, registry
-from palermo.moments import Delay, Instant, due
-from palermo.options import CALLABLE, check_options
-from palermo.prepared import Prepared, batches, landed
-from palermo.registry import JobDefinition, check_job_name
+from palermo.jobs import Job
+from palermo.options import EnqueueOptions, ManyOptions
+from palermo.prepared import Prepared, batches, landed, prepare
+from palermo.registry import JobDefinition
 from palermo.waiting import Watch
 
 T = TypeVar("T")
@@ -56,18 +51,7 @@ class Client:
         job: JobDefinition | str,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] = NOTHING,
-        *,
-        queue: str | None = None,
-        id: str | None = None,
-        serializer: str | None = None,
-        compression: str | None = None,
-        sign: bool | None = None,
-        timeout: float | None = None,
-        expires: float | None = None,
-        delay: Delay | None = None,
-        run_at: Instant | None = None,
-        retries: int | None = None,
-        keep_result: bool | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
@@ -78,23 +62,8 @@ class Client:
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         io = self._io()
-        when = (delay, run_at)
         with tracing.enqueuing(job) as span:
-            prepared = self._prepare(
-                job,
-                args,
-                kwargs,
-                queue,
-                id,
-                serializer,
-                compression,
-                sign,
-                timeout,
-                expires,
-                when,
-                retries,
-                keep_result,
-            )
+            prepared = prepare(self, job, args, kwargs, options)
             if prepared.message is not None:
                 io.publish(span.traced(prepared.message))
                 prepared.enqueued()
@@ -105,38 +74,12 @@ class Client:
         job: JobDefinition | str,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] = NOTHING,
-        *,
-        queue: str | None = None,
-        id: str | None = None,
-        serializer: str | None = None,
-        compression: str | None = None,
-        sign: bool | None = None,
-        timeout: float | None = None,
-        expires: float | None = None,
-        delay: Delay | None = None,
-        run_at: Instant | None = None,
-        retries: int | None = None,
-        keep_result: bool | None = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Job:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
-        when = (delay, run_at)
         with tracing.enqueuing(job) as span:
-            prepared = self._prepare(
-                job,
-                args,
-                kwargs,
-                queue,
-                id,
-                serializer,
-                compression,
-                sign,
-                timeout,
-                expires,
-                when,
-                retries,
-                keep_result,
-            )
+            prepared = prepare(self, job, args, kwargs, options)
             if prepared.message is not None:
                 await io.publish_async(span.traced(prepared.message))
                 prepared.enqueued()
@@ -145,17 +88,7 @@ class Client:
     def enqueue_many(
         self,
         calls: Iterable[Call],
-        *,
-        queue: str | None = None,
-        serializer: str | None = None,
-        compression: str | None = None,
-        sign: bool | None = None,
-        timeout: float | None = None,
-        expires: float | None = None,
-        delay: Delay | None = None,
-        run_at: Instant | None = None,
-        retries: int | None = None,
-        keep_result: bool | None = None,
+        **options: Unpack[ManyOptions],
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
@@ -167,8 +100,7 @@ class Client:
         made: list[Job] = []
         waiting: deque[tuple[Errand, list[Prepared]]] = deque()
         stored = 0
-        options = (queue, None, serializer, compression, sign, timeout, expires, (delay, run_at), retries, keep_result)
-        prepared = (self._prepare(*call, *options) for call in calls)
+        prepared = (prepare(self, *call, options) for call in calls)
         with tracing.enqueuing(None) as span:
             try:
                 for batch in batches(prepared, made):
@@ -249,83 +181,6 @@ class Client:
             with suppress(ImportError, AttributeError):  # the session is opened by the same entry point, and says it
                 entry.load()
 
-    def _prepare(
-        self,
-        job: JobDefinition | str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        queue: str | None,
-        id: str | None,
-        serializer: str | None,
-        compression: str | None,
-        sign: bool | None,
-        timeout: float | None,
-        expires: float | None,
-        when: tuple[Delay | None, Instant | None],
-        retries: int | None,
-        keep_result: bool | None,
-    ) -> Prepared:
-        """Bind, ask the hooks, encode."""
-        settings = self.settings
-        definition = registry.find(job) if isinstance(job, str) else job
-        more: dict[str, Any] = {}
-        delay, run_at = when
-        # Before the hooks, which may do things: an instant that is none must not come after them.
-        later = due(time.time(), delay=delay, run_at=run_at, declared=definition.delay if definition else None)
-        if definition is None:
-            name = check_job_name(job)
-            queue = settings.default_queue if queue is None else check_job_queue(queue)
-        else:
-            name = definition.name
-            definition.bind(args, kwargs)
-            queue = (definition.queue or settings.default_queue) if queue is None else check_job_queue(queue)
-            serializer = definition.serializer if serializer is None else serializer
-            compression = definition.compression if compression is None else compression
-            sign = definition.sign if sign is None else sign
-            timeout = definition.timeout if timeout is None else timeout
-            expires = definition.expires if expires is None else expires
-            keep_result = definition.keep_result if keep_result is None else keep_result
-            if definition.one:
-                more["one"] = True
-        handle = Job(str(uuid.uuid4()) if id is None else check_id(id), queue, name)
-        if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
-            return Prepared(Job(handle.id, queue, name, enqueued=False), None, definition, args, kwargs)
-        encoded = self.serializers.encode(
-            args,
-            kwargs,
-            job=name,
-            id=handle.id,
-            serializer=settings.serializer if serializer is None else serializer,
-            compression=settings.compression if compression is None else compression,
-            sign=settings.sign if sign is None else sign,
-            **more,
-        )
-        checked = {"timeout": timeout, "expires": expires, "retries": retries, "keep_result": keep_result}
-        if any(value is not None for value in checked.values()):
-            check_options(checked, CALLABLE, "enqueue")
-        now = time.time()
-        message = Message(
-            id=handle.id,
-            queue=queue,
-            job=name,
-            body=encoded.body,
-            content_type=encoded.content_type,
-            content_encoding=encoded.content_encoding,
-            arguments=encoded.arguments,
-            created_at=int(now),
-            queued_at=now,
-            preview=preview(args, kwargs),
-            timeout=None if timeout is None else float(timeout),
-            expires_at=None if expires is None else (later or now) + expires,
-            run_at=later,
-            max_retries=retries,
-            keep_result=keep_result,
-        )
-        # Where the code is not imported here, the worker's declaration may have it kept.
-        keeps = keep_result if definition is None else bool(keep_result)
-        handle = Job(handle.id, queue, name, created_at=message.created_at, keep_result=keeps, _client=self)
-        return Prepared(handle, message, definition, args, kwargs)
-
 
 _default: Client | None = None
 
@@ -364,36 +219,10 @@ def enqueue(
     job: str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] = NOTHING,
-    *,
-    queue: str | None = None,
-    id: str | None = None,
-    serializer: str | None = None,
-    compression: str | None = None,
-    sign: bool | None = None,
-    timeout: float | None = None,
-    expires: float | None = None,
-    delay: Delay | None = None,
-    run_at: Instant | None = None,
-    retries: int | None = None,
-    keep_result: bool | None = None,
+    **options: Unpack[EnqueueOptions],
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
-    return default_client().enqueue(
-        job,
-        args,
-        kwargs,
-        queue=queue,
-        id=id,
-        serializer=serializer,
-        compression=compression,
-        sign=sign,
-        timeout=timeout,
-        expires=expires,
-        delay=delay,
-        run_at=run_at,
-        retries=retries,
-        keep_result=keep_result,
-    )
+    return default_client().enqueue(job, args, kwargs, **options)
 
 
 def job_by_id(id: str) -> Job:

@@ -12,12 +12,10 @@ from palermo.moments import Delay, Instant, instant, seconds
 from palermo.registry import nearest
 
 
-class EnqueueOptions(TypedDict, total=False):
-    """What `.options()` takes; None where the job's own declaration decides."""
+class ManyOptions(TypedDict, total=False):
+    """What enqueue_many takes; None where the job's own declaration decides."""
 
     queue: str | None
-    #: Text of 1 to 255 bytes; a UUID unless given.
-    id: str | None
     serializer: str | None
     compression: str | None
     sign: bool | None
@@ -35,6 +33,13 @@ class EnqueueOptions(TypedDict, total=False):
     keep_result: bool | None
 
 
+class EnqueueOptions(ManyOptions, total=False):
+    """What `.options()` takes, and `enqueue` by name."""
+
+    #: Text of 1 to 255 bytes; a UUID unless given.
+    id: str | None
+
+
 #: The options of recurring jobs.
 CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 
@@ -45,7 +50,7 @@ DECLARABLE = (
     *CRON,
 )
 #: What `.options()` takes.
-CALLABLE = tuple(EnqueueOptions.__annotations__)
+CALLABLE = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
 
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {

@@ -1,15 +1,23 @@
 """Calls on their way to the broker: made ready one by one, stored in batches."""
 
+import time
+import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo import hooks
 from palermo.core.message import Message
+from palermo.core.preview import preview
 from palermo.errand import Errand
 from palermo.io_thread import IoThread
-from palermo.jobs import Job
-from palermo.registry import JobDefinition
+from palermo.jobs import Job, registry
+from palermo.moments import due
+from palermo.options import CALLABLE, check_options
+from palermo.registry import JobDefinition, check_job_name
+
+if TYPE_CHECKING:
+    from palermo.client import Client
 
 #: enqueue_many publishes in batches of at most this many jobs and bytes, so that memory is bounded and each
 #: batch has a fair chance within publish_timeout. While one is being confirmed the next is being made.
@@ -29,6 +37,74 @@ class Prepared(NamedTuple):
         """It is stored: tell the hooks."""
         if self.definition is not None:
             hooks.notify("after_enqueue", self.definition, self.args, self.kwargs)
+
+
+def prepare(
+    client: "Client",
+    job: JobDefinition | str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Prepared:
+    """Bind, ask the hooks, encode. Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise."""
+    if options:
+        check_options(options, CALLABLE, "enqueue")
+    settings = client.settings
+    definition = registry.find(job) if isinstance(job, str) else job
+
+    def chosen(name: str) -> Any:
+        """The option, or what the job's declaration says."""
+        value = options.get(name)
+        return getattr(definition, name) if value is None and definition is not None else value
+
+    # Before the hooks, which may do things: an instant that is none must not come after them.
+    declared = definition.delay if definition is not None else None
+    run_at = due(time.time(), delay=options.get("delay"), run_at=options.get("run_at"), declared=declared)
+    more: dict[str, Any] = {}
+    if definition is None:
+        name = check_job_name(job)
+    else:
+        name = definition.name
+        definition.bind(args, kwargs)
+        if definition.one:
+            more["one"] = True
+    queue = chosen("queue") or settings.default_queue
+    id = options.get("id") or str(uuid.uuid4())
+    if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
+        return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)
+    serializer, compression, sign = chosen("serializer"), chosen("compression"), chosen("sign")
+    encoded = client.serializers.encode(
+        args,
+        kwargs,
+        job=name,
+        id=id,
+        serializer=settings.serializer if serializer is None else serializer,
+        compression=settings.compression if compression is None else compression,
+        sign=settings.sign if sign is None else sign,
+        **more,
+    )
+    now, timeout, expires, keep_result = time.time(), chosen("timeout"), chosen("expires"), chosen("keep_result")
+    message = Message(
+        id=id,
+        queue=queue,
+        job=name,
+        body=encoded.body,
+        content_type=encoded.content_type,
+        content_encoding=encoded.content_encoding,
+        arguments=encoded.arguments,
+        created_at=int(now),
+        queued_at=now,
+        preview=preview(args, kwargs),
+        timeout=None if timeout is None else float(timeout),
+        expires_at=None if expires is None else (run_at or now) + expires,
+        run_at=run_at,
+        max_retries=options.get("retries"),
+        keep_result=keep_result,
+    )
+    # Where the code is not imported here, the worker's declaration may have it kept.
+    keeps = keep_result if definition is None else bool(keep_result)
+    handle = Job(id, queue, name, created_at=message.created_at, keep_result=keeps, _client=client)
+    return Prepared(handle, message, definition, args, kwargs)
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:
