@@ -33,15 +33,18 @@ def contest(
     goal: float,
     broker: str,
     load: str,
+    names: tuple[str, str] = ("palermo", "bare"),
 ) -> float:
     """Measure and print; returns the median ratio.
 
-    `play` is one round, given its number from 1: Palermo's sample, then the bare client's. `load` says
-    what one side does in one round.
+    `play` is one round, given its number from 1: Palermo's sample, then the bare client's, or whatever the two
+    `names` are. `load` says what one side does in one round.
     """
     print(title)
     print(f"{versions(broker)}; {machine()}; {rounds} rounds of {load}\n")
-    print(f"{'round':>6} {'palermo/s':>10} {'bare/s':>10} {'ratio':>6} {'palermo us CPU':>15} {'bare us CPU':>12}")
+    us, them = names
+    heads = (f"{us}/s", f"{them}/s", "ratio", f"{us} us CPU", f"{them} us CPU")
+    print(f"{'round':>6} {heads[0]:>10} {heads[1]:>10} {heads[2]:>6} {heads[3]:>15} {heads[4]:>12}")
     ours: list[Sample] = []
     theirs: list[Sample] = []
     for number in range(1, rounds + 1):

@@ -10,6 +10,7 @@ stop_worker.
 """
 
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -32,10 +33,10 @@ from palermo.core.topology import (
     is_failed,
 )
 from palermo.dequeuing import Dequeuing
-from palermo.errors import UsageError
+from palermo.errors import NotFound, UsageError
 from palermo.failed import ALL, Progress
 from palermo.failures import read_failed, sweep_failed
-from palermo.history.reporting import statistics_of
+from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
 from palermo.jobs import registry
 from palermo.moments import Instant, instant
 from palermo.registry import JobDefinition
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
 
 T = TypeVar("T")
+
+#: How far statistics look back unless they are told.
+_A_DAY = 86_400.0
 
 
 class Inspector:
@@ -103,14 +107,6 @@ class Inspector:
     def peek(self, queue: str, *, start: int = 0, count: int = 1) -> list[Row]:
         """The next jobs of a queue, from `start` on. Raises NotFound."""
         return self.jobs(queue, offset=start, limit=count).rows
-
-    def statistics(self, since: Instant | None = None, *, progress: Callable[[float], None] | None = None) -> Row:
-        """What the journal counted since an instant, or in the last 24 hours: docs/statistics.md has the row.
-
-        Reads that part of the journal, about a second for 100,000 records; `progress` is told how much of it, 0 to 1.
-        """
-        begin = None if since is None else instant(since)
-        return self._ask(lambda broker: statistics_of(broker, begin, progress), again=True)
 
     # -- failed jobs
 
@@ -272,6 +268,57 @@ class Inspector:
     remove_recurring = recurrence.remove_recurring
     switch_recurring = recurrence.switch_recurring
     run_recurring = recurrence.run_recurring
+
+    # -- what was: read from the journal to its end each time, some 100,000 records a second
+
+    def history(
+        self,
+        filter: HistoryFilter = FINISHED,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        progress: Progress | None = None,
+    ) -> Listing:
+        """Finished jobs, newest first; the total is None where not all of the journal had to be read."""
+        from palermo.history import listing
+
+        return listing.history(self._client, filter, offset=offset, limit=limit, progress=progress)
+
+    def life(self, id: str, *, progress: Progress | None = None) -> list[Row]:
+        """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
+        from palermo.history import listing
+
+        rows = listing.life_of(self._client, check_id(id), progress=progress)
+        if not rows:
+            raise NotFound(
+                f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
+                " docs/journal.md."
+            )
+        return rows
+
+    def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
+        """What was counted since an instant, or in the last 24 hours: docs/statistics.md has the row.
+
+        Reads that part of the journal; `progress` is told how far it is.
+        """
+        from palermo.history import reporting, summary
+
+        begin = time.time() - _A_DAY if since is None else instant(since)
+        report = summary.summarize(self._client, begin, progress)
+        return reporting.report_row(report, self.queues(), self.workers())
+
+    def audit(
+        self,
+        filter: AuditFilter = ANYTHING,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        progress: Progress | None = None,
+    ) -> Listing:
+        """What people did, newest first."""
+        from palermo.history import listing
+
+        return listing.audit(self._client, filter, offset=offset, limit=limit, progress=progress)
 
     queues_info = queues
     workers_info = workers

@@ -7,6 +7,7 @@ them takes none. What was gathered last is lost with the process.
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections import deque
@@ -26,9 +27,10 @@ log = logging.getLogger("palermo.journal")
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
-#: Counts are stored when there are so many, and else this many seconds after the last: each time they take some 300
-#: bytes for every job of every queue, which four times a second would be a gigabyte in ten days of one worker.
-COUNTS, COUNTS_EVERY = 500, 5.0
+#: Counts are stored when there are so many, and else some seconds after the last: at first these, then twice as many
+#: each time up to the last, and from the first again after a rest. Each time they take some 300 bytes for every job of
+#: every queue, which four times a second would be a gigabyte in ten days of one worker.
+COUNTS, COUNTS_SOON, COUNTS_EVERY = 500, 0.25, 5.0
 
 #: Records that wait for a journal that is away; more are left out.
 MOST_WAITING = 20_000
@@ -75,9 +77,11 @@ class Recorder:
         self._waiting: deque[Record] = deque()
         self._size = 0
         self._tallies: dict[tuple[str, str], Tally] = {}
-        #: How many jobs are in them; when the last were stored, by the loop's clock; whether they may not wait.
+        #: How many jobs are in them; when the last were stored, by the loop's clock; how long the next may wait.
         self._counted = 0
-        self._counts_at = -COUNTS_EVERY
+        self._counts_at = -math.inf
+        self._pace = COUNTS_SOON
+        #: Whether nothing may wait.
         self._hurry = False
         #: What is written down only if it still is so when the next batch goes: the beginning of a long run.
         self._maybe: dict[object, Record] = {}
@@ -186,7 +190,7 @@ class Recorder:
         """Seconds until the counts are to be stored."""
         if self._hurry or self._counted >= COUNTS:
             return 0.0
-        return max(0.0, self._counts_at + COUNTS_EVERY - asyncio.get_running_loop().time())
+        return max(0.0, self._counts_at + self._pace - asyncio.get_running_loop().time())
 
     def _at(self, at: float | None) -> float:
         return round(self._now() if at is None else at, 3)
@@ -278,7 +282,10 @@ class Recorder:
             if self._counts_in <= 0:
                 records += [tally.record(now, queue, job) for (queue, job), tally in self._tallies.items()]
                 self._tallies, self._counted = {}, 0
-                self._counts_at = asyncio.get_running_loop().time()
+                at = asyncio.get_running_loop().time()
+                rested = at - self._counts_at > 2 * COUNTS_EVERY
+                self._pace = COUNTS_SOON if rested else min(COUNTS_EVERY, 2 * self._pace)
+                self._counts_at = at
         if self._lost:
             records.append({"kind": Kind.LOST, "at": now, "count": self._lost})
             self._lost = 0

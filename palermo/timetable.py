@@ -6,7 +6,7 @@ so of two things that happen at once to one job, coming due and being cancelled,
 Jobs that wait to be tried again are among them: they bear the error of the try before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -85,12 +85,21 @@ class Altered:
 CANCEL, RUN, MOVE, GIVE_UP = "cancel", "run", "move", "give up"
 
 
+#: Is told of jobs.
+Tell = Callable[[Sequence[Message]], None]
+
+
+def nobody(jobs: Sequence[Message]) -> None:
+    """Be told, and do nothing."""
+
+
 class Timetable(Protocol):
     """See the module's first lines."""
 
-    async def keep_time(self) -> None:
+    async def keep_time(self, fired: Tell = nobody) -> None:
         """See to it, as long as the session lasts, that jobs come to their queues when they are due.
 
+        `fired` is told of the jobs that recurring ones have published when their time came.
         Leads where nobody else does, and else stands by. Returns when the session is lost or closed; to be cancelled
         when the worker takes its leave. `leads` says whether it leads now.
         """

@@ -43,8 +43,8 @@ _IMPURE = {"now", "utcnow", "today", "uuid1", "uuid4", "getenv", "environ", "ope
 #: The one home of each thing that is dangerous, or that somebody may want to exchange.
 _HOMES: dict[str, tuple[str, ...]] = {
     "pika": ("palermo.brokers.rabbitmq",),
-    # Besides the broker: the web's index of failed jobs, a temporary database that no other process sees.
-    "sqlite3": ("palermo.brokers.sqlite", "palermo.webui.failed"),
+    # Besides the broker: the indexes of failed jobs and of the journal, temporary databases no other process sees.
+    "sqlite3": ("palermo.brokers.sqlite", "palermo.history", "palermo.webui.failed"),
     "msgpack": ("palermo.serializers.msgpack",),
     # Besides the serializer: what the worker's own parent writes to its children, and nobody else can.
     "pickle": ("palermo.serializers.pickle", "palermo.worker.pipe", "palermo.worker.template"),

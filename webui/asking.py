@@ -9,8 +9,7 @@ from urllib.parse import urlencode
 from palermo.config import parse_duration
 from palermo.core.failure import printable
 from palermo.errors import OptionInvalid
-from palermo.history.audit import AuditFilter
-from palermo.history.filters import HistoryFilter
+from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.webui.errors import Refused
 from palermo.webui.failed.asking import instant_of
 

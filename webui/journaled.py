@@ -1,21 +1,27 @@
-"""What one site knows from the journal: the index of jobs and the actions, read from the first moment somebody asks.
+"""What one site knows from the journal: jobs, actions, statistics; read from the first moment somebody asks.
 
 `palermo web` begins to read when it starts, an application that is mounted when a page first asks.
 Where the setting `journal` is "off" nothing is read.
 """
 
 import threading
+import time
 
 from palermo.core.journal import Level
 from palermo.errors import BrokerUnavailable
 from palermo.history.audit import Audit
 from palermo.history.following import Following, Progress
 from palermo.history.index import Index
+from palermo.history.statistics import Report, Statistics
+from palermo.history.windows import Window
 from palermo.metrics.totals import JournalTotals
 from palermo.webui.errors import Refused
 from palermo.webui.site import Site
 
 _lock = threading.Lock()
+
+#: Seconds that a report of statistics is shown, and how many are kept.
+_FRESH, _REPORTS = 1.0, 64
 
 
 class Journaled:
@@ -29,7 +35,10 @@ class Journaled:
         self.audit = Audit()
         #: What is told to Prometheus: see webui/metrics.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
-        self.following = Following(settings, (self.index, self.audit, self.totals))
+        self.statistics = Statistics()
+        self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
+        self._reporting = threading.Lock()
+        self.following = Following(settings, (self.index, self.audit, self.statistics, self.totals))
         if not self.off:
             self.following.begin()
 
@@ -59,6 +68,19 @@ class Journaled:
         raise BrokerUnavailable(
             state.error or f"the journal is still being read, {state.records:,} records so far. Ask again."
         )
+
+    def report(self, window: Window, **chosen: str) -> Report | None:
+        """As Statistics.report, at most a second old: however many look, it is made once."""
+        key = (window, *sorted(chosen.items()))
+        with self._reporting:
+            at, known = self._reports.get(key, (0.0, None))
+            if time.monotonic() - at < _FRESH:
+                return known
+            found = self.statistics.report(window, **chosen)
+            if len(self._reports) >= _REPORTS:
+                self._reports.clear()
+            self._reports[key] = (time.monotonic(), found)
+            return found
 
     def close(self) -> None:
         """Read no more, and throw all away. Nothing is lost by it."""

@@ -5,6 +5,7 @@ units); what must not be stretched, labels and marks of deploys, has places in p
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ WIDTH, HEIGHT = 600, 100
 
 #: The lines of how long something took.
 LINES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+#: Where lines may lie across a plot of durations, in seconds: as people count them.
+_TICKS = (1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864_000.0, 8_640_000.0)
 
 #: The least that a bar is high: a single failure among millions must be seen.
 _LEAST = 1.5
@@ -49,7 +53,7 @@ class Lines:
 
     #: Paths by percentile.
     paths: dict[str, str]
-    #: Where the powers of ten are, the longest first.
+    #: Round durations, the longest first.
     grid: tuple[Label, ...]
 
 
@@ -72,25 +76,29 @@ def bars(cells: Sequence[Cell]) -> Bars:
 def lines(durations: Sequence[Durations]) -> Lines | None:
     """The percentiles of each cell; None where nothing was measured in any."""
     found = {name: [each.quantile(part) for each in durations] for name, part in LINES.items()}
-    known = [max(value, 1e-6) for values in found.values() for value in values if value is not None]
+    known = [max(value, _TICKS[0]) for values in found.values() for value in values if value is not None]
     if not known:
         return None
-    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)) + 1e-9)
-    high = max(high, low + 1)
+    first = min(max(0, bisect_right(_TICKS, min(known)) - 1), len(_TICKS) - 2)
+    last = min(len(_TICKS) - 1, max(bisect_left(_TICKS, max(known)), first + 1))
+    ticks = _TICKS[first : last + 1]
+    low, high = math.log(ticks[0]), math.log(ticks[-1])
 
     def height(seconds: float | None) -> float | None:
         if seconds is None:
             return None
-        return HEIGHT * (high - math.log10(max(seconds, 1e-6))) / (high - low)
+        return min(HEIGHT, max(0.0, HEIGHT * (high - math.log(max(seconds, _TICKS[0]))) / (high - low)))
 
-    step = max(1, math.ceil((high - low) / 4))
+    step = math.ceil((len(ticks) - 1) / 4)
     return Lines(
         paths={name: _steps([height(value) for value in values]) for name, values in found.items()},
-        grid=tuple(
-            Label(round(100 * (high - power) / (high - low), 2), took(10.0**power))
-            for power in range(high, low - 1, -step)
-        ),
+        grid=tuple(Label(round(height(tick) or 0.0, 2), in_short(tick)) for tick in ticks[::-1][::step]),
     )
+
+
+def in_short(seconds: float) -> str:
+    """A round duration without what is zero: `15 min`."""
+    return took(seconds).replace(".0 ", " ").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
 
 
 def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:

@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scheduled": ("palermo.cli.scheduled:scheduled", "Look at jobs that are due later, and change them."),
     "retries": ("palermo.cli.retries:retries", "Look at jobs that wait to be tried again; run them now, give them up."),
     "recurring": ("palermo.cli.recurring:recurring", "Look at jobs that run again and again, and change them."),
+    "history": ("palermo.cli.history:history", "List finished jobs, or tell all that is known of one."),
+    "audit": ("palermo.cli.history:audit", "List who did what to queues, jobs and workers, and when."),
     "pause": ("palermo.cli.control:pause", "Have no worker take jobs from a queue until it is resumed."),
     "resume": ("palermo.cli.control:resume", "End the pause of a queue."),
     "cancel": ("palermo.cli.control:cancel", "Have jobs not run, or end where they run."),

@@ -159,29 +159,6 @@ def _bar(verb: str) -> Iterator[Callable[[Swept], None]]:
         yield show
 
 
-@contextmanager
-def part_bar(verb: str) -> Iterator[Callable[[float], None]]:
-    """Shows how far something is, 0 to 1, on stderr: a bar on a terminal, a line now and then elsewhere."""
-    if not is_terminal(sys.stderr):
-        last = time.monotonic()
-
-        def line(part: float) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY:
-                last = time.monotonic()
-                note(f"{verb}: {part:.0%}")
-
-        yield line
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(verb, total=1.0)
-        yield lambda part: bars.update(task, completed=part)
-
-
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Names and values, one a line, aligned."""
     lines = [(name, shown(value)) for name, value in facts if value is not None]

@@ -1,13 +1,12 @@
 """`palermo stats`: what the journal counted, in one report."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import click
 
 from palermo.cli.edge import Run
 from palermo.cli.options import broker_options, json_option, parse_since
-from palermo.cli.output import Column, field, note, part_bar, print_facts, print_json, print_rows
+from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
 from palermo.cli.text import duration, safe
 from palermo.rows import Row
 
@@ -42,21 +41,12 @@ def stats(run: Run, /, since: float | None, as_json: bool) -> None:
 
     Read from the journal, where workers count at every level but off. Failed counts runs, tried again or not.
     """
-    with _reading(as_json=as_json) as show:
+    with progress("read") as show:
         report = run.inspector().statistics(since, progress=show)
     if as_json:
         print_json(report)
         return
     _print(report)
-
-
-@contextmanager
-def _reading(*, as_json: bool) -> Iterator[Callable[[float], None] | None]:
-    if as_json:
-        yield None
-        return
-    with part_bar("Reading the journal") as show:
-        yield show
 
 
 def _print(report: Row) -> None:

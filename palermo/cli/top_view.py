@@ -18,7 +18,7 @@ from palermo.sampling import Rates
 _FIXED, _FRAME = 4, 4
 
 #: Rows that a table has at least, however low the terminal is.
-_LEAST = 3
+_LEAST = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def view(scene: Scene, *, height: int | None = None, keys: bool = False) -> Rend
 
 
 def shares(sizes: Sequence[int], room: int) -> list[int]:
-    """How many rows of each table fit: what one does not need is left to the others, and none has fewer than three."""
+    """How many rows of each table fit: what one does not need is left to the others, and none has fewer than two."""
     given = [min(size, _LEAST) for size in sizes]
     free = room - sum(given)
     while free > 0 and given != list(sizes):

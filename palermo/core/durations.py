@@ -7,12 +7,16 @@ and most exactly, percentiles to the width of a bucket of palermo.core.histogram
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
-from palermo.core.histogram import Histogram, bucket, merge, quantile, upper
+from palermo.core.histogram import LAST, Histogram, bucket, merge, quantile, upper
 
 #: More than any job takes; beyond it a number in a record is taken for nonsense.
 _MOST = 2.0**40
+
+
+#: Buckets by what they are called in a record that has been JSON, and in one that has not.
+_BUCKETS: Mapping[Any, int] = {key: number for number in range(LAST + 1) for key in (number, str(number))}
 
 
 @dataclass(slots=True)
@@ -66,25 +70,36 @@ class Durations:
             f"{name}_max": round(self.most, 6),
         }
 
-    @classmethod
-    def read(cls, record: Mapping[str, Any], name: str) -> "Durations":
-        """What `fields` made; from the histogram alone where a writer said no more, and none where that is none."""
-        found = cls()
+    def read(self, record: Mapping[str, Any], name: str) -> None:
+        """Add what `fields` made; by the histogram alone where a writer said no more, and nothing where it is none."""
         buckets = record.get(name)
         if not isinstance(buckets, Mapping):
-            return found
-        merge(found.histogram, buckets)
-        found.count = sum(found.histogram.values())
-        if found.count:
-            first, last = min(found.histogram), max(found.histogram)
-            found.least = _number(record.get(f"{name}_min"), 0.0 if first == 0 else upper(first - 1))
-            found.most = _number(record.get(f"{name}_max"), upper(last))
-            estimate = sum(upper(each) * count for each, count in found.histogram.items())
-            found.sum = _number(record.get(f"{name}_sum"), estimate)
-        return found
+            return
+        mine, found = self.histogram, 0
+        for key, count in buckets.items():
+            number = _BUCKETS.get(key)
+            if number is not None and type(count) is int and count > 0:
+                mine[number] = mine.get(number, 0) + count
+                found += count
+        if not found:
+            return
+        total, least, most = (record.get(f"{name}_{what}") for what in ("sum", "min", "max"))
+        if not (_is_duration(total) and _is_duration(least) and _is_duration(most)):
+            total, least, most = _estimated(buckets)
+        self.count += found
+        self.sum += total
+        self.least = min(self.least, least)
+        self.most = max(self.most, most)
 
 
-def _number(value: object, otherwise: float) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST:
-        return float(value)
-    return otherwise
+def _is_duration(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
+
+
+def _estimated(buckets: Mapping[Any, Any]) -> tuple[float, float, float]:
+    """What the sum, the least and the most may be."""
+    known: Histogram = {}
+    merge(known, buckets)
+    first, last = min(known), max(known)
+    total = sum(upper(number) * count for number, count in known.items())
+    return total, upper(first - 1) if first else 0.0, upper(last)

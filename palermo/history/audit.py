@@ -7,13 +7,13 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import printable
 from palermo.core.journal import Batch, Kind, Record
 from palermo.errors import StoreInvalid
 from palermo.filters import named
+from palermo.history.filters import AuditFilter
 from palermo.rows import Row, instant, plain
 
 #: Actions kept at most, the newest; how many are forgotten at once; and characters kept of each text.
@@ -34,31 +34,14 @@ create table action (
     queue text,
     count integer,
     what text not null,
-    ids text not null
+    ids text not null,
+    part integer not null
 );
 create table mention (key integer not null, n integer not null);
 create index mention_key on mention (key);
 create index mention_n on mention (n);
 """
 _FIELDS = "at, by, source, action, outcome, queue, count, what, ids"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
-    """What an action must be, all of it at once; a filter that asks for nothing matches every action.
-
-    Names may hold `*`, `?` and `[…]`.
-    """
-
-    #: Who did it.
-    by: str | None = None
-    action: str | None = None
-    queue: str | None = None
-    #: Text, in any case of letters, in the ids of its jobs, or in what else is told of it.
-    text: str | None = None
-    #: Unix seconds: it was done at this instant or later; and at this instant or before.
-    since: float | None = None
-    until: float | None = None
 
 
 class Audit:
@@ -147,7 +130,7 @@ class Audit:
         ids = [printable(id[:_MAX_TEXT]) for id in _list(record.get("ids")) if isinstance(id, str)]
         at, count, queue, what = (record.get(name) for name in ("at", "count", "queue", "what"))
         cursor = self._db.execute(
-            f"insert into action ({_FIELDS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"insert into action ({_FIELDS}, part) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 float(at) if isinstance(at, int | float) else 0.0,
                 *(_text(record.get(name)) for name in ("by", "source", "action", "outcome")),
@@ -155,6 +138,7 @@ class Audit:
                 count if isinstance(count, int) and abs(count) < 2**53 else None,
                 _text(what if isinstance(what, str) or what is None else json.dumps(plain(what))),
                 json.dumps(ids),
+                int("part" in record),
             ),
         )
         self._db.executemany("insert into mention values (?, ?)", [(hash(id), cursor.lastrowid) for id in ids])
@@ -168,7 +152,7 @@ class Audit:
 
 
 def _where(filter: AuditFilter) -> tuple[str, list[Any]]:
-    parts, given = ["1"], list[Any]()
+    parts, given = ["part = 0"], list[Any]()
     for column, pattern in (("by", filter.by), ("action", filter.action), ("coalesce(queue, '')", filter.queue)):
         if pattern is not None:
             parts.append(f"named({column}, ?)")

@@ -81,6 +81,7 @@ class Entry:
             **self.more,
             "kind": self.kind.value,
             "at": instant(self.at),
+            "job": self.job or None,
             "queue": self.queue,
             "worker": self.worker,
             "attempt": self.attempt,

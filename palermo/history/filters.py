@@ -1,4 +1,4 @@
-"""Which finished jobs are meant: the filters of the History page, of its API and of `palermo history`."""
+"""Which finished jobs and which actions are meant: the filters of the pages, the API and the commands."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -47,3 +47,25 @@ class HistoryFilter:
     def __str__(self) -> str:
         asked = ((each.name, getattr(self, each.name)) for each in fields(self))
         return " ".join(f"{name}={value!r}" for name, value in asked if value is not None) or "everything"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """What an action must be, all of it at once; a filter that asks for nothing matches every action.
+
+    Names may hold `*`, `?` and `[…]`.
+    """
+
+    #: Who did it.
+    by: str | None = None
+    action: str | None = None
+    queue: str | None = None
+    #: Text, in any case of letters, in the ids of its jobs, or in what else is told of it.
+    text: str | None = None
+    #: Unix seconds: it was done at this instant or later; and at this instant or before.
+    since: float | None = None
+    until: float | None = None
+
+
+#: The filters that ask for nothing.
+FINISHED, ANYTHING = HistoryFilter(), AuditFilter()

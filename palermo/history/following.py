@@ -3,38 +3,29 @@
 One thread, one session with the broker and one reading serve all that keep something of it. After
 a lost session reading goes on behind the last batch that was taken. That batch is read once more, to see
 that it is the same: where it is not, the journal has been deleted and made anew, or has forgotten
-that batch by then, and all begin again with what there is.
+that batch by then, and all begin again with what there is. A batch that its writer stored twice is taken once.
 """
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from palermo.broker import Broker
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.journal import Batch
 from palermo.errors import PalermoError
+from palermo.history.reading import Once, Taker, first_of
 from palermo.journal import FIRST, Start
+
+log = logging.getLogger("palermo.history")
 
 #: Seconds between two attempts to read, doubled each time up to the last; and after what is kept could not be.
 _FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
-
-
-class Taker(Protocol):
-    """Who keeps something of what is read. Called on the reading thread, one call at a time."""
-
-    def take(self, batch: Batch) -> None:
-        """Keep what matters of a batch; its position is above that of the one before. Should take milliseconds.
-
-        May raise PalermoError: then all begin again, some time later.
-        """
-
-    def reset(self) -> None:
-        """Forget all: what comes now is from the beginning of a journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +71,7 @@ class Following:
         #: Set where reading has to begin anew.
         self._astray: asyncio.Event | None = None
         self._broken: PalermoError | None = None
+        self._once = Once()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -131,16 +123,19 @@ class Following:
         self._astray = astray = asyncio.Event()
         start = self._start if self._last is None else Start(position=self._last.position)
         self._resuming = self._last is not None
+        began, before = time.monotonic(), self._progress.records
         reader = await broker.journal.read(self._take, start)
         try:
             if self._last is not None and reader.end < self._last.position:
                 astray.set()
             self._progress = replace(self._progress, end=reader.end, error="")
-            await _first_of(reader.caught_up, reader.ended, astray)
+            await first_of(reader.caught_up, reader.ended, astray)
             if reader.caught_up.is_set() and not astray.is_set():
                 self._progress = replace(self._progress, ready=True, version=self._progress.version + 1)
                 self._ready.set()
-            await _first_of(reader.ended, astray)
+                count, took = self._progress.records - before, time.monotonic() - began
+                log.info("the journal has been read records=%d seconds=%.3f", count, took)
+            await first_of(reader.ended, astray)
         finally:
             with suppress(PalermoError):
                 await reader.close()
@@ -156,8 +151,9 @@ class Following:
             if batch != self._last:
                 self._astray.set()
             return
+        new = self._once.is_new(batch)
         try:
-            for taker in self._takers:
+            for taker in self._takers if new else ():
                 taker.take(batch)
         except PalermoError as problem:
             self._broken = problem
@@ -175,6 +171,7 @@ class Following:
 
     def _reset(self) -> None:
         self._last = None
+        self._once = Once()
         self._ready.clear()
         self._progress = Progress(version=self._progress.version + 1)
         for taker in self._takers:
@@ -182,13 +179,3 @@ class Following:
                 taker.reset()
             except PalermoError as problem:
                 self._broken = problem
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    """Wait until one of these is set."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -1,31 +1,16 @@
 """Statistics as rows: what `palermo stats --json` prints and the API answers. Their fields are a contract."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from palermo.broker import Broker
 from palermo.core.failure import printable
 from palermo.history.statistics import Named, Report
-from palermo.history.summary import OnPart, summarize
 from palermo.history.tally import Tally
-from palermo.rows import Row, instant, queue_row, worker_row
+from palermo.rows import Row, instant
 
 #: What a queue is that only the journal knows, and a worker that has ended.
 _NO_QUEUE = {"pending": 0, "in_progress": 0, "workers": 0, "paused": False}
 _NO_WORKER = {"state": None, "started_at": None, "slots": None}
-
-#: How far `Inspector.statistics` looks back unless it is told, in seconds.
-A_DAY = 86_400.0
-
-
-async def statistics_of(broker: Broker, since: float | None, on_part: OnPart | None = None) -> Row:
-    """Inspector.statistics."""
-    begin = time.time() - A_DAY if since is None else since
-    report = await summarize(broker, begin, on_part)
-    queues = [queue_row(info) for info in await broker.queues()]
-    workers = [worker_row(info) for info in await broker.workers()]
-    return report_row(report, queues, workers)
 
 
 def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> Row:

@@ -98,7 +98,10 @@ class Segment:
         kept = [
             record
             for record in records
-            if record["kind"] in OF_JOBS and (id := record.get("id")).__class__ is str and len(id) <= MAX_ID
+            if (kind := record["kind"]).__class__ is str
+            and kind in OF_JOBS
+            and (id := record.get("id")).__class__ is str
+            and len(id) <= MAX_ID
         ][:_PER_BATCH]
         if not kept:
             return

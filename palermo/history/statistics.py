@@ -12,7 +12,6 @@ from typing import Any
 
 from palermo.core.journal import Batch, Kind
 from palermo.history.deploys import Deploy, Deploys
-from palermo.history.repeats import Repeats
 from palermo.history.series import MOST_CELLS, Cell, Dimension, Series
 from palermo.history.tally import Tally
 from palermo.history.windows import FINE, Window, begin
@@ -20,17 +19,15 @@ from palermo.history.windows import FINE, Window, begin
 #: What single series are kept of.
 DIMENSIONS = ("queue", "job", "worker")
 
-#: What one writer says within so many seconds is added up before it is put in its cells: no cell is shorter.
-_STEP = 30.0
-
-#: How many such sums may wait. Asking puts all of them in their cells.
+#: What one writer says within the shortest cell that it falls in is added up before it is put in its cells: so many
+#: such sums may wait. Asking puts all of them in their cells.
 _STAGED = 2_000
 
 #: Seconds between two times of forgetting what is too old.
 _PRUNE = 60.0
 
-#: A step, a queue, a job, a worker.
-_Key = tuple[int, str, str, str]
+#: Where a cell begins, a queue, a job, a worker.
+_Key = tuple[float, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +68,12 @@ class Statistics:
     def take(self, batch: Batch) -> None:
         """Keep what a batch says."""
         with self._lock:
-            if self._repeats.has(batch):
-                return
             now = self._clock()
             for record in batch.records:
-                at = record.get("at")
+                at = record["at"]
                 if isinstance(at, int | float):
                     # By a clock that is ahead it happens now.
-                    self._read(batch.writer, record, min(float(at), now))
+                    self._read(batch.writer, record, min(float(at), now), now)
             if len(self._staged) > _STAGED:
                 self._settle(now)
 
@@ -120,7 +115,6 @@ class Statistics:
     # -- behind them, with the lock held
 
     def _clear(self) -> None:
-        self._repeats = Repeats()
         self._staged: dict[_Key, Tally] = {}
         self._all = Series(FINE)
         self._by = {by: Dimension(self._most) for by in DIMENSIONS}
@@ -129,12 +123,12 @@ class Statistics:
         self._begins: float | None = None
         self._pruned = 0.0
 
-    def _read(self, writer: str, record: Mapping[str, Any], at: float) -> None:
+    def _read(self, writer: str, record: Mapping[str, Any], at: float, now: float) -> None:
         if self._begins is None or at < self._begins:
             self._begins = at
         match record["kind"]:
             case Kind.COUNTS:
-                key = (int(at // _STEP), _name(record, "queue"), _name(record, "job"), writer)
+                key = (_step(at, now), _name(record, "queue"), _name(record, "job"), writer)
                 tally = self._staged.get(key)
                 if tally is None:
                     tally = self._staged[key] = Tally()
@@ -146,15 +140,14 @@ class Statistics:
             case Kind.LOST:
                 count = record.get("count")
                 if isinstance(count, int):
-                    step = at // _STEP * _STEP
+                    step = _step(at, now)
                     self._lost[step] = self._lost.get(step, 0) + count
 
     def _settle(self, now: float) -> None:
         """Put what has been added up in its cells, and forget what is too old."""
-        for (step, queue, job, worker), tally in self._staged.items():
+        for (at, queue, job, worker), tally in self._staged.items():
             if not tally.numbers:
                 continue
-            at = step * _STEP
             self._all.add(at, tally, now)
             for by, name in (("queue", queue), ("job", job), ("worker", worker if tally.has_runs else "")):
                 if name:
@@ -177,6 +170,12 @@ def rank(each: Named) -> tuple[bool, int, int, str]:
     """The key that sorts the busiest to the front, and those that are known only together to the end."""
     tally = each.tally
     return each.name is None, -tally.processed, -tally.number(Kind.ENQUEUED), each.name or ""
+
+
+def _step(at: float, now: float) -> float:
+    """Where the shortest cell begins that an instant falls in."""
+    cell = next((grid.cell for window, grid in FINE.items() if at >= begin(window, now)), FINE[Window.MONTH].cell)
+    return at // cell * cell
 
 
 def _name(record: Mapping[str, Any], field: str) -> str:

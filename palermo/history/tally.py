@@ -34,13 +34,12 @@ class Tally:
         """Add a `counts` record; what is no number is left out."""
         numbers = self.numbers
         for name in OUTCOMES:
-            count = record.get(name)
-            if isinstance(count, int) and count > 0:
-                numbers[name] = numbers.get(name, 0) + count
-        if "wait" in record:
-            self.wait.merge(Durations.read(record, "wait"))
-        if "run" in record:
-            self.run.merge(Durations.read(record, "run"))
+            if name in record:
+                count = record[name]
+                if isinstance(count, int) and count > 0:
+                    numbers[name] = numbers.get(name, 0) + count
+        self.wait.read(record, "wait")
+        self.run.read(record, "run")
 
     def merge(self, other: "Tally") -> None:
         """Add what another one knows of."""

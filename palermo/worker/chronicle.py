@@ -1,6 +1,6 @@
 """What a worker writes into the journal of its jobs and of itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -9,6 +9,7 @@ from palermo.core.journal import Kind
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
 from palermo.crew import WorkerInfo
+from palermo.entries import RECURRING
 from palermo.metrics.totals import Totals
 from palermo.recorder import Recorder
 from palermo.worker.ending import Anew
@@ -48,6 +49,14 @@ class Chronicle:
         said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
         self.recorder.add(Kind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"anew": True}))
         await self.recorder.close(_LAST_WORDS)
+
+    def fired(self, jobs: Sequence[Message]) -> None:
+        """The time of recurring jobs has come, and this worker was the one to publish them."""
+        for job in jobs:
+            fields = {"name": job.extra.get(RECURRING, ""), "id": job.id, "job": job.job, "queue": job.queue}
+            self.recorder.add(Kind.FIRED, fields)
+            self.recorder.count(Kind.ENQUEUED, job.queue, job.job)
+            self.recorder.add(Kind.ENQUEUED, {"id": job.id, "job": job.job, "queue": job.queue})
 
     def began(self, slot: int, message: Message, at: float) -> None:
         """A run begins in a slot, at this Unix time."""

@@ -86,7 +86,7 @@ class Worker:
         self.link = Link(
             options.settings.session("worker"),
             give_up=options.burst,
-            duties=Duties.of(options, registered),
+            duties=Duties.of(options, registered, self.chronicle.fired),
             consume=self._consume,
             opened=self._opened,
             lost=self._lost,

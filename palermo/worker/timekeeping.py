@@ -12,6 +12,7 @@ from palermo.broker import Broker
 from palermo.entries import PUT, Change, Entry
 from palermo.errors import BrokerError, NotFound
 from palermo.schedules import is_stale
+from palermo.timetable import Tell, nobody
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pool import Registered
 
@@ -36,22 +37,25 @@ class Duties:
     modules: tuple[str, ...] = ()
     #: Whether its configuration has a schedule, by which the entries of other such configurations are removed.
     configures: bool = False
+    #: Is told of the jobs that recurring ones have published.
+    fired: Tell = nobody
 
     @classmethod
-    def of(cls, options: WorkerOptions, registered: Registered) -> Self:
+    def of(cls, options: WorkerOptions, registered: Registered, fired: Tell) -> Self:
         """Those of a worker that has been told this, and whose modules registered that."""
         return cls(
             wanted=options.scheduler,
             recurring=registered.recurring,
             modules=registered.modules,
             configures=bool(options.settings.schedule),
+            fired=fired,
         )
 
 
 @asynccontextmanager
 async def keeping_time(broker: Broker, duties: Duties) -> AsyncIterator[None]:
     """Keep the time in this session, and declare what recurs, as long as the context lasts."""
-    work = (_keep(broker), _declare(broker, duties)) if duties.wanted else ()
+    work = (_keep(broker, duties.fired), _declare(broker, duties)) if duties.wanted else ()
     tasks = {asyncio.ensure_future(one) for one in work}
     try:
         yield
@@ -62,9 +66,9 @@ async def keeping_time(broker: Broker, duties: Duties) -> AsyncIterator[None]:
             await asyncio.wait(tasks, timeout=_GOODBYE)
 
 
-async def _keep(broker: Broker) -> None:
+async def _keep(broker: Broker, fired: Tell) -> None:
     try:
-        await broker.keep_time()
+        await broker.keep_time(fired)
     except BrokerError as error:
         log.warning("no longer keeping the time broker=%s error=%r", broker.describe(), str(error))
     except Exception:  # the edge of the worker: a broker's bug here must not go unseen, nor end the worker

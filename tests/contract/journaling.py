@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from palermo.broker import Broker
+from palermo.broker import Broker, Session, open_broker
 from palermo.core.journal import Batch, encode
 from palermo.journal import FIRST, NEXT, Reader, Start
 from tests.contract.kit import Open, until
@@ -138,6 +139,21 @@ class JournalingContract:
         await caught_up(await broker.journal.read(reading))
 
         assert [len(id) for id in reading.ids] == [1_000_000, 1]
+
+    async def test_what_is_too_much_is_forgotten_from_its_beginning(
+        self, session: Session, sessions: list[Broker]
+    ) -> None:
+        broker = await open_broker(replace(session, journal_bytes=1_000_000))
+        sessions.append(broker)
+        for number in range(401):
+            await broker.journal.append(batch(f"{number}", "x" * 20_000))
+        reading = Reading()
+
+        await caught_up(await broker.journal.read(reading))
+
+        kept = [int(id) for id in reading.ids if id[0] != "x"]
+        assert 20 < len(kept) < 350
+        assert kept == list(range(kept[0], 401))
 
     async def test_thousands_of_batches_are_replayed(self, broker: Broker) -> None:
         for start in range(0, 2_000, 500):

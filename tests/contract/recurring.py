@@ -1,5 +1,6 @@
 """Contract: jobs that run again and again."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -53,10 +54,15 @@ async def drain(consumer: Consumer, broker: Broker) -> None:
 class RecurringContract:
     async def test_a_recurring_job_fires_at_its_ticks_once_each(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
-        async with time_kept(await another()):
+        fired: list[str] = []
+        async with time_kept(await another(), lambda jobs: fired.extend(job.id for job in jobs)):
             begun = time.time()
             await broker.put_recurring(entry(sent={"timeout": 3.5, "preview": "'ü'", "extra": {"tenant": "a"}}))
             found = [(await take_and_ack(consumer), time.time()) for _ in range(3)]
+            async with asyncio.timeout(10):
+                while len(fired) < 3:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+        assert fired[:3] == [one.id for one, _ in found]
 
         ticks = [float(got.extra["tick"]) for got, _ in found]
         assert ticks == [float(int(begun) + after) for after in (1, 2, 3)]

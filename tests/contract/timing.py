@@ -12,7 +12,7 @@ import pytest
 from palermo.broker import Broker, Consumer, Move
 from palermo.core.lifecycle import Fail
 from palermo.core.message import Message
-from palermo.timetable import CANCEL, MOVE, RUN, Altered, Chosen
+from palermo.timetable import CANCEL, MOVE, RUN, Altered, Chosen, Tell, nobody
 from tests.contract.kit import (
     FAILURE,
     Open,
@@ -42,8 +42,8 @@ def due(id: str, after: float, **more: Any) -> Message:
 
 
 @asynccontextmanager
-async def time_kept(broker: Broker) -> AsyncIterator[None]:
-    keeping = asyncio.ensure_future(broker.keep_time())
+async def time_kept(broker: Broker, fired: Tell = nobody) -> AsyncIterator[None]:
+    keeping = asyncio.ensure_future(broker.keep_time(fired))
     try:
         async with asyncio.timeout(10):
             while not broker.leads:  # noqa: ASYNC110 - nobody tells

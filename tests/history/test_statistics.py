@@ -186,16 +186,6 @@ def test_after_a_reset_nothing_is_known() -> None:
     assert (after.total.processed, after.lost, after.deploys, found.begins) == (0, 0, [], None)
 
 
-@pytest.mark.parametrize(("numbers", "processed"), [((1, 1, 2), 2), ((1, 2, 2, 1), 2), ((0, 0), 2), ((3, 4), 2)])
-def test_a_batch_that_was_stored_twice_counts_once(numbers: tuple[int, ...], processed: int) -> None:
-    found = read(MIDNIGHT)
-    for number in numbers:
-        source = "a" if number else ""
-        found.take(decode(0, encode("w", [counts(MIDNIGHT, succeeded=1)], source=source, number=number)))
-
-    assert rows(found, "queue") == {"mail": processed}
-
-
 def test_of_too_many_names_those_that_were_busy_last_are_kept_and_the_sums_stay() -> None:
     dimension = Dimension(most_cells=400)
     tally = Tally()
@@ -213,13 +203,13 @@ def test_of_too_many_names_those_that_were_busy_last_are_kept_and_the_sums_stay(
 
 def test_memory_is_bounded_however_much_is_read() -> None:
     found = read(MIDNIGHT, most_cells=200)
-    for nth in range(20_000):
-        found.take(batch(counts(MIDNIGHT - nth * 120, f"q{nth % 300}", f"j{nth % 70}", succeeded=1), writer=f"w{nth}"))
+    for nth in range(5_000):
+        found.take(batch(counts(MIDNIGHT - nth * 480, f"q{nth % 300}", f"j{nth % 70}", succeeded=1), writer=f"w{nth}"))
 
     report = found.report(Window.MONTH)
 
     assert report is not None
-    assert report.total.processed == sum(MIDNIGHT - nth * 120 >= report.since for nth in range(20_000))
+    assert report.total.processed == sum(MIDNIGHT - nth * 480 >= report.since for nth in range(5_000))
     assert all(dimension._count <= 200 for dimension in found._by.values())
     assert len(found._staged) <= 2_000
 

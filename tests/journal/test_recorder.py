@@ -1,6 +1,7 @@
 """The recorder: what is gathered is stored in batches, and nothing waits for it."""
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import AsyncIterator
@@ -108,6 +109,7 @@ async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:
 
 
 async def test_counts_are_stored_now_and_then_and_records_do_not_hurry_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "COUNTS_SOON", 1_000.0)
     monkeypatch.setattr(recording, "COUNTS_EVERY", 1_000.0)
     async with tape() as journal:
         recorder = Recorder(Level.FAILURES, "pid:1@h")
@@ -129,16 +131,23 @@ async def test_counts_are_stored_now_and_then_and_records_do_not_hurry_them(monk
         assert journal.records("counts")[-1]["job"] == "b"
 
 
-async def test_counts_alone_are_stored_when_their_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_that_go_on_are_stored_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "COUNTS_SOON", 0.05)
     monkeypatch.setattr(recording, "COUNTS_EVERY", 0.4)
+    monkeypatch.setattr(recording, "FLUSH_EVERY", 0.01)
     async with tape() as journal:
         recorder = Recorder(Level.FAILURES, "pid:1@h")
         recorder.attach(journal)
-        for number in range(3):
+        loop = asyncio.get_running_loop()
+        stored = []
+        for number in range(6):
             recorder.count("succeeded", "jobs", "a")
             await journal.until(number + 1, "counts")
+            stored.append(loop.time())
+        gaps = [later - sooner for sooner, later in itertools.pairwise(stored)]
 
-        assert [one["succeeded"] for one in journal.records("counts")] == [1, 1, 1]
+        assert all(gap >= least for gap, least in zip(gaps, (0.04, 0.09, 0.19, 0.39, 0.39), strict=True))
+        assert all(one["succeeded"] == 1 for one in journal.records("counts"))
 
 
 async def test_at_level_off_nothing_is_stored_but_what_was_promised() -> None:

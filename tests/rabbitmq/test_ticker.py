@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.ticker import Ticker
 from palermo.core.address import parse_url
 from palermo.core.topology import internal
 from palermo.entries import PUT, Change, Entry
+from palermo.timetable import nobody
 from tests.contract.kit import consume, ids, message, nothing_for, take_and_ack, until
 from tests.contract.recurring import entry
 from tests.contract.timing import time_kept
@@ -62,7 +63,7 @@ async def ticker_on(link: Link, session: Session, wall: Wall) -> Ticker:
 
     declarer = Declarer(link, session.exchange, kind="classic", register=register, adopt=lambda queue: None)
     states = versions.arguments("classic", link.version)
-    return Ticker(session.exchange, link, await Publisher.open(link), declarer, states, now=wall)
+    return Ticker(session.exchange, link, await Publisher.open(link), declarer, states, now=wall, fired=nobody)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The API: the same rows as the command line's `--json`, typed, under /api."""
 
-from palermo.webui.api import failed, history, jobs, queues, recurring, scheduled, workers
+from palermo.webui.api import failed, history, jobs, queues, recurring, scheduled, stats, workers
 
 ROUTERS = (
     queues.router,
@@ -12,4 +12,5 @@ ROUTERS = (
     history.router,
     jobs.router,
     workers.router,
+    stats.router,
 )

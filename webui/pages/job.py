@@ -1,5 +1,6 @@
 """The page of one job: where it is, what happened to it, and what can be done about it."""
 
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -7,16 +8,22 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from palermo.core.journal import ENDS, Kind
+from palermo.history.telling import life
 from palermo.webui import actions
 from palermo.webui.finding import DEPTH, find
+from palermo.webui.journaled import journaled
 from palermo.webui.pretty import pretty
 from palermo.webui.rendering import page, path, redirect
 from palermo.webui.site import Visiting
-from palermo.webui.timeline import timeline
+from palermo.webui.timeline import end_of, timeline
 from palermo.webui.tracebacks import parts_of
 from palermo.webui.watching import watching
 
 router = APIRouter()
+
+#: Lines of a job's log that are shown, the last.
+LINES = 200
 
 #: Of an operation that takes its time, as one does at the end of many failed jobs.
 _GOING_ON = "That takes a while: it is still looking for the job."
@@ -34,19 +41,33 @@ _CANCELLED = {
 @router.get("/jobs/{id:palermo}", name="job")
 def job(request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = "") -> Response:
     found = find(visit.site, id, queue)
+    known = journaled(visit.site)
+    state = known.look()
+    told = [] if known.off else life(known.index, known.audit, id)
+    last = next((row for row in reversed(told) if row["kind"] in ENDS), None)
+    named = next((row for row in reversed(told) if row.get("queue")), None)
+    if not found.queue and named:
+        found = replace(found, queue=named["queue"])
+    if not found.name and named:
+        found = replace(found, name=named.get("job"))
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
     return page(
         request,
         "job.html",
-        status=200 if found.state or found.remembered else 404,
+        status=200 if found.state or found.remembered or told else 404,
         job=found,
+        ended="" if found.state else end_of(told) or "",
+        last=last,
+        lines=[row for row in told if row["kind"] == Kind.LOG][-LINES:],
+        journal=state,
+        level=known.level.value,
         row=row,
         args=pretty(row["args"]) if row and row["args"] else None,
         kwargs=pretty(row["kwargs"]) if row and row["kwargs"] else None,
         parts=parts,
         folds=any(part.kind == "folded" for part in parts),
-        events=timeline(found),
+        events=timeline(found, told),
         depth=DEPTH,
         wire=found.headers,
     )

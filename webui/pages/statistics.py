@@ -49,7 +49,7 @@ def statistics(
         raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
     known = journaled(visit.site)
     state = known.look()
-    report = known.statistics.report(window, **chosen) if state.ready else None
+    report = known.report(window, **chosen) if state.ready else None
     here = path(request, "statistics")
     return page(
         request,
@@ -73,6 +73,7 @@ def statistics(
 def _charts(report: Report) -> dict[str, Any]:
     cells = report.cells
     return {
+        "cell": series_chart.in_short(cells[0].seconds),
         "bars": series_chart.bars(cells),
         "waited": series_chart.lines([cell.tally.wait for cell in cells]),
         "ran": series_chart.lines([cell.tally.run for cell in cells]),

@@ -1,7 +1,8 @@
 """`/stats.txt`: the counters of this moment for scripts, a line each, as Resque has them.
 
-`processed` and `failed` are what the workers that live have done since they started: what
-workers did that have ended is known to nobody until a journal keeps it.
+`palermo.processed` and `palermo.failed` are what the workers that live have done since they started. What
+all have done, and what was enqueued, as far as the journal goes back (30 days at most), is behind `journal.`; those
+lines are there once the journal has been read, and not where it is off.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from urllib.parse import quote
 from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
+from palermo.history.windows import Window
 from palermo.sampling import Snapshot
+from palermo.webui.journaled import Journaled, journaled
 from palermo.webui.site import Visiting
 from palermo.webui.watching import totals_of, watching
 
@@ -19,7 +22,7 @@ router = APIRouter()
 
 @router.get("/stats.txt", name="stats")
 def stats(visit: Visiting) -> Response:
-    counters = _counters(watching(visit.site).snapshot())
+    counters = (*_counters(watching(visit.site).snapshot()), *_counted(journaled(visit.site)))
     return PlainTextResponse("".join(f"{name}={value}\n" for name, value in counters))
 
 
@@ -33,6 +36,17 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
     yield "palermo.working", sum(bool(worker["jobs"]) for worker in snapshot.workers)
     for row in snapshot.queues:
         yield f"queues.{_one_word(row['name'])}", row["pending"]
+
+
+def _counted(known: Journaled) -> Iterator[tuple[str, int]]:
+    """What the journal has counted, with the Unix second since when."""
+    report = known.report(Window.MONTH) if known.look().ready else None
+    if report is None:
+        return
+    yield "journal.since", int(report.known)
+    for name, value in report.total.row().items():
+        if isinstance(value, int):
+            yield f"journal.{name}", value
 
 
 def _one_word(name: str) -> str:

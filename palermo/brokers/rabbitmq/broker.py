@@ -38,7 +38,7 @@ from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, is_
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
-from palermo.timetable import Altered, Chosen, Scheduled, meant_by
+from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -68,7 +68,7 @@ class RabbitmqBroker:
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
-        self.journal = StreamJournal(session, self._open_publisher, self._consume_link)
+        self.journal = StreamJournal(session, link, self._consume_link)
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
@@ -213,8 +213,8 @@ class RabbitmqBroker:
         taken = partial(failed_log.taken, queue) if logged else None
         return await sweeping.sweep(reader, queue, decide, store, tell, taken)
 
-    async def keep_time(self) -> None:
-        await self._timekeeper.keep()
+    async def keep_time(self, fired: Tell = nobody) -> None:
+        await self._timekeeper.keep(fired)
 
     @property
     def leads(self) -> bool:

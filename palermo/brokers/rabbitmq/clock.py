@@ -31,7 +31,7 @@ from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import KEPT, Stretch
 from palermo.entries import Change
 from palermo.errors import NotFound
-from palermo.timetable import RUN, Altered, Chosen, Scheduled
+from palermo.timetable import RUN, Altered, Chosen, Scheduled, Tell, nobody
 
 #: Seconds between two looks at which stretches come near or are over.
 _LOOK_EVERY = 0.5
@@ -75,7 +75,7 @@ class Clock:
         self._roll = Roll(exchange, link, self._later, self._news.set)
 
     @classmethod
-    async def take(cls, session: Session, declarer: Callable[[Link], Declarer]) -> "Clock | None":
+    async def take(cls, session: Session, declarer: Callable[[Link], Declarer], fired: Tell = nobody) -> "Clock | None":
         """The clock, if nobody is it, on a connection of its own. To be closed."""
         link = await open_link(session, f"{session.name} clock", heartbeat=_HEARTBEAT)
         try:
@@ -85,7 +85,7 @@ class Clock:
                 declares = declarer(link)
                 due = Due(session.exchange, publisher, declares, now=time.time)
                 states = versions.arguments(session.queue_type, link.version)
-                ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time)
+                ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time, fired=fired)
                 return cls(session.exchange, link, lease, Outbox(session, link, declares), due, publisher, ticker)
         except BaseException:
             await link.close()

@@ -40,10 +40,10 @@ class StreamJournal:
     def __init__(
         self,
         session: Session,
-        publisher: Callable[[], Awaitable[Publisher]],
-        link: Callable[[], Awaitable[Link]],
+        link: Link,
+        reading: Callable[[], Awaitable[Link]],
     ) -> None:
-        """`link` gives the connection to read on."""
+        """`link` is the connection to write on, `reading` gives the one to read on."""
         segment = session.journal_bytes // _SEGMENTS
         bounds = {
             "x-max-length-bytes": session.journal_bytes,
@@ -52,9 +52,11 @@ class StreamJournal:
         }
         self._session = session
         self._link = link
+        self._reading = reading
+        self._publisher: Publisher | None = None
         self._stream = Stream(
             internal(session.exchange, "journal"),
-            publisher,
+            self._open_publisher,
             patience=session.timeout,
             holds="the journal",
             arguments=bounds,
@@ -74,7 +76,7 @@ class StreamJournal:
             ) from None
 
     async def read(self, on_batch: OnBatch, start: Start = FIRST) -> "StreamReader":
-        link = await self._link()
+        link = await self._reading()
         await self._stream.make()
         last = await self._stream.last(link)
         if last is None:  # deleted, since this session saw it
@@ -86,6 +88,12 @@ class StreamJournal:
         reader = StreamReader(await link.channel(), on_batch, end)
         await reader.start(self._stream.name, start, stored_at)
         return reader
+
+    async def _open_publisher(self) -> Publisher:
+        """A channel of its own: a refusal closes the channel, and no job may be among what is lost with it."""
+        if self._publisher is None or not self._publisher.is_open:
+            self._publisher = await Publisher.open(self._link)
+        return self._publisher
 
 
 class StreamReader:

@@ -12,6 +12,7 @@ writes to it or reads it then (541, 506). So whoever makes one holds the exclusi
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.errors import BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
 
 Record = Mapping[str, Any]
 
@@ -133,6 +136,7 @@ class Stream:
             await self._publish(await self._publisher(), entries)
         except Unroutable:
             # Deleted since, as whoever cannot read it is told to do.
+            log.warning("%s was deleted, and is made anew stream=%s", self.holds, self.name)
             self.made = False
             await self.make()
             await self._publish(await self._publisher(), entries)

@@ -33,6 +33,7 @@ from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, internal
 from palermo.entries import Change, Entry
 from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.timetable import Tell
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -76,8 +77,9 @@ class Ticker:
         arguments: Mapping[str, Any],
         *,
         now: Callable[[], float],
+        fired: Tell,
     ) -> None:
-        """`arguments` are those that the queue of states is declared with."""
+        """`arguments` are those that the queue of states is declared with; `fired` is told of what was published."""
         self._exchange = exchange
         self._queue = internal(exchange, "recurring")
         self._link = link
@@ -87,6 +89,7 @@ class Ticker:
         #: Whether the queue of states is a classic one, for which transactions hold.
         self._classic = False
         self._now = now
+        self._fired = fired
         self._loop = asyncio.get_running_loop()
         #: Held by whoever looks at the states, or changes them.
         self._turn = asyncio.Lock()
@@ -149,6 +152,7 @@ class Ticker:
             if not changes and not self._outdated:
                 break
             await self._commit(channel, jobs, changes)
+            self._fired(jobs)
         due_next = min((held.due for held in self._held.values()), default=math.inf)
         return min(_LOOK_EVERY, max(0.0, due_next - self._now()))
 

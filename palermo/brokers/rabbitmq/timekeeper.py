@@ -15,7 +15,7 @@ from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.topology import internal
 from palermo.entries import Change, Entry
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
-from palermo.timetable import Altered, Chosen, Scheduled
+from palermo.timetable import Altered, Chosen, Scheduled, Tell
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -44,14 +44,14 @@ class Timekeeper:
         self.leads = False
         self._keeping = False
 
-    async def keep(self) -> None:
+    async def keep(self, fired: Tell) -> None:
         """Lead where nobody else does, and else stand by, until the link is lost."""
         self._keeping = True
         try:
             while self._link.error is None:
                 try:
                     if await is_vacant(self._link, self._session.exchange):
-                        await self._lead()
+                        await self._lead(fired)
                     await asyncio.sleep(random.uniform(*_LOOK_EVERY))
                 except PalermoError as error:
                     if self._link.error is None:
@@ -60,8 +60,8 @@ class Timekeeper:
         finally:
             self._keeping = False
 
-    async def _lead(self) -> None:
-        clock = await Clock.take(self._session, self._declarer)
+    async def _lead(self, fired: Tell) -> None:
+        clock = await Clock.take(self._session, self._declarer, fired)
         if clock is None:
             return
         log.info("keeping the time exchange=%s", self._session.exchange)

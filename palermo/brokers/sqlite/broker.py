@@ -24,7 +24,7 @@ from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
-from palermo.timetable import Altered, Chosen, Scheduled, meant_by
+from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -188,8 +188,8 @@ class SqliteBroker:
             moved=self._bell.ring,
         )
 
-    async def keep_time(self) -> None:
-        await self._timekeeper.keep()
+    async def keep_time(self, fired: Tell = nobody) -> None:
+        await self._timekeeper.keep(fired)
 
     @property
     def leads(self) -> bool:

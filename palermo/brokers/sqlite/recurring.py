@@ -46,8 +46,8 @@ def next_due(db: sqlite3.Connection, exchange: str) -> float | None:
     return None if due is None else float(due)
 
 
-def fire(db: sqlite3.Connection, exchange: str, now: float) -> None:
-    """Publish what is due; the rest next time, if it is very much."""
+def fire(db: sqlite3.Connection, exchange: str, now: float) -> list[Message]:
+    """Publish what is due and return it; the rest next time, if it is very much."""
     rows = db.execute(
         "select name, state from recurring where exchange = ? and due <= ? order by due", (exchange, now)
     ).fetchall()
@@ -63,6 +63,7 @@ def fire(db: sqlite3.Connection, exchange: str, now: float) -> None:
         jobs += fired
         _write(db, exchange, entry)
     _publish(db, exchange, jobs)
+    return jobs
 
 
 def _read(state: str) -> Entry | None:

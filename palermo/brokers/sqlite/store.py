@@ -21,6 +21,9 @@ from palermo.errors import BrokerUnavailable, StoreInvalid
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
+#: Not the program's own source of chance: what it seeded stays as it was, whatever goes on behind it.
+_chance = random.SystemRandom()
+
 #: Another machine's store may be taken over when it has not been seen for this long.
 ABANDONED_AFTER = 30.0
 #: How often a session that writes renews its claim on the file.
@@ -101,7 +104,7 @@ class Store:
                     raise translated(error, self.shown, publishing=publishing) from error
             except (UnicodeEncodeError, OverflowError) as error:
                 raise translated(error, self.shown) from error
-            await asyncio.sleep(random.uniform(0.0002, 0.001))
+            await asyncio.sleep(_chance.uniform(0.0002, 0.001))
 
     def _renew(self, db: sqlite3.Connection) -> None:
         """Keep other machines out.

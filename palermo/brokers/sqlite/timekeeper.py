@@ -17,7 +17,7 @@ from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
 from palermo.core.topology import failed_queue
 from palermo.entries import Change, Entry
-from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled
+from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled, Tell
 
 #: The wall clock may jump, and a publisher die between its commit and its ring: so often the file is asked, in seconds.
 _LOOK_EVERY = 0.5
@@ -39,7 +39,7 @@ class Timekeeper:
         self._exchange = exchange
         self.leads = False
 
-    async def keep(self) -> None:
+    async def keep(self, fired: Tell) -> None:
         """Put jobs into their queues when they are due, until this is cancelled or the file is lost."""
         rung = asyncio.Event()
         self._bell.listen(rung.set)
@@ -49,8 +49,9 @@ class Timekeeper:
                 rung.clear()
                 due = await self._store.read(self._next)
                 if due is not None and due <= time.time():
-                    await self._store.write(self._put_in_queues)
+                    jobs = await self._store.write(self._put_in_queues)
                     self._bell.ring()
+                    fired(jobs)
                     await asyncio.sleep(0)
                     continue
                 wait = _LOOK_EVERY if due is None else min(_LOOK_EVERY, max(0.0, due - time.time()))
@@ -147,7 +148,8 @@ class Timekeeper:
         ticks = recurring.next_due(db, self._exchange)
         return min((float(each) for each in (due, ticks) if each is not None), default=None)
 
-    def _put_in_queues(self, db: sqlite3.Connection) -> None:
+    def _put_in_queues(self, db: sqlite3.Connection) -> list[Message]:
+        """Those that were fired."""
         rows: Iterable[Any] = db.execute(
             f"select id, queue, {COLUMNS} from later where exchange = ? and run_at <= ? order by run_at, id limit ?",
             (self._exchange, time.time(), _STEP),
@@ -155,7 +157,7 @@ class Timekeeper:
         for number, queue, *row in rows:
             insert(db, self._exchange, queue, (*row, None, ""))
             db.execute("delete from later where id = ?", (number,))
-        recurring.fire(db, self._exchange, time.time())
+        return recurring.fire(db, self._exchange, time.time())
 
     def _where(self, db: sqlite3.Connection, chosen: Chosen) -> tuple[str, tuple[Any, ...]]:
         """The condition for these jobs, and its values."""

@@ -1,11 +1,13 @@
 """That the pages are easy to use: by keyboard, without script, on a phone, with a screen reader."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from palermo.core.journal import encode
 from palermo.worker.handle import start_worker
 from tests.helpers import eventually
 from tests.webui.browser.conftest import PHONE, Open, path_of
@@ -38,6 +40,9 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
         eventually(lambda: len(web.inspector.failed()) == 1, within=30)
         web.client.enqueue("shop.resize", ["cat.png"], {"width": 640}, queue="images")
         web.inspector.pause("images")
+        counted = encode("w", [{"kind": "worker_up", "at": time.time() - 99, "release": "1.4.2"}])
+        web.client.run(lambda broker: broker.journal.append(counted))
+        eventually(lambda: "demo.jobs.parse" in web.http.get("/statistics").text)
         [failed] = web.inspector.failed().rows
         window, axe = _LOOKS[look]
         page = open_page("/", **window)
@@ -52,6 +57,8 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
             f"/jobs/{failed['id']}",
             "/jobs/nowhere",
             "/workers",
+            "/statistics",
+            "/statistics?window=month&queue=demo",
         ):
             page.goto(web.url + path)
             wrong[path] = violations(page, **axe)

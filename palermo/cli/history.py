@@ -1,0 +1,130 @@
+"""`palermo history` and `palermo audit`: what the journal tells."""
+
+import json
+from typing import Any
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.lists import tell_rest
+from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
+from palermo.cli.output import Column, field, note, print_json, print_rows, progress
+from palermo.history.filters import STATES, AuditFilter, HistoryFilter
+from palermo.rows import Row
+
+#: What a step of a job's life says besides its kind, its instant and where it was.
+_TOLD = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
+
+
+def _time_options(command: Any) -> Any:
+    """`--since`, `--until`, `--page` and `--limit`."""
+    command = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")(
+        command
+    )
+    command = click.option(
+        "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page."
+    )(command)
+    for name, help in (("--until", "Only until then"), ("--since", "Only since then: 2h (ago) or 2026-12-01T09:00Z")):
+        command = click.option(name, type=parse_since, metavar="WHEN", help=f"{help}.")(command)
+    return command
+
+
+@click.command()
+@click.argument("id", required=False)
+@broker_options
+@json_option
+@_time_options
+@click.option("--text", metavar="TEXT", help="Only with this in the id, the job, the error or the reason.")
+@click.option("--longer", type=parse_duration, metavar="DURATION", help="Only what ran so long or longer.")
+@click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
+@click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")
+@click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")
+@click.option("--queue", metavar="QUEUE", help="Only from this queue; may hold * and ?.")
+@click.pass_obj
+def history(run: Run, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
+    """List finished jobs, newest first; or with ID tell all that is known of that job, oldest first.
+
+    What is known the setting journal says: "failures" keeps what went wrong, "all" every job.
+    """
+    wanted = HistoryFilter(**filters)
+    if id is not None:
+        if any(value is not None for value in filters.values()):
+            raise click.UsageError("filters are for the list, not for one job", click.get_current_context())
+        with progress("read") as show:
+            rows = run.inspector().life(id, progress=show)
+        steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _told)]
+        print_rows(rows, steps, as_json=as_json, none="nothing.")
+        return
+    with progress("read") as show:
+        listing = run.inspector().history(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
+    columns: list[Column] = [
+        field("Id"),
+        field("State"),
+        field("Queue"),
+        field("Job"),
+        ("Ended", lambda row: row["finished_at"]),
+        ("Waited", lambda row: _seconds(row["wait"])),
+        ("Ran", lambda row: _seconds(row["took"])),
+        ("Why", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else row["reason"]),
+    ]
+    print_rows(listing.rows, columns, as_json=as_json, none="no finished jobs in the journal.")
+    if not as_json:
+        tell_rest(len(listing), listing.total, page=page)
+
+
+@click.command()
+@broker_options
+@json_option
+@_time_options
+@click.option("--text", metavar="TEXT", help="Only with this in the ids of its jobs, or what else is told of it.")
+@click.option("--queue", metavar="QUEUE", help="Only on this queue; may hold * and ?.")
+@click.option("--action", metavar="ACTION", help="Only this action; may hold * and ?.")
+@click.option("--by", metavar="NAME", help="Only by this person; may hold * and ?.")
+@click.pass_obj
+def audit(run: Run, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
+    """List what people did to queues, jobs and workers, newest first, on the pages, by commands and in programs."""
+    with progress("read") as show:
+        listing = run.inspector().audit(AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show)
+    if as_json:
+        print_json(listing.rows)
+        return
+    columns: list[Column] = [
+        ("At", lambda row: row["at"]),
+        ("Who", lambda row: row["by"]),
+        ("Via", lambda row: row["source"]),
+        field("Action"),
+        field("Outcome"),
+        field("Queue"),
+        ("Jobs", lambda row: row["count"]),
+        ("What", lambda row: row["what"] or row["ids"][:3]),
+    ]
+    print_rows(listing.rows, columns, as_json=False, none="no actions in the journal.")
+    if listing.rows and len(listing) < (listing.total or 0):
+        note(f"page {page}: {len(listing):,} of {listing.total:,} actions. --page and --limit show others.")
+
+
+def _what(row: Row) -> str:
+    return str(row["action"] if row["kind"] == "action" else row["kind"])
+
+
+def _where(row: Row) -> str:
+    if row["kind"] == "action":
+        return f"{row['by'] or 'somebody'} via {row['source'] or '?'}"
+    return str(row["worker"] or row["queue"])
+
+
+def _told(row: Row) -> str:
+    """The rest, as a line."""
+    if row["kind"] == "action":
+        return str(row["what"] or "")
+    error = row["error"]
+    said = f"{error['class']}: {error['message']}" if error else row["text"] or ""
+    more = {name: value for name, value in row.items() if name not in _TOLD and value is not None}
+    named = (
+        f"{name}={value if isinstance(value, str | int | float) else json.dumps(value)}" for name, value in more.items()
+    )
+    return " ".join(filter(None, (said, *named)))
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f} s" if value < 10 else f"{value:,.0f} s"

@@ -1,0 +1,123 @@
+"""What is known of queues and workers: R10 of Resque, C8 and C12 of carmine; and the journal counts what happened."""
+
+import re
+import signal
+import time
+from contextlib import closing
+from typing import Any
+
+from palermo.client import Client
+from palermo.recorder import COUNTS
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+
+def counted(place: Place, by: str, name: str) -> dict[str, Any]:
+    """What the journal has counted of one queue, job or worker."""
+    report = place.inspector.statistics()
+    return next((row for row in report[by] if name in (row.get("name"), row.get("id"))), {"processed": 0, "failed": 0})
+
+
+def test_R10_queues_and_workers_since_when_at_what_and_their_totals_which_outlive_them(place: Place) -> None:
+    for text in "abc":
+        place.enqueue("note", text)
+        place.enqueue("fail", text)
+    place.enqueue("hold", "long")
+    worker = place.worker("-q", "jobs")
+    place.await_lines(4)
+
+    [row] = eventually(lambda: [row for row in place.workers() if row["jobs"]])
+    assert (row["pid"], row["queues"], row["state"]) == (worker.pid, ["jobs"], "working")
+    assert row["started_at"] <= row["jobs"][0]["started_at"]
+    assert [job["job"] for job in row["jobs"]] == ["shop.hold"]
+    assert (row["processed"], row["failed"]) == (6, 3)
+    eventually(lambda: counted(place, "workers", row["id"])["processed"] == 6)
+    worker.kill9()
+    eventually(lambda: place.workers() == [], within=2)
+
+    report = place.inspector.statistics()
+    [gone] = report["workers"]
+    assert (gone["id"], gone["state"], gone["processed"], gone["failed"]) == (row["id"], None, 6, 3)
+    assert (report["processed"], report["failed"], report["enqueued"]) == (6, 3, 7)
+    assert {each["name"]: (each["processed"], each["pending"]) for each in report["queues"]} == {
+        "jobs": (6, 1),
+        "failed": (0, 3),
+    }
+
+
+def test_the_journal_and_the_workers_count_what_ran_but_for_what_a_killed_one_had_not_stored(place: Place) -> None:
+    with closing(Client(place.client.settings)) as client:
+        client.enqueue_many(("shop.note", [f"{number}"], {}) for number in range(600))
+    first = place.worker("-c", "2")
+    place.await_lines(150)
+    first.kill9()
+    before = len(place.lines())
+    log = place.burst("-c", "2")
+    runs = place.lines()
+    stopped = re.search(r"worker stopped id=(\S+) processed=(\d+) failed=0", log)
+    assert stopped, log
+
+    report = place.inspector.statistics()
+
+    assert set(runs) == {str(number) for number in range(600)}
+    workers = {row["id"]: row["processed"] for row in report["workers"]}
+    assert workers[stopped[1]] == int(stopped[2])
+    # Two may have been in the midst of it, on either side of their line, when the first worker was killed.
+    assert abs(len(runs) - before - int(stopped[2])) <= 2
+    assert len(runs) - COUNTS - 2 <= sum(workers.values()) <= len(runs)
+    assert (report["processed"], report["enqueued"], report["failed"]) == (sum(workers.values()), 600, 0)
+
+
+def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_cleared(place: Place) -> None:
+    place.enqueue("note", "one", queue="short")
+    inspector = place.inspector
+
+    def fastest() -> float:
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            inspector.queues()
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    few = fastest()
+    place.client.enqueue_many((("shop.note", [f"{number}"], {}) for number in range(5_000)), queue="long")
+    many = fastest()
+
+    assert many < 3 * few + 0.02
+    assert {row["name"]: row["pending"] for row in inspector.queues()} == {"failed": 0, "long": 5_000, "short": 1}
+    listing = inspector.jobs("long", limit=2)
+    assert ([row["args"] for row in listing.rows], listing.total) == ([["0"], ["1"]], 5_000)
+    assert (inspector.purge("long"), inspector.size("long"), inspector.size("short")) == (5_000, 0, 1)
+
+
+def test_C12_how_many_wait_how_long_they_waited_and_how_long_they_took(sqlite_place: Place) -> None:
+    place = sqlite_place
+    enqueued = time.monotonic()
+    for number in range(9):
+        place.enqueue("note", f"{number}")
+    place.enqueue("hold", "held")
+    place.enqueue("note", "waits", queue="slow")
+    worker = place.worker("-q", "jobs")
+    place.await_lines(10)
+    held = time.monotonic()
+    eventually(lambda: time.monotonic() > held + 0.3)
+    place.open_gate()
+    place.await_lines(11)
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+
+    report = place.rows("stats", "--since", "1h")
+
+    waited = time.monotonic() - enqueued
+    jobs = next(row for row in report["queues"] if row["name"] == "jobs")
+    assert {row["name"]: row["pending"] for row in report["queues"]} == {"jobs": 0, "slow": 1, "failed": 0}
+    for times, shortest, longest in ((jobs["wait"], 0.0, waited), (jobs["run"], 0.0, waited)):
+        assert times["count"] == 10
+        assert shortest <= times["min"] <= times["p50"] <= times["p90"] <= times["p99"] <= times["max"] <= longest
+        assert times["min"] < times["mean"] < times["max"]
+    assert jobs["run"]["max"] >= 0.3
+    assert jobs["run"]["p50"] < 0.3
+    [row] = report["workers"]
+    assert (row["id"].split("@")[0], row["processed"], row["run"]) == (f"pid:{worker.pid}", 10, jobs["run"])
+    assert [(each["name"], each["processed"]) for each in report["jobs"]] == [("shop.note", 9), ("shop.hold", 1)]

@@ -1,0 +1,218 @@
+"""`palermo stats` and `palermo top`."""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from palermo.cli.text import duration
+from palermo.cli.top import Tail
+from palermo.cli.top_view import Scene, shares, view
+from palermo.client import Client
+from palermo.core.durations import Durations
+from palermo.core.journal import decode, encode
+from palermo.sampling import Rates
+from tests.cli.conftest import Palermo
+
+NOW = 1_795_219_200.0
+
+
+def write(client: Client, *records: dict[str, Any], at: float | None = None, writer: str = "pid:7@host") -> None:
+    moment = time.time() if at is None else at
+    batch = encode(writer, [{"at": moment, **record} for record in records])
+    client.run(lambda broker: broker.journal.append(batch))
+
+
+def counts(**numbers: int) -> dict[str, Any]:
+    took = Durations()
+    for seconds in (0.25, 0.5):
+        took.add(seconds)
+    return {"kind": "counts", "queue": "mail", "job": "shop.send", **numbers, **took.fields("run")}
+
+
+def queue(name: str, pending: int = 0, *, workers: int = 1, paused: bool = False) -> dict[str, Any]:
+    return {"name": name, "pending": pending, "in_progress": 1, "workers": workers, "paused": paused}
+
+
+def worker(nth: int, *jobs: str) -> dict[str, Any]:
+    running = [{"id": job, "job": job, "queue": "mail", "started_at": "2026-11-20T23:59:00Z"} for job in jobs]
+    row = {"id": f"pid:{nth}@host", "state": "working" if jobs else "idle", "slots": 2, "processed": 10, "failed": 1}
+    return {**row, "jobs": running, "queues": ["mail"], "started_at": "2026-11-20T22:00:00Z"}
+
+
+def failure(nth: int, message: str = "no route", *, retried: bool = False) -> dict[str, Any]:
+    known = {"id": f"{nth}", "job": "shop.send", "queue": "mail", "error": "OSError", "message": message}
+    return {"at": NOW - nth, **known, "retried": retried}
+
+
+def shown(scene: Scene, *, width: int = 100, height: int | None = None) -> str:
+    console = Console(width=width, highlight=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(view(scene, height=height, keys=True))
+    console.file.close()
+    return console.export_text()
+
+
+def test_stats_says_what_was_counted_by_queue_job_and_worker(palermo: Palermo, client: Client) -> None:
+    write(client, counts(succeeded=3), at=time.time() - 7_200)
+    write(client, counts(succeeded=1, retried=1), {"kind": "worker_up", "release": "1.4.2"})
+    write(client, {"kind": "counts", "queue": "mail", "job": "shop.send", "enqueued": 8}, writer="client:1@host")
+    client.enqueue("shop.send", queue="mail")
+
+    everything = json.loads(palermo("stats", "--json").stdout)
+    hour = json.loads(palermo("stats", "--json", "--since", "1h").stdout)
+
+    assert (everything["processed"], hour["processed"], hour["failed"], hour["retried"]) == (5, 2, 1, 1)
+    assert (hour["run"]["min"], hour["run"]["max"], hour["run"]["count"]) == (0.25, 0.5, 2)
+    assert [(row["name"], row["pending"], row["processed"]) for row in hour["queues"]] == [
+        ("mail", 1, 2),
+        ("failed", 0, 0),
+    ]
+    assert [(row["id"], row["state"]) for row in hour["workers"]] == [("pid:7@host", None)]
+    text = palermo("stats", "--since", "1h").stdout
+    assert all(part in text for part in ("Processed    2", "Tried again  1", "1.4.2 at 20", "shop.send", "pid:7@host"))
+
+
+def test_stats_of_nothing_are_zeros(palermo: Palermo) -> None:
+    found = json.loads(palermo("stats", "--json").stdout)
+
+    assert (found["processed"], found["known_since"], found["wait"], found["jobs"]) == (0, None, None, [])
+    assert "nothing was counted" in palermo("stats").stdout
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.000_35, "350 µs"),
+        (0.0125, "12.5 ms"),
+        (0.999_9, "1 s"),
+        (1.25, "1.25 s"),
+        (200, "3 min 20 s"),
+        (7_500, "2 h 5 min"),
+    ],
+)
+def test_durations_as_people_read_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "room", "given"),
+    [
+        ([2, 3, 4], 100, [2, 3, 4]),
+        ([50, 50, 50], 30, [10, 10, 10]),
+        ([50, 1, 50], 21, [10, 1, 10]),
+        ([50, 50, 50], 0, [2, 2, 2]),
+        ([0, 0, 0], 10, [0, 0, 0]),
+    ],
+)
+def test_tables_share_the_lines_of_the_terminal(sizes: list[int], room: int, given: list[int]) -> None:
+    assert shares(sizes, room) == given
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 60)])
+def test_top_fits_the_terminal(width: int, height: int) -> None:
+    scene = Scene(
+        at=NOW,
+        broker="amqp://guest:***@localhost/",
+        queues=[queue(f"queue {nth}", nth) for nth in range(40)],
+        workers=[worker(nth, "shop.send") for nth in range(40)],
+        failures=[failure(nth) for nth in range(40)],
+    )
+
+    lines = shown(scene, width=width, height=height).splitlines()
+
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert lines[-1] == "q quits"
+
+
+def test_top_shows_the_longest_queues_the_busy_workers_and_the_newest_failures() -> None:
+    scene = Scene(
+        at=NOW,
+        broker="here",
+        queues=[queue("mail", 3, paused=True), queue("slow", 1_500, workers=0), queue("failed", 7)],
+        workers=[worker(1), worker(2, "shop.resize", "shop.send")],
+        processed=41.4,
+        rates={"slow": Rates(2.5, 0.0)},
+        failures=[failure(1, "\x1b[31mred\nline", retried=True), failure(2)],
+    )
+
+    text = shown(scene)
+
+    order = [
+        text.index(word)
+        for word in ("slow", "mail ", "pid:2@host", "pid:1@host", "retries   OSError", "failed    OSError")
+    ]
+    assert order == sorted(order)
+    assert "1,504 waiting" not in text
+    assert all(part in text for part in ("1,503 waiting", "7 failed", "41/s processed", "no worker", "paused", "2.5"))
+    assert "shop.resize 1 min 0 s and 1 more" in text
+    assert r"\x1b[31mred line" in text
+    row = scene.row()
+    assert (row["pending"], row["failed"], row["queues"][1]["in_rate"]) == (1_503, 7, 2.5)
+
+
+def test_the_newest_failures_are_those_of_the_journal() -> None:
+    tail = Tail(NOW - 3_600)
+    records = [{"kind": kind, "at": NOW - ago, "id": f"{ago}"} for ago, kind in ((9_999, "failed"), (5, "failed"))]
+
+    tail.take(decode(0, encode("w", [*records, {"kind": "retried", "at": NOW}, {"kind": "log", "at": NOW}])))
+
+    assert [(row["at"], row["id"], row["retried"]) for row in tail.newest()] == [(NOW, "", True), (NOW - 5, "5", False)]
+
+
+def test_top_prints_one_look_where_nobody_watches(palermo: Palermo, client: Client) -> None:
+    client.enqueue("shop.send", queue="mail")
+    write(
+        client, {"kind": "failed", "id": "7", "job": "shop.send", "queue": "mail", "error": "OSError", "message": "no"}
+    )
+
+    text = palermo("top", "--interval", "0.2").stdout
+    found = json.loads(palermo("top", "--json", "--interval", "0.2").stdout)
+
+    assert all(part in text for part in ("mail", "OSError: no", "1 waiting"))
+    assert "q quits" not in text
+    assert (found["pending"], [row["id"] for row in found["failures"]]) == (1, ["7"])
+
+
+def test_top_lives_in_a_terminal_until_q_and_leaves_it_as_it_was(url: str, tmp_path: Path, client: Client) -> None:
+    client.enqueue("shop.send", queue="mail")
+    child, terminal = pty.fork()
+    if child == 0:
+        command = str(Path(sys.executable).with_name("palermo"))
+        os.chdir(tmp_path)
+        os.execve(command, [command, "top"], {**os.environ, "PALERMO_URL": url, "TERM": "xterm"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    before = termios.tcgetattr(terminal)
+
+    text = _read(terminal, until="q quits")
+    assert "mail" in text
+    assert not termios.tcgetattr(terminal)[3] & termios.ICANON
+    client.enqueue("shop.send", queue="later")
+    _read(terminal, until="later")
+    os.write(terminal, b"q")
+    _read(terminal, until="\x1b[?1049l")
+
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert termios.tcgetattr(terminal) == before
+    os.close(terminal)
+
+
+def _read(terminal: int, *, until: str) -> str:
+    text = ""
+    deadline = time.monotonic() + 30
+    while until not in text:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, text
+        text += os.read(terminal, 65_536).decode(errors="replace")
+    return text

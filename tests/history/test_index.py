@@ -1,0 +1,282 @@
+"""The index of finished jobs, and the list of actions: what they find, and that they stay bounded."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from palermo.errors import OptionInvalid
+from palermo.history import segment
+from palermo.history.audit import Audit
+from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
+from palermo.history.index import Index
+from palermo.history.telling import life
+from tests.history.written import NOON, batch, done_by, ended, enqueued, failed
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    index = Index()
+    yield index
+    index.close()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """One whose stretches are full with four records, of which it keeps three."""
+    monkeypatch.setattr(segment, "MAX_RECORDS", 4)
+    index = Index(segments=3)
+    yield index
+    index.close()
+
+
+@pytest.fixture
+def audit() -> Iterator[Audit]:
+    audit = Audit()
+    yield audit
+    audit.close()
+
+
+def ids(index: Index, filter: HistoryFilter = FINISHED, **page: int) -> list[str]:
+    return [entry.id for entry in index.page(filter, **page)]
+
+
+JOBS = batch(
+    enqueued("a"),
+    ended("a", at=NOON + 1, took=0.1),
+    ended("b", at=NOON + 2, queue="slow", job="shop.mail.send", took=9),
+    failed("c", at=NOON + 3, took=1.5, message="No SUCH thing: ü"),
+    failed("d", "retried", at=NOON + 4, delay=15),
+    ended("d", "discarded", at=NOON + 5, reason="too late", took=None),
+    ended("e", "cancelled", at=NOON + 6, by="anna", took=None),
+    ended("f", "snoozed", at=NOON + 7, delay=5),
+    ended("g", "released", at=NOON + 8),
+)
+
+
+@pytest.mark.parametrize(
+    ("filter", "found"),
+    [
+        ({}, "e d c b a"),
+        ({"state": "done"}, "b a"),
+        ({"state": "retrying"}, "d"),
+        ({"state": "cancelled"}, "e"),
+        ({"queue": "slow"}, "b"),
+        ({"queue": "s*"}, "b"),
+        ({"job": "shop.*"}, "e d c b a"),
+        ({"job": "shop.mail.*"}, "b"),
+        ({"job": "nobody"}, ""),
+        ({"text": "such THING"}, "c"),
+        ({"text": "Ü"}, "c"),
+        ({"text": "too late"}, "d"),
+        ({"text": "valueerror"}, "c"),
+        ({"text": "mail.send"}, "b"),
+        ({"text": "e", "state": "cancelled"}, "e"),
+        ({"longer": 1.5}, "c b"),
+        ({"shorter": 0.1}, "a"),
+        ({"longer": 1, "shorter": 2}, "c"),
+        ({"since": NOON + 3, "until": NOON + 5}, "d c"),
+        ({"since": NOON + 60}, ""),
+    ],
+)
+def test_what_ended_is_found_by_filters_newest_first(index: Index, filter: dict[str, Any], found: str) -> None:
+    index.take(JOBS)
+
+    assert ids(index, HistoryFilter(**filter)) == found.split()
+    assert index.count(HistoryFilter(**filter)) == len(found.split())
+
+
+def test_a_row_tells_how_a_run_ended(index: Index) -> None:
+    index.take(JOBS)
+    rows = {row["id"]: row for row in (entry.row() for entry in index.page(FINISHED))}
+
+    assert rows["c"] == {
+        "id": "c",
+        "job": "shop.resize",
+        "queue": "mail",
+        "state": "failed",
+        "finished_at": "2026-11-21T09:00:03Z",
+        "wait": 0.25,
+        "took": 1.5,
+        "attempt": 1,
+        "worker": "pid:7@host/worker-2",
+        "error": {"class": "builtins.ValueError", "message": "No SUCH thing: ü"},
+        "reason": None,
+    }
+    assert [rows[id]["reason"] for id in "ade"] == [None, "too late", "by anna"]
+    assert index.names("queue") == ["mail", "slow"]
+    assert index.names("job") == ["shop.mail.send", "shop.resize"]
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="done, failed, discarded"):
+        HistoryFilter(state="finished")
+
+
+def test_pages_lead_through_all_stretches_and_counts_stay_right_as_more_comes(small: Index) -> None:
+    counts = []
+    for number in range(10):
+        small.take(batch(ended(f"{number}"), position=number))
+        counts.append((small.count(FINISHED), small.count(HistoryFilter(text="9"))))
+
+    assert counts[-3:] == [(8, 0), (9, 0), (10, 1)]
+    assert ids(small) == list("9876543210")
+    assert ids(small, offset=1, limit=4) == list("8765")
+    assert ids(small, offset=7, limit=4) == list("210")
+    assert ids(small, offset=10, limit=4) == []
+    assert not small.cut
+
+
+def test_what_is_too_much_is_forgotten_from_its_beginning(small: Index) -> None:
+    for number in range(30):
+        small.take(batch(enqueued(f"{number}"), ended(f"{number}"), position=number))
+
+    assert small.cut
+    assert 8 <= small.size() <= 12
+    assert ids(small)[0] == "29"
+    assert small.count(FINISHED) == len(ids(small)) == small.size() / 2
+    assert small.of("0") == []
+    assert [entry.kind for entry in small.of("28")] == ["enqueued", "succeeded"]
+
+
+def test_all_that_is_known_of_a_job_is_told_across_stretches_in_order(small: Index, audit: Audit) -> None:
+    steps = [
+        *(enqueued("a"), failed("a", "retried", at=NOON + 1, delay=15), failed("a", at=NOON + 2, attempt=2)),
+        *(done_by("anna", "requeue", at=NOON + 3, ids=["a", "b"]), ended("a", at=NOON + 4, attempt=3)),
+    ]
+    for position, step in enumerate(steps):
+        for taker in (small, audit):
+            taker.take(batch(step, enqueued(f"other-{position}"), position=position))
+
+    told = life(small, audit, "a")
+
+    assert [row["kind"] for row in told] == ["enqueued", "retried", "failed", "action", "succeeded"]
+    assert [row["delay"] for row in told if "delay" in row] == [15]
+    assert [row["by"] for row in told if "by" in row] == ["anna"]
+    assert life(small, audit, "nobody") == []
+
+
+def test_what_is_forgotten_is_made_again(small: Index) -> None:
+    for number in range(6):
+        small.take(batch(ended(f"{number}")))
+
+    small.reset()
+
+    assert (ids(small), small.size(), small.count(FINISHED), small.names("job")) == ([], 0, 0, [])
+    small.take(batch(ended("new")))
+    assert ids(small) == ["new"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": ["succeeded"], "at": 1.0, "id": "x"},
+        {"kind": "tomorrow's", "at": 1.0, "id": "x"},
+        {"kind": "succeeded", "at": 1.0, "id": 7},
+        {"kind": "succeeded", "at": 1.0, "id": "x" * 1_000_000},
+        {"kind": "succeeded", "at": 1.0},
+        {"kind": "counts", "at": 1.0, "queue": "mail", "job": "a", "succeeded": 4},
+    ],
+)
+def test_what_is_about_no_job_is_left_out(index: Index, record: dict[str, Any]) -> None:
+    index.take(batch(record, ended("a")))
+
+    assert ids(index) == ["a"]
+    assert index.size() == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"at": "yesterday"},
+        {"at": float("nan")},
+        {"at": 10**400},
+        {"took": float("inf"), "wait": [1]},
+        {"queue": None, "job": {"a": 1}, "slot": "two", "attempt": -1},
+        {"error": 7, "message": ["no"]},
+        {"job": "\ud800", "queue": "\ud800"},
+        {"more": eval("[" * 80 + "]" * 80)},
+        {"result": {"value": "x" * 100_000}},
+    ],
+)
+def test_whatever_a_record_holds_its_run_can_be_shown(index: Index, fields: dict[str, Any]) -> None:
+    index.take(batch({**ended("x"), **fields}))
+
+    (entry,) = index.page(FINISHED)
+    assert entry.row()["state"] == "done"
+    assert [each.kind for each in index.of(entry.id)] == ["succeeded"]
+    assert index.bytes() < 200_000
+    assert index.count(HistoryFilter(text="resize", longer=0.5)) in (0, 1)
+
+
+def test_what_writers_could_not_store_is_counted(index: Index) -> None:
+    index.take(batch({"kind": "lost", "at": 1.0, "count": 12}, {"kind": "lost", "at": 1.0, "count": "many"}))
+
+    assert index.lost == 12
+
+
+ACTIONS = batch(
+    done_by("anna", "requeue", at=NOON + 1, ids=["a", "b"], count=2),
+    done_by("bert", "pause", at=NOON + 2, queue="mail"),
+    done_by("anna", "purge", at=NOON + 3, queue="slow", count=7, outcome="refused"),
+    ended("a"),
+)
+
+
+@pytest.mark.parametrize(
+    ("filter", "found"),
+    [
+        ({}, "purge pause requeue"),
+        ({"by": "anna"}, "purge requeue"),
+        ({"by": "a*", "action": "re*"}, "requeue"),
+        ({"queue": "mail"}, "pause"),
+        ({"text": "REFUSED"}, "purge"),
+        ({"text": "b"}, "pause requeue"),
+        ({"since": NOON + 2, "until": NOON + 2}, "pause"),
+    ],
+)
+def test_actions_are_found_by_who_what_and_when(audit: Audit, filter: dict[str, Any], found: str) -> None:
+    audit.take(ACTIONS)
+
+    assert [row["action"] for row in audit.page(AuditFilter(**filter))] == found.split()
+    assert audit.count(AuditFilter(**filter)) == len(found.split())
+
+
+def test_an_action_tells_who_did_it_when_and_to_what(audit: Audit) -> None:
+    audit.take(ACTIONS)
+
+    assert audit.page(ANYTHING, offset=2, limit=1) == [
+        {
+            "at": "2026-11-21T09:00:01Z",
+            "by": "anna",
+            "source": "web",
+            "action": "requeue",
+            "outcome": "done",
+            "queue": None,
+            "count": 2,
+            "what": None,
+            "ids": ["a", "b"],
+        }
+    ]
+    assert (audit.names("by"), audit.names("action")) == (["anna", "bert"], ["pause", "purge", "requeue"])
+
+
+def test_an_action_on_very_many_jobs_is_listed_once_and_found_by_each(audit: Audit) -> None:
+    for part in range(3):
+        more = {"part": part} if part else {}
+        audit.take(batch(done_by("anna", "discard", ids=[f"{part}-{n}" for n in range(1_000)], count=3_000, **more)))
+
+    assert [(row["action"], row["count"]) for row in audit.page(ANYTHING)] == [("discard", 3_000)]
+    assert all(len(audit.of(f"{part}-999")) == 1 for part in range(3))
+
+
+def test_the_oldest_actions_are_forgotten() -> None:
+    audit = Audit(most=1_000)
+    for number in range(0, 3_100, 100):
+        audit.take(batch(*(done_by("anna", "cancel", ids=[f"{number + n}"]) for n in range(100))))
+
+    assert 1_000 <= audit.count(ANYTHING) <= 2_000
+    assert (audit.of("0"), len(audit.of("3099"))) == ([], 1)
+    audit.reset()
+    assert audit.count(ANYTHING) == 0
+    audit.close()

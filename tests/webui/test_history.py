@@ -1,0 +1,190 @@
+"""The pages of the journal, its API and the page of a job, as a reader without JavaScript uses them, on each broker."""
+
+import re
+from typing import Any
+
+import pika
+import pytest
+
+from palermo.config import Settings
+from palermo.core.topology import internal
+from palermo.inspector import Inspector
+from palermo.webui.journaled import journaled
+from tests.helpers import eventually
+from tests.history.written import NOON, done_by, ended, enqueued, failed, write
+from tests.inspector.jobs import failure, message, publish_failed
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+from tests.webui.test_scheduled_pages import XSS, shown, text_of
+
+
+@pytest.fixture(scope="module")
+def told(any_served: Web) -> Web:
+    """The pages of a journal of 60 jobs and three actions; `a` is among the last, and has a whole life."""
+    web = any_served
+    many = [[enqueued(f"j-{n:02}"), ended(f"j-{n:02}", at=NOON + n, took=n / 10)] for n in range(57)]
+    write(web.client, *many)
+    life = [
+        *(enqueued("a", queue="slow"), failed("a", "retried", at=NOON + 101, queue="slow", delay=15, took=0.5)),
+        {**ended("a", "log", at=NOON + 120, queue="slow", attempt=2), "text": "the first line"},
+        {**ended("a", "progress", at=NOON + 121, queue="slow", attempt=2), "fraction": 0.4, "text": "page 4 of 10"},
+        failed("a", at=NOON + 122, queue="slow", message=XSS, attempt=2),
+        ended("a", at=NOON + 140, queue="slow", attempt=3, took=2.5),
+    ]
+    write(web.client, life, [failed("b", at=NOON + 150), ended("c", "discarded", at=NOON + 151, reason="too late")])
+    actions = [
+        done_by("anna", "requeue", at=NOON + 130, ids=["a"], count=1),
+        done_by("bert", "pause", at=NOON + 160, queue="mail"),
+        done_by(XSS, "purge", at=NOON + 170, queue=XSS, outcome="refused", what=XSS),
+    ]
+    write(web.client, actions, writer="")
+    assert journaled(web.app.state.site).following.wait(20)
+    return web
+
+
+def listed(web: Web, path: str) -> list[str]:
+    """The ids of the jobs of a page, in order."""
+    page = web.http.get(path)
+    assert page.status_code == 200, page.text
+    return re.findall(r'<th scope="row".*?href="/jobs/([^"?]+)', page.text, re.DOTALL)
+
+
+def answer(web: Web, path: str, status: int = 200, **query: Any) -> Any:
+    found = web.http.get(path, params=query or None)
+    assert found.status_code == status, found.text
+    return found.json()
+
+
+def test_finished_jobs_are_listed_newest_first_and_found_by_filters(told: Web) -> None:
+    assert listed(told, "/history")[:5] == ["c", "b", "a", "a", "j-56"]
+    page = shown(told, "/history")
+    assert "History 61" in page
+    assert "1 to 50 of 61 jobs" in page
+    assert "too late" in page
+    assert listed(told, "/history?page=2")[-1] == "j-00"
+    assert listed(told, "/history?state=retrying") == ["a"]
+    assert listed(told, "/history?queue=s*&longer=1s") == ["a"]
+    assert listed(told, "/history?longer=5.5s&shorter=5.5s&job=shop.*") == ["j-55"]
+    assert listed(told, "/history?text=TOO+LATE") == ["c"]
+    assert "No finished job matches." in shown(told, "/history?since=1m")
+    assert "No finished job matches." in shown(told, "/history?until=2020-01-01T00:00Z")
+
+
+def test_what_comes_is_listed_without_asking_twice(told: Web) -> None:
+    write(told.client, [ended("late", at=NOON + 500, job="shop.late")])
+
+    eventually(lambda: listed(told, "/history?job=shop.late") == ["late"])
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/history?longer=soon", "longer is 'soon'"),
+        ("/history?since=soon", "since is 'soon'"),
+        ("/history?state=finished", "no state 'finished'"),
+        ("/audit?until=soon", "until is 'soon'"),
+    ],
+)
+def test_what_no_filter_can_mean_is_said(told: Web, path: str, said: str) -> None:
+    assert told.http.get(path).status_code == 422
+    assert said in answer(told, f"/api{path}", 422)["error"]
+
+
+def test_what_people_did_is_listed_with_who_and_when(told: Web) -> None:
+    page = told.http.get("/audit")
+
+    assert XSS not in page.text
+    text = text_of(page)
+    assert re.search(r"purge .*refused.* pause bert via web mail .* requeue anna via web 1 job a ", text)
+    assert "purge" not in re.sub(r"<datalist.*?</datalist>", "", shown(told, "/audit?by=anna"))
+    assert "No action matches." in shown(told, "/audit?by=anna&action=pause")
+
+
+def test_the_page_of_a_job_tells_its_whole_life(told: Web) -> None:
+    page = told.http.get("/jobs/a")
+
+    assert page.status_code == 200
+    assert XSS not in page.text
+    steps = re.findall(r'<div class="what">([^<]+)</div>', page.text)
+    whole = "Enqueued Started Failed Started Progress Failed Requeue Started Done"
+    assert " ".join(steps) == whole.replace("Started Progress Failed", "Progress Started Failed")
+    text = text_of(page)
+    assert "shop.resize done" in text
+    assert "tried again in 15 s" in text
+    assert "the first line" in text
+    assert "40 % page 4 of 10" in text
+    assert "by anna via web" in text
+    assert "Not found" not in text
+    assert "Ran 2.5 s" in text
+
+
+def test_a_failed_job_shows_what_the_journal_and_the_queue_know(told: Web) -> None:
+    publish_failed(told.client, (message("b"), failure()))
+
+    page = shown(told, "/jobs/b")
+
+    assert "builtins.ValueError: no such thing at pid:7@host/worker-2" in page
+    assert "Edit and requeue" in page
+    assert "Not found" not in page
+
+
+def test_rows_and_lives_and_actions_for_programs(told: Web) -> None:
+    found = answer(told, "/api/history", limit=2, text="j-5", page=2)
+    assert (found["total"], [row["id"] for row in found["rows"]]) == (7, ["j-54", "j-53"])
+    (row,) = answer(told, "/api/history", text="j-56")["rows"]
+    assert (row["state"], row["took"], row["wait"], row["attempt"]) == ("done", 5.6, 0.25, 1)
+
+    life = answer(told, "/api/history/a")
+    kinds = "enqueued retried log progress failed action succeeded"
+    assert [step["kind"] for step in life["rows"]] == kinds.split()
+    assert "nobody" in answer(told, "/api/history/nobody", 404)["error"]
+
+    assert [row["action"] for row in answer(told, "/api/audit", by="b*")["rows"]] == ["pause"]
+    assert answer(told, "/api/audit")["total"] == 3
+
+
+def test_the_library_tells_the_same(told: Web) -> None:
+    inspector = Inspector(told.client)
+
+    assert inspector.history(limit=3).rows == answer(told, "/api/history", limit=3)["rows"]
+    assert [row["kind"] for row in inspector.life("a")] == [
+        row["kind"] for row in answer(told, "/api/history/a")["rows"]
+    ]
+    assert [dict(row) for row in inspector.audit()] == answer(told, "/api/audit")["rows"]
+
+
+def test_another_web_process_shows_the_same(told: Web, serve: Serve) -> None:
+    another = serve(told.client.settings)
+
+    for path in ("/api/history?limit=500", "/api/history/a", "/api/audit"):
+        assert answer(another, path) == answer(told, path)
+
+
+def test_before_anything_was_written_the_pages_say_what_would_be(web: Web) -> None:
+    eventually(lambda: "No job has failed" in shown(web, "/history"))
+    assert 'unless the setting journal of workers and clients is "all"' in shown(web, "/history").replace("&#34;", '"')
+    assert "Nobody has done anything" in shown(web, "/audit")
+
+
+def test_where_nothing_is_written_down_the_pages_say_so(settings: Settings, serve: Serve) -> None:
+    web = serve(Settings(url=settings.url, journal="off"))
+
+    assert 'the setting journal is "off" here' in shown(web, "/history")
+    assert 'the setting journal is "off" here' in shown(web, "/audit")
+    assert web.http.get("/jobs/nobody").status_code == 404
+    assert "journal" in answer(web, "/api/history", 409)["error"]
+
+
+def test_a_journal_that_is_deleted_under_the_pages_comes_back_by_itself(
+    rabbitmq_url: str, exchange: str, serve: Serve
+) -> None:
+    web = serve(Settings(url=rabbitmq_url, exchange=exchange))
+    write(web.client, [failed("old")])
+    eventually(lambda: listed(web, "/history") == ["old"])
+
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        connection.channel().queue_delete(internal(exchange, "journal"))
+    eventually(lambda: listed(web, "/history") == [], within=20)
+    write(web.client, [failed("new")])
+
+    eventually(lambda: listed(web, "/history") == ["new"], within=20)

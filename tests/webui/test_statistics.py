@@ -1,0 +1,165 @@
+"""The page of statistics, its charts, /api/stats and what /stats.txt says of the journal."""
+
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from palermo.config import Settings
+from palermo.core.durations import Durations
+from palermo.core.journal import encode
+from palermo.history.deploys import Deploy
+from palermo.history.series import Cell
+from palermo.history.tally import Tally
+from palermo.webui.series_chart import HEIGHT, WIDTH, bars, in_short, lines, marks
+from tests.helpers import eventually
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+
+_NASTY = "<b>&\"mail' ?window=x"
+
+
+def cell(start: float, *, run: Iterable[float] = (), **numbers: int) -> Cell:
+    tally = Tally(numbers=numbers)
+    for seconds in run:
+        tally.run.add(seconds)
+    return Cell(start, 10.0, tally)
+
+
+def write(web: Web, *records: dict[str, Any], writer: str = "pid:7@host") -> None:
+    at = time.time()
+    batch = encode(writer, [{"at": at, **record} for record in records])
+    web.client.run(lambda broker: broker.journal.append(batch))
+
+
+def counts(queue: str, job: str, run: Iterable[float] = (), **numbers: int) -> dict[str, Any]:
+    took = Durations()
+    for seconds in run:
+        took.add(seconds)
+    return {"kind": "counts", "queue": queue, "job": job, **numbers, **took.fields("run")}
+
+
+def read(web: Web, path: str) -> dict[str, Any]:
+    answer = web.http.get(path)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_bars_stand_in_their_cells_and_failures_on_what_succeeded() -> None:
+    chart = bars([cell(0, succeeded=30, retried=10, enqueued=50), cell(10), cell(20, failed=1)])
+
+    width = WIDTH / 3
+    tops = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)h", chart.done)]
+    assert (chart.top, chart.done.count("M"), chart.failed.count("M")) == (50, 1, 2)
+    assert tops == [HEIGHT]
+    assert f" {HEIGHT - 30 / 50 * HEIGHT:.1f}h" in chart.failed
+    assert float(re.findall(r"M([\d.]+) ", chart.failed)[1]) == pytest.approx(2 * width, abs=1)
+    assert chart.enqueued.startswith("M0.00 0.0H200.00")
+
+
+def test_a_single_failure_among_millions_is_seen() -> None:
+    assert "v-1.5h" in bars([cell(0, succeeded=3_000_000, failed=1)]).failed
+
+
+def test_of_nothing_there_are_no_bars_and_no_lines() -> None:
+    chart = bars([cell(0), cell(10)])
+
+    assert (chart.done, chart.failed, chart.enqueued, chart.top) == ("", "", "", 1)
+    assert lines([Durations(), Durations()]) is None
+
+
+def test_lines_are_broken_where_nothing_was_measured_and_lie_between_round_durations() -> None:
+    cells = [cell(0, run=[0.02]), cell(10, run=[0.02, 40.0]), cell(20), cell(30, run=[0.05])]
+
+    chart = lines([each.tally.run for each in cells])
+
+    assert chart is not None
+    assert [label.text for label in chart.grid] == ["1 min", "10 s", "1 s", "100 ms", "10 ms"]
+    assert [label.place for label in chart.grid][::4] == [0.0, 100.0]
+    assert all(path.count("M") == 2 for path in chart.paths.values())
+    heights = [float(y) for path in chart.paths.values() for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", path)]
+    assert all(0 <= y <= HEIGHT for y in heights)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.3, 86_400.0, 1e12])
+def test_every_duration_has_a_place(seconds: float) -> None:
+    durations = Durations()
+    durations.add(seconds)
+
+    chart = lines([durations])
+
+    assert chart is not None
+    assert len(chart.grid) >= 2
+
+
+def test_deploys_are_marked_where_they_were() -> None:
+    assert [mark.place for mark in marks([Deploy(5.0, "1"), Deploy(20.0, "2")], [cell(0), cell(10)])] == [25.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.001, "1 ms"), (1, "1 s"), (60, "1 min"), (900, "15 min"), (3_600, "1 h"), (86_400, "1 d")]
+)
+def test_round_durations_in_short(seconds: float, text: str) -> None:
+    assert in_short(seconds) == text
+
+
+def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -> None:
+    write(
+        web,
+        {"kind": "worker_up", "release": "1.4.2"},
+        counts("mail", "shop.send", succeeded=3, retried=1, run=[0.25, 0.5, 0.5, 2.0]),
+        counts(_NASTY, "shop.nasty", failed=2, run=[0.1, 0.1]),
+        {"kind": "lost", "count": 12},
+    )
+    write(web, counts("mail", "shop.send", enqueued=9), writer="client:1@host")
+    eventually(lambda: read(web, "/api/stats")["enqueued"] == 9)
+
+    found = read(web, "/api/stats?window=hour")
+    assert (found["processed"], found["failed"], found["retried"], found["lost"]) == (6, 3, 1, 12)
+    assert [row["name"] for row in found["queues"]] == ["mail", _NASTY, "failed"]
+    run = found["queues"][0]["run"]
+    assert (run["count"], run["min"], run["mean"], run["max"]) == (4, 0.25, 0.8125, 2.0)
+    assert run["p50"] == pytest.approx(0.5, rel=0.2)
+    assert [(row["id"], row["state"], row["processed"]) for row in found["workers"]] == [("pid:7@host", None, 6)]
+    assert [deploy["release"] for deploy in found["deploys"]] == ["1.4.2"]
+    assert sum(each["processed"] for each in found["series"]) == 6
+    one = read(web, "/api/stats?job=shop.nasty")
+    assert (one["processed"], one["failed"], one["queues"]) == (2, 2, [])
+
+    for window in ("hour", "day", "week", "month"):
+        page = web.http.get("/statistics", params={"window": window}).text
+        assert page.count("<rect") == 1  # the brand's
+        assert _NASTY not in page
+        assert "&lt;b&gt;&amp;&#34;mail&#39; ?window=x" in page
+        assert "<title>1.4.2</title>" in page
+    linked = re.search(r'href="(\?window=month&amp;queue=%3Cb[^"]*)"', page)
+    assert linked
+    own = web.http.get("/statistics" + linked[1].replace("&amp;", "&")).text
+    assert "<h1>&lt;b&gt;" in own
+    assert "By queue" not in own
+
+    text = dict(line.rsplit("=", 1) for line in web.http.get("/stats.txt").text.splitlines())
+    assert (text["journal.processed"], text["journal.failed"], text["journal.enqueued"]) == ("6", "3", "9")
+    assert int(text["journal.since"]) <= time.time()
+
+
+def test_what_nobody_counted_is_not_found_and_two_things_at_once_are_refused(shared_web: Web) -> None:
+    eventually(lambda: read(shared_web, "/api/stats"))
+
+    answers = [shared_web.http.get(f"/api/stats?{query}") for query in ("queue=no", "queue=a&job=b", "window=year")]
+
+    assert [answer.status_code for answer in answers] == [404, 422, 422]
+    page = shared_web.http.get("/statistics?queue=no")
+    assert (page.status_code, "Nothing has been counted of this queue" in page.text) == (200, True)
+    assert shared_web.http.get("/statistics?queue=a&worker=b").status_code == 422
+
+
+def test_with_the_journal_off_it_says_so(settings: Settings, serve: Serve) -> None:
+    web = serve(Settings(url=settings.url, journal="off"))
+
+    assert web.http.get("/api/stats").status_code == 409
+    assert "the setting journal is" in web.http.get("/statistics").text
+    assert "journal." not in web.http.get("/stats.txt").text
