@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from palermo.core.failure import printable
 from palermo.core.journal import Batch, Kind, Record
-from palermo.history.repeats import Repeats
+from palermo.history.reading import Once
 from palermo.history.tally import Tally
 
 #: What all names together are called that come when there are enough of them.
@@ -79,12 +79,12 @@ class JournalTotals:
         self.lost = 0
         self._is_ready = is_ready
         self._counting = False
-        self._repeats = Repeats()
+        self._once = Once()
 
     def take(self, batch: Batch) -> None:
-        """Add what the batch says, unless it was read before: writers store one twice if nobody answers."""
+        """Add what the batch says, unless it was taken before: a journal that is read anew tells all of it again."""
         self._counting = self._counting or self._is_ready()
-        if self._repeats.has(batch):
+        if not self._once.is_new(batch):
             return
         for record in batch.records:
             match record["kind"]:
