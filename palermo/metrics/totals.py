@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from palermo.core.failure import printable
 from palermo.core.journal import Batch, Kind, Record
+from palermo.history.reading import Once
 from palermo.history.tally import Tally
 
 #: What all names together are called that come when there are enough of them.
@@ -78,10 +79,13 @@ class JournalTotals:
         self.lost = 0
         self._is_ready = is_ready
         self._counting = False
+        self._once = Once()
 
     def take(self, batch: Batch) -> None:
-        """Add what the batch says."""
+        """Add what the batch says, unless it was taken before: a journal that is read anew tells all of it again."""
         self._counting = self._counting or self._is_ready()
+        if not self._once.is_new(batch):
+            return
         for record in batch.records:
             match record["kind"]:
                 case Kind.COUNTS:
@@ -94,8 +98,7 @@ class JournalTotals:
         return self._totals.copy()
 
     def reset(self) -> None:
-        """The journal is read anew: what was counted has happened all the same, and is not to be counted again."""
-        self._counting = False
+        """The journal is read anew; what was counted has happened all the same, and is known when it comes again."""
 
 
 class Names:
