@@ -90,6 +90,8 @@ class Page:
     total: int
     #: The ids among them that are cancelled: whoever takes them drops them.
     cancelled: frozenset[str] = frozenset()
+    #: How many more the queue holds than could be looked at, where it is seen by a log of it; below 0 if it holds fewer.
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class Swept:
     seen: int = 0
     removed: int = 0
     moved: int = 0
+    #: As that of a Page.
+    unseen: int = 0
 
 
 class Consumer(Protocol):
@@ -237,12 +241,14 @@ class Broker(Timetable, Entries, Protocol):
         decide: Callable[[Message], Verdict],
         *,
         progress: Callable[[Swept], None] | None = None,
+        only_look: bool = False,
     ) -> Swept:
         """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
 
         What is kept stays in its order. Bounded memory; interrupted at any instant it loses
         nothing, and at most the moves of the last moment are done twice when run again.
-        Raises NotFound for a queue that does not exist.
+        `only_look` promises that it keeps all: then a broker may show what it knows of a queue of failed
+        jobs that looking would harm. Raises NotFound for a queue that does not exist.
         """
 
     async def purge(self, queue: str) -> int:

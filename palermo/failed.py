@@ -62,26 +62,29 @@ def failed(
     """
     if not filter.everything:
         finding = Finding(filter, offset=offset, limit=limit, newest=newest, count=count)
-        inspector._sweep(finding)
-        return Listing(inspector._rows(finding.messages, JobState.FAILED), finding.total)
+        swept = inspector._look(finding)
+        return Listing(inspector._rows(finding.messages, JobState.FAILED), finding.total, swept.unseen)
     page = inspector._ask(lambda broker: browse_failed(broker, offset=offset, limit=limit, newest=newest), again=True)
     unique: dict[str, Message] = {}
     for message in page.messages:
         unique.setdefault(message.id, message)
-    return Listing(inspector._rows(tuple(unique.values()), JobState.FAILED), page.total)
+    return Listing(inspector._rows(tuple(unique.values()), JobState.FAILED), page.total, page.unseen)
 
 
 def failed_job(inspector: "Inspector", id: str) -> Row:
     """One failed job. Raises NotFound."""
     finding = FindingOne(id)
-    inspector._sweep(finding)
+    inspector._look(finding)
     if finding.message is None:
         raise no_failed_jobs([id])
     return inspector._rows((finding.message,), JobState.FAILED)[0]
 
 
 def count_failed(inspector: "Inspector", which: Which = ALL) -> int:
-    """How many failed jobs are meant; two copies of one id are one job."""
+    """How many failed jobs are meant; two copies of one id are one job.
+
+    It reads what a requeue or discard would, so in quorum queues too: what they will do must be known, not shown.
+    """
     counting = Counting(Selection(which))
     inspector._sweep(counting)
     return counting.count
@@ -93,7 +96,7 @@ def groups(inspector: "Inspector", filter: FailedFilter = ALL, *, progress: Prog
     A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
     """
     grouping = Grouping(filter)
-    inspector._sweep(grouping, progress)
+    inspector._look(grouping, progress)
     return grouping.rows()
 
 

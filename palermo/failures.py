@@ -18,15 +18,16 @@ async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool
     """A page of all failed jobs: queue after queue, each in its order."""
     queues = await failed_queues(broker)
     messages: list[Message] = []
-    before = 0
+    before = unseen = 0
     for queue in reversed(queues) if newest else queues:
         start = max(0, offset - before)
         wanted = limit - len(messages)
         if wanted > 0 and start < queues[queue]:
             page = await broker.browse(queue, offset=start, limit=wanted, newest=newest)
             messages += page.messages
+            unseen += page.unseen
         before += queues[queue]
-    return Page(messages=tuple(messages), total=before)
+    return Page(messages=tuple(messages), total=before, unseen=unseen)
 
 
 async def sweep_failed(
@@ -41,6 +42,8 @@ async def _sweep(
     queues: dict[str, int],
     judge: Callable[[Message], Verdict],
     progress: Callable[[Swept], None] | None,
+    *,
+    only_look: bool = False,
 ) -> Swept:
     done = Swept(total=sum(queues.values()))
     for queue in queues:
@@ -51,7 +54,7 @@ async def _sweep(
                 progress(_added(before, swept))
 
         try:
-            done = _added(before, await broker.sweep(queue, judge, progress=tell))
+            done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look))
         except NotFound:
             continue  # deleted since it was listed
     return done
@@ -62,7 +65,7 @@ async def read_failed(
 ) -> Swept:
     """`sweep_failed` for a judge that only looks: queues that looking would harm are left out."""
     queues = {name: held for name, held in (await failed_queues(broker)).items() if await is_browsable(broker, name)}
-    return await _sweep(broker, queues, judge, progress)
+    return await _sweep(broker, queues, judge, progress, only_look=True)
 
 
 async def is_browsable(broker: Broker, queue: str) -> bool:
@@ -117,4 +120,5 @@ def _added(before: Swept, swept: Swept) -> Swept:
         seen=before.seen + swept.seen,
         removed=before.removed + swept.removed,
         moved=before.moved + swept.moved,
+        unseen=before.unseen + swept.unseen,
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from palermo import failed as failed_jobs
 from palermo import hooks, recurrence
 from palermo import scheduled as scheduled_jobs
-from palermo.broker import Broker, Page, Verdict
+from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import (
@@ -31,7 +31,7 @@ from palermo.core.topology import (
 from palermo.dequeuing import Dequeuing
 from palermo.errors import UsageError
 from palermo.failed import ALL, Progress
-from palermo.failures import sweep_failed
+from palermo.failures import read_failed, sweep_failed
 from palermo.jobs import registry
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
@@ -251,6 +251,9 @@ class Inspector:
 
     def _sweep(self, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
         self._ask(lambda broker: sweep_failed(broker, judge, progress))
+
+    def _look(self, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> Swept:
+        return self._ask(lambda broker: read_failed(broker, judge, progress))
 
     def _sweep_queue(self, queue: str, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
         check_job_queue(queue)

@@ -46,6 +46,8 @@ class Listing:
     rows: list[Row]
     #: How many there are in all; None if there are more and nobody counted them.
     total: int | None
+    #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone.
+    unseen: int = 0
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)

@@ -6,7 +6,7 @@ import click
 
 from palermo.cli.edge import Run
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.lists import tell_rest
+from palermo.cli.lists import tell_rest, tell_unseen
 from palermo.cli.options import broker_options, filter_options, json_option, paging_options, yes_option
 from palermo.cli.output import (
     Column,
@@ -52,6 +52,7 @@ def list_failed(run: Run, /, as_json: bool, limit: int, page: int, newest: bool,
     print_rows(listing.rows, columns, as_json=as_json, none="no failed jobs.")
     if not as_json:
         tell_rest(len(listing), listing.total, page=page)
+    tell_unseen(listing.unseen)
 
 
 @failed.command("groups")

@@ -73,6 +73,14 @@ def tell_rest(here: int, total: int | None, *, page: int) -> None:
         note(f"page {page}: {count(here, 'job')} {of}. --page and --limit show others.")
 
 
+def tell_unseen(unseen: int) -> None:
+    """Say on stderr that a listing of failed jobs is not all there is, or more."""
+    if unseen > 0:
+        note(f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them.")
+    elif unseen < 0:
+        note(f"the queues hold {count(-unseen, 'failed job')} fewer: what went is still in the log that shows them.")
+
+
 def _none(what: str, total: int | None) -> str:
     return f"no {what}." if not total else f"no more {what}: {total:,} in all."
 

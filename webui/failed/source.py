@@ -1,7 +1,4 @@
-"""Where failed jobs are read from: their queue, as long as there is no journal of failures.
-
-A journal can be read from where one was, and so replaces `read` here; the view needs no more than this.
-"""
+"""Where failed jobs are read from: their queue, or on RabbitMQ the log of those in quorum queues."""
 
 from collections.abc import Callable
 
@@ -29,7 +26,7 @@ class Source:
         progress: Callable[[Swept], None] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Swept:
-        """Show every failed job to `see`, oldest first, until `stop` says so; those in quorum queues are left out.
+        """Show every failed job to `see`, oldest first, until `stop` says so; queues that looking would harm are left out.
 
         Takes as long as there are jobs. `see` is called on the client's own thread and must be quick.
         """

@@ -6,7 +6,7 @@ costs nothing to ask, is another than the view can explain; and never for more t
 the time (PACE). What this process takes out itself is known at once, without reading. Nothing is
 read while nobody looks.
 
-The journal of failures, once there is one, is another Source: it can be read from where one was.
+Quorum queues are seen by their log: reading takes nothing, and the note says where log and queue differ.
 """
 
 import threading
@@ -50,7 +50,8 @@ class State:
     took: float = 0.0
     #: How many messages more (or fewer) the queue holds than the view knows of; with `changed` others took and added.
     behind: int = 0
-    #: How many failed jobs lie in queues that looking would harm, and so are not shown.
+    #: How many failed jobs lie in queues that looking would harm, and so are not shown, being in no log of them; below 0
+    #: where more are shown than there are.
     unseen: int = 0
     #: Why the last reading failed; "" if it did not.
     error: str = ""
@@ -74,6 +75,8 @@ class FailedView:
         self._number = 0
         self._counted = 0
         self._unseen: dict[str, int] = {}
+        #: What the last reading could not look at in queues that are seen by their log.
+        self._unlogged = 0
         self._glanced = self._ended = -float("inf")
         self._wanted = True
 
@@ -148,7 +151,7 @@ class FailedView:
             count = sum(counts.values()) - sum(self._unseen.values())
             reading = self._state.reading  # what is being read is not counted
             behind = self._state.behind if reading else count - self._counted
-            self._state = replace(self._state, behind=behind, unseen=sum(self._unseen.values()))
+            self._state = replace(self._state, behind=behind, unseen=sum(self._unseen.values()) + self._unlogged)
 
     def _is_harmed_by_looking(self, queue: str) -> bool:
         try:
@@ -215,5 +218,8 @@ class FailedView:
                 # Asked to make room, or cut off: what was read stays, and the next look begins again.
                 self._wanted = True
                 return
-            self._ended, self._counted = self._clock(), swept.seen
-            self._state = replace(self._state, ready=True, at=time.time(), took=took, behind=0, seen=0, total=0)
+            self._ended, self._counted, self._unlogged = self._clock(), swept.seen + swept.unseen, swept.unseen
+            unseen = sum(self._unseen.values()) + swept.unseen
+            self._state = replace(
+                self._state, ready=True, at=time.time(), took=took, behind=0, unseen=unseen, seen=0, total=0
+            )

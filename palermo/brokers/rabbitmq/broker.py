@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
@@ -32,7 +33,7 @@ from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, amqp_queue, is_failed
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
@@ -167,9 +168,12 @@ class RabbitmqBroker:
         await self._marks.restore(ids)
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
-        await reader.count()
+        link = await self._consume_link()
+        reader = sweeping.Reader(link, self._exchange, queue)
+        held = await reader.count()
         kind = await self._declarer.ensure(queue)
+        if kind == QUORUM and is_failed(queue):
+            return await self._outbox.failed_log.page(link, queue, held, offset=offset, limit=limit, newest=newest)
         if kind != CLASSIC:
             raise NotBrowsable(
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
@@ -187,8 +191,15 @@ class RabbitmqBroker:
         decide: Callable[[Message], Verdict],
         *,
         progress: Callable[[Swept], None] | None = None,
+        only_look: bool = False,
     ) -> Swept:
-        reader = sweeping.Reader(await self._consume_link(), self._exchange, queue)
+        link = await self._consume_link()
+        reader = sweeping.Reader(link, self._exchange, queue)
+        logged = is_failed(queue) and await self._declarer.count(queue) and await self._declarer.ensure(queue) == QUORUM
+        failed_log = self._outbox.failed_log
+        tell = progress or (lambda _: None)
+        if logged and only_look:
+            return await failed_log.show(link, queue, await reader.count(), decide, tell)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):
@@ -196,7 +207,8 @@ class RabbitmqBroker:
                 await self._marks.restore(message.id for message in messages)
             await self.publish_many(messages)
 
-        return await sweeping.sweep(reader, queue, decide, store, progress or (lambda _: None))
+        taken = partial(failed_log.taken, queue) if logged else None
+        return await sweeping.sweep(reader, queue, decide, store, tell, taken)
 
     async def keep_time(self) -> None:
         await self._timekeeper.keep()
@@ -237,12 +249,14 @@ class RabbitmqBroker:
         except PalermoError as error:
             raise self._missing(queue) if channel.missing else error from error
         await channel.close()
+        await self._outbox.failed_log.emptied(queue)
         return int(frame.method.message_count)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
         async def busy() -> int:
             return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
 
+        failed_log = self._outbox.failed_log
         migration = Migration(
             await self._consume_link(),
             self._exchange,
@@ -251,6 +265,7 @@ class RabbitmqBroker:
             publisher=self._outbox.open,
             busy=busy,
             progress=progress or (lambda _: None),
+            stored=partial(failed_log.stored, queue) if is_failed(queue) and kind == QUORUM else None,
         )
         if not await migration.is_needed():
             return 0
@@ -261,6 +276,8 @@ class RabbitmqBroker:
             await self.pause(queue, by="palermo migrate")
         moved = await migration.run()
         self._declarer.forget(queue)
+        if kind != QUORUM:
+            await failed_log.emptied(queue)
         if queue not in paused or ours in paused:
             await self.resume(queue, by="palermo migrate")
             await self.resume(ours, by="palermo migrate")
@@ -278,6 +295,7 @@ class RabbitmqBroker:
         await channel.close()
         self._declarer.forget(queue)
         await self._registry.remove(queue)
+        await self._outbox.failed_log.emptied(queue)
         return int(frame.method.message_count)
 
     async def diagnose(self) -> list[Finding]:

@@ -61,6 +61,10 @@ class Declarer:
     def has(self, queue: str) -> bool:
         return queue in self._kinds
 
+    def kind(self, queue: str) -> str | None:
+        """The type of a queue that was declared; None of any other."""
+        return self._kinds.get(queue)
+
     async def ensure(self, queue: str) -> str:
         """The queue's type, ours unless someone made it otherwise; declares and binds what is missing.
 

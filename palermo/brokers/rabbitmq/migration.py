@@ -22,7 +22,8 @@ from palermo.brokers.rabbitmq.link import Got, Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher
 from palermo.brokers.rabbitmq.sweep import take
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
-from palermo.brokers.rabbitmq.wire import PERSISTENT
+from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message
+from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
@@ -57,8 +58,9 @@ class Migration:
         publisher: Callable[[], Awaitable[Publisher]],
         busy: Callable[[], Awaitable[int]],
         progress: Callable[[Swept], None],
+        stored: Callable[[list[Message]], Awaitable[None]] | None = None,
     ) -> None:
-        """`busy` says how many jobs of the queue are being run."""
+        """`busy` says how many jobs of the queue are being run; `stored` is told of those that are in the new one."""
         self._link = link
         self._exchange = exchange
         self._queue = queue
@@ -66,6 +68,7 @@ class Migration:
         self._publisher = publisher
         self._busy = busy
         self._progress = progress
+        self._stored = stored
         self._name = amqp_queue(exchange, queue)
         self._aside = internal(exchange, f"migrating.{queue}")
         self._swept = Swept(total=0)
@@ -164,6 +167,8 @@ class Migration:
                 self._doubled.update(map(_fingerprint, batch))
             moving = batch if source == self._name else [got for got in batch if not self._is_double(got)]
             await self._store(moving, target)
+            if self._stored is not None and target == self._name:
+                await self._stored([to_message(got.properties, got.body, taken_from=self._queue) for got in moving])
             if not channel.is_open:
                 raise channel.error or BrokerUnavailable(f"queue {self._queue!r} was deleted while it was moved.")
             channel.raw.basic_ack(batch[-1].tag, multiple=True)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import Stretch, stretch
 from palermo.core.message import Message
-from palermo.core.topology import CLASSIC
+from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -46,15 +47,21 @@ class Outbox:
         self._declarer = declarer
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
+        #: Where the failed jobs of quorum queues are seen.
+        self.failed_log = FailedLog(session.exchange, self.open, patience=session.timeout)
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
     async def publish_many(self, messages: Iterable[Message], into: Callable[[Message], str] | None = None) -> int:
         """Store these messages, each in its own queue or in the one that `into` says; see palermo.broker.Broker."""
         window: deque[tuple[asyncio.Future[None], Message, Place]] = deque()
+        failed: dict[str, list[Message]] = {}
         flying = count = 0
         for message in messages:
-            place = _place(message, message.queue if into is None else into(message))
+            queue = message.queue if into is None else into(message)
+            place = _place(message, queue)
+            if is_failed(queue):
+                failed.setdefault(queue, []).append(message)
             if not self._has(place):
                 await self._ensure(place)
             publisher = self._publisher
@@ -73,6 +80,9 @@ class Outbox:
         for future, oldest, there in window:
             if not _is_stored(future):
                 await self._confirmed(future, oldest, there)
+        for queue, stored in failed.items():
+            if self._is_logged(queue):
+                await self.failed_log.stored(queue, stored)
         return count
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
@@ -85,6 +95,11 @@ class Outbox:
             await self._store(message, place, patient=patient)
         except (Unroutable, Nacked, NotFound) as error:
             await self._publish_again(message, place, error)
+        if is_failed(queue) and self._is_logged(queue):
+            await self.failed_log.stored(queue, [message])
+
+    def _is_logged(self, queue: str) -> bool:
+        return self._declarer.kind(queue) == QUORUM
 
     async def _store(self, message: Message, place: Place, *, patient: bool) -> None:
         publisher = self._publisher

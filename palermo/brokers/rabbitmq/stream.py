@@ -12,9 +12,9 @@ writes to it or reads it then (541, 506). So whoever makes one holds the exclusi
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from pika import spec
 
@@ -26,7 +26,16 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 Record = Mapping[str, Any]
 
-_CREDIT = 1_000
+#: What a stream holds: the properties and the body.
+Entry = tuple[spec.BasicProperties, bytes]
+
+#: The same with its offset before it.
+Placed = tuple[int, spec.BasicProperties, bytes]
+
+T = TypeVar("T")
+
+#: Entries on their way to a follower, and to one that reads whole jobs.
+_CREDIT, _READ_CREDIT = 1_000, 200
 
 #: Seconds between two attempts to read a stream that is down.
 _AGAIN = 0.2
@@ -89,7 +98,7 @@ class Stream:
         try:
             arguments = {"x-queue-type": "stream", **self._arguments}
             await channel.call(channel.raw.queue_declare, self.name, durable=True, arguments=arguments)
-            await self._publish(publisher, {"version": 1})
+            await self._publish(publisher, [record_entry({"version": 1})])
         finally:
             if channel.is_open:
                 channel.raw.queue_delete(self._mark, callback=lambda _: None)
@@ -112,14 +121,18 @@ class Stream:
 
     async def write(self, record: Record) -> None:
         """Add a record, and the stream before if need be; returns once it is stored."""
+        await self.append([record_entry(record)])
+
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Add these in order, and the stream before if need be; returns once all are stored."""
         await self.make()
         try:
-            await self._publish(await self._publisher(), record)
+            await self._publish(await self._publisher(), entries)
         except Unroutable:
             # Deleted since, as whoever cannot read it is told to do.
             self.made = False
             await self.make()
-            await self._publish(await self._publisher(), record)
+            await self._publish(await self._publisher(), entries)
 
     async def follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
         """A reader that has caught up and goes on, giving each record to `on_record`. None without a stream.
@@ -128,11 +141,54 @@ class Stream:
 
         Raises BrokerUnavailable if the stream is down and stays so.
         """
+        return await self._patiently(link, lambda: self._follow(link, on_record))
+
+    async def is_there(self) -> bool:
+        """Whether there is such a stream."""
+        return self.made or await self._is_whole((await self._publisher()).channel.link)
+
+    async def end(self, link: Link) -> int | None:
+        """The offset of the newest entry; None without a stream. Raises the same."""
+        return await self._patiently(link, lambda: self._find_end(link))
+
+    async def read(self, link: Link, first: int, last: int) -> AsyncGenerator[Placed, None]:
+        """The entries from one offset to another that is there, as far as the stream still has them.
+
+        Memory is bounded: as long as those that came are not taken, few others do.
+        Raises BrokerUnavailable, and NotFound if it is deleted meanwhile.
+        """
+        channel = await link.channel()
+        come: asyncio.Queue[Placed | None] = asyncio.Queue()
+
+        def on_entry(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+            come.put_nowait((method.delivery_tag, properties, body))
+
+        channel.on_close(lambda: come.put_nowait(None))
+        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        try:
+            await channel.call(channel.raw.basic_qos, prefetch_count=_READ_CREDIT)
+            arguments = {"x-stream-offset": first or "first"}
+            await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments=arguments)
+            while (entry := await come.get()) is not None:
+                tag, properties, body = entry
+                offset = _offset(properties)
+                if first <= offset <= last:
+                    yield offset, properties, body
+                if offset >= last:
+                    return
+                if channel.is_open:
+                    channel.raw.basic_ack(tag)
+            raise channel.error or BrokerUnavailable(f"{self.holds} was deleted while it was being read.")
+        finally:
+            await channel.close()
+
+    async def _patiently(self, link: Link, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try it again as long as the stream is down and there is hope."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         while True:
             try:
-                return await self._follow(link, on_record)
+                return await attempt()
             except BrokerUnavailable as error:
                 if link.error is not None:
                     raise
@@ -143,7 +199,7 @@ class Stream:
                     ) from error
             await asyncio.sleep(_AGAIN)
 
-    async def _follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
+    async def _find_end(self, link: Link) -> int | None:
         if not self._whole:
             self._whole = await self._is_whole(link)
             if not self._whole:
@@ -151,6 +207,11 @@ class Stream:
         end = await _last_offset(link, self.name) if self._whole else None
         if end is None:
             self._whole = False
+        return end
+
+    async def _follow(self, link: Link, on_record: Callable[[Record], None]) -> "Follower | None":
+        end = await self._find_end(link)
+        if end is None:
             return None
         channel = await link.channel()
         follower = Follower(channel, on_record)
@@ -162,9 +223,11 @@ class Stream:
             raise
         return follower
 
-    async def _publish(self, publisher: Publisher, record: Record) -> None:
-        properties = spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json")
-        await publisher.send("", self.name, properties, json.dumps(record).encode())
+    async def _publish(self, publisher: Publisher, entries: Sequence[Entry]) -> None:
+        sent = [publisher.send("", self.name, properties, body) for properties, body in entries]
+        for ended in await asyncio.gather(*sent, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
 
 
 class Follower:
@@ -211,7 +274,7 @@ class Follower:
 
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
-        self._on_record(_record(body))
+        self._on_record(record(body))
         if _offset(properties) >= self._end:
             self._caught_up.set()
 
@@ -282,10 +345,15 @@ def _offset(properties: spec.BasicProperties) -> int:
     return int((properties.headers or {}).get("x-stream-offset", 0))
 
 
-def _record(body: bytes) -> dict[str, Any]:
+def record_entry(record: Record) -> Entry:
+    """A record as it is written."""
+    return spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json"), json.dumps(record).encode()
+
+
+def record(body: bytes) -> dict[str, Any]:
     """A record as written; {} for what a later version or a stranger wrote."""
     try:
-        record = json.loads(body)
+        found = json.loads(body)
     except ValueError:
         return {}
-    return record if isinstance(record, dict) else {}
+    return found if isinstance(found, dict) else {}

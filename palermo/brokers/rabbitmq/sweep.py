@@ -171,6 +171,7 @@ async def sweep(
     decide: Callable[[Message], Verdict],
     publish: Callable[[list[Message]], Awaitable[object]],
     progress: Callable[[Swept], None],
+    taken: Callable[[list[Message]], Awaitable[None]] | None = None,
 ) -> Swept:
     """Ask `decide` about every message that waits; see palermo.broker.Broker.sweep.
 
@@ -178,6 +179,7 @@ async def sweep(
 
     `publish` stores a batch of messages and returns when all are confirmed: only then are the
     old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
+    `taken` is awaited with what has left the queue.
     """
     swept = Swept(total=await reader.count())
     progress(swept)
@@ -188,10 +190,13 @@ async def sweep(
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
                 gone, moves, looked = _judge(batch, decide, queue)
+                tags = [tag for tag, _ in gone]
                 if moves:
                     await publish(moves)
                 kept += len(batch) - len(gone)
-                _ack(channel, gone, all_before=kept == 0)
+                _ack(channel, tags, all_before=kept == 0)
+                if gone and taken is not None:
+                    await taken([message for _, message in gone])
                 swept = replace(
                     swept,
                     seen=swept.seen + looked,
@@ -214,19 +219,20 @@ async def sweep(
 
 def _judge(
     batch: list[Got], decide: Callable[[Message], Verdict], queue: str | None
-) -> tuple[list[int], list[Message], int]:
-    """The tags of what is to leave the queue, what is to be published first, and how many were looked at."""
-    gone: list[int] = []
+) -> tuple[list[tuple[int, Message]], list[Message], int]:
+    """What is to leave the queue with its tags, what is to be published first, and how many were looked at."""
+    gone: list[tuple[int, Message]] = []
     moves: list[Message] = []
     for looked, got in enumerate(batch):
-        match decide(to_message(got.properties, got.body, taken_from=queue)):
+        there = to_message(got.properties, got.body, taken_from=queue)
+        match decide(there):
             case Stop():
                 return gone, moves, looked
             case Move(message):
                 moves.append(message)
-                gone.append(got.tag)
+                gone.append((got.tag, there))
             case Remove():
-                gone.append(got.tag)
+                gone.append((got.tag, there))
     return gone, moves, len(batch)
 
 

@@ -173,6 +173,7 @@ class SqliteBroker:
         decide: Callable[[Message], Verdict],
         *,
         progress: Callable[[Swept], None] | None = None,
+        only_look: bool = False,
     ) -> Swept:
         await self._settle_down()
         number = await self._store.read(lambda db: self._number(db, queue))

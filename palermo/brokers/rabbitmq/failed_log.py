@@ -1,0 +1,205 @@
+"""The log of failed jobs: a stream from which those in quorum queues are shown.
+
+Every look into a quorum queue hands its messages out, which counts against their delivery limit and
+puts them out of order. So whoever stores a job in a queue of failed jobs that is a quorum queue
+then writes the same message to the stream `~failed-log`, and whoever takes one out writes that down:
+
+    the job's message, with its queue in the header `failed-in`
+    {"queue": name, "gone": [[id, failed-at], …]}
+    {"queue": name, "emptied": true}
+
+The queue is the truth and the log a view of it: a record that is not written makes the view wrong,
+and never a job. What a session has read of the log it remembers as places in it (ledger.py), so the
+next look reads on from there, and the jobs that are asked for.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Any
+
+from pika import spec
+
+from palermo.broker import Page, Stop, Swept, Verdict
+from palermo.brokers.rabbitmq.ledger import Ledger, key
+from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.stream import Entry, Stream, record, record_entry
+from palermo.brokers.rabbitmq.wire import to_message, to_properties
+from palermo.core.message import Message
+from palermo.core.topology import internal, is_failed
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: The stream's bounds in bytes; it forgets a segment at a time. Not by age: a failed job may lie for years.
+_BOUNDS = {"x-max-length-bytes": 2 * 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
+
+#: Bodies above so many bytes stay in the queue alone; such a job is shown without its arguments.
+MAX_BODY = 1024 * 1024
+
+#: The header that tells a job from a record, and in which queue it was stored; and what the stream adds.
+_IN, _OFFSET = "failed-in", "x-stream-offset"
+
+#: Jobs in one record.
+_BATCH = 100
+
+#: Seconds that writing may take, and for how long nothing is written after it failed: a job must not wait for its view.
+_WITHIN, _SILENT = 5.0, 10.0
+
+#: Jobs shown before anything else of this process has its turn.
+_SLICE = 100
+
+
+class FailedLog:
+    """The log of one exchange, as one session writes and reads it."""
+
+    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
+        """`patience` is how many seconds reading waits for a stream that is down."""
+        self._stream = Stream(
+            internal(exchange, "failed-log"),
+            publisher,
+            patience=patience,
+            holds="the log of failed jobs",
+            arguments=_BOUNDS,
+        )
+        self._ledger = Ledger()
+        self._reading = asyncio.Lock()
+        self._silent_until = 0.0
+
+    # Writing. None of these raises a PalermoError: the job is where it belongs.
+
+    async def stored(self, queue: str, messages: Sequence[Message]) -> None:
+        """These were stored in the queue."""
+        for start in range(0, len(messages), _BATCH):
+            await self._write([_job_entry(queue, one) for one in messages[start : start + _BATCH]])
+
+    async def taken(self, queue: str, messages: Sequence[Message]) -> None:
+        """These were taken out of it."""
+        keys = [[one.id, one.failure.failed_at if one.failure else 0] for one in messages]
+        for start in range(0, len(keys), _BATCH):
+            await self._write([record_entry({"queue": queue, "gone": keys[start : start + _BATCH]})])
+
+    async def emptied(self, queue: str) -> None:
+        """All were taken out of it, or whatever queue it was."""
+        if not is_failed(queue):
+            return
+        with suppress(PalermoError):  # without a session nothing can be written either
+            if await self._stream.is_there():
+                await self._write([record_entry({"queue": queue, "emptied": True})])
+
+    async def _write(self, entries: list[Entry]) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._silent_until:
+            return
+        try:
+            async with asyncio.timeout(_WITHIN):
+                await self._stream.append(entries)
+        except (PalermoError, TimeoutError) as error:
+            self._silent_until = now + _WITHIN + _SILENT
+            log.warning(
+                "the log of failed jobs cannot be written, what is shown of them will be wrong for=%gs error=%r",
+                _SILENT,
+                str(error) or "no answer in time",
+            )
+
+    # Reading.
+
+    async def page(self, link: Link, queue: str, held: int, *, offset: int, limit: int, newest: bool) -> Page:
+        """A page of a queue that holds so many; see palermo.broker.Broker.browse."""
+        if not held or not limit:
+            return Page(messages=(), total=held)
+        await self._catch_up(link)
+        places = self._ledger.offsets(queue)
+        last = len(places) - offset if newest else offset + limit
+        chosen = places[max(0, last - limit) : max(0, last)] if newest else places[offset:last]
+        messages = [message async for message in self._jobs(link, queue, chosen)]
+        return Page(messages=tuple(reversed(messages) if newest else messages), total=held, unseen=held - len(places))
+
+    async def show(
+        self,
+        link: Link,
+        queue: str,
+        held: int,
+        decide: Callable[[Message], Verdict],
+        progress: Callable[[Swept], None],
+    ) -> Swept:
+        """Ask `decide` about every job of a queue that holds so many, and end where it says Stop; nothing is taken."""
+        places: list[int] = []
+        if held:
+            await self._catch_up(link)
+            places = self._ledger.offsets(queue)
+        swept = Swept(total=len(places), unseen=held - len(places))
+        progress(swept)
+        seen = 0
+        async with aclosing(self._jobs(link, queue, places)) as jobs:
+            async for message in jobs:
+                if isinstance(decide(message), Stop):
+                    break
+                seen += 1
+                if seen % _SLICE == 0:
+                    progress(replace(swept, seen=seen))
+                    await asyncio.sleep(0)
+        swept = replace(swept, seen=seen)
+        progress(swept)
+        return swept
+
+    async def _catch_up(self, link: Link) -> None:
+        """Learn what was written since the last look."""
+        async with self._reading:
+            end = await self._stream.end(link)
+            if end is None or end + 1 < self._ledger.next:
+                # Deleted, and made anew perhaps.
+                self._ledger = Ledger()
+            if end is None or end < self._ledger.next:
+                return
+            ledger = self._ledger
+            async with aclosing(self._stream.read(link, ledger.next, end)) as entries:
+                async for offset, properties, body in entries:
+                    _learn(ledger, offset, properties, body)
+
+    async def _jobs(self, link: Link, queue: str, places: Sequence[int]) -> AsyncGenerator[Message, None]:
+        """The jobs that are kept at these offsets, in order; what the log has forgotten meanwhile is left out."""
+        if not places:
+            return
+        missing = set(places)
+        async with aclosing(self._stream.read(link, places[0], places[-1])) as entries:
+            async for offset, properties, body in entries:
+                if offset not in missing:
+                    continue
+                missing.discard(offset)
+                headers = dict(properties.headers or {})
+                if headers.pop(_IN, None) != queue:
+                    continue  # a stream made anew
+                headers.pop(_OFFSET, None)
+                properties.headers = headers
+                yield to_message(properties, body, taken_from=queue)
+        if missing:
+            self._ledger.lost(queue, missing)
+
+
+def _job_entry(queue: str, message: Message) -> Entry:
+    properties = to_properties(message)
+    properties.headers = {**(properties.headers or {}), _IN: queue}
+    return properties, message.body if len(message.body) <= MAX_BODY else b""
+
+
+def _learn(ledger: Ledger, offset: int, properties: spec.BasicProperties, body: bytes) -> None:
+    headers: Mapping[str, Any] = properties.headers or {}
+    match headers.get(_IN):
+        case str(queue):
+            at = headers.get("failed-at")
+            ledger.put(queue, key(properties.message_id or "", at if isinstance(at, int) else 0), offset)
+        case _:
+            match record(body):
+                case {"queue": str(queue), "gone": list(keys)}:
+                    for one in keys:
+                        match one:
+                            case [str(id), int(at)]:
+                                ledger.gone(queue, key(id, at))
+                case {"queue": str(queue), "emptied": True}:
+                    ledger.emptied(queue)
+    ledger.next = offset + 1
