@@ -90,7 +90,7 @@ class Page:
     total: int
     #: The ids among them that are cancelled: whoever takes them drops them.
     cancelled: frozenset[str] = frozenset()
-    #: How many more the queue holds than could be looked at, where it is seen by a log of it; below 0 if it holds fewer.
+    #: How many more the queue holds than could be looked at, where a log of it is shown; below 0 if it holds fewer.
     unseen: int = 0
 
 

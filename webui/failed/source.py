@@ -26,7 +26,7 @@ class Source:
         progress: Callable[[Swept], None] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Swept:
-        """Show every failed job to `see`, oldest first, until `stop` says so; queues that looking would harm are left out.
+        """Show every failed job to `see`, oldest first, until `stop` says so, but for queues that looking would harm.
 
         Takes as long as there are jobs. `see` is called on the client's own thread and must be quick.
         """

@@ -50,7 +50,7 @@ class State:
     took: float = 0.0
     #: How many messages more (or fewer) the queue holds than the view knows of; with `changed` others took and added.
     behind: int = 0
-    #: How many failed jobs lie in queues that looking would harm, and so are not shown, being in no log of them; below 0
+    #: How many failed jobs lie in queues that looking would harm, and are in no log that is shown instead; below 0
     #: where more are shown than there are.
     unseen: int = 0
     #: Why the last reading failed; "" if it did not.

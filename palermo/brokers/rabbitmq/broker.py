@@ -195,11 +195,12 @@ class RabbitmqBroker:
     ) -> Swept:
         link = await self._consume_link()
         reader = sweeping.Reader(link, self._exchange, queue)
-        logged = is_failed(queue) and await self._declarer.count(queue) and await self._declarer.ensure(queue) == QUORUM
+        held = await reader.count()
+        logged = is_failed(queue) and await self._declarer.ensure(queue) == QUORUM
         failed_log = self._outbox.failed_log
         tell = progress or (lambda _: None)
         if logged and only_look:
-            return await failed_log.show(link, queue, await reader.count(), decide, tell)
+            return await failed_log.show(link, queue, held, decide, tell)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):

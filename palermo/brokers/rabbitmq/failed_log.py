@@ -14,7 +14,6 @@ next look reads on from there, and the jobs that are asked for.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress

@@ -1,4 +1,4 @@
-"""Which failed jobs there are, as the log of failed jobs (failed_log.py) tells it: their places in it, not themselves."""
+"""Which failed jobs there are, as the log of failed jobs (failed_log.py) tells it: their places, not themselves."""
 
 #: Copies whose end was read before their beginning that are remembered; of more the oldest are forgotten.
 _EARLY = 10_000
