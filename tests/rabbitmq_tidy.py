@@ -19,7 +19,7 @@ def delete_all(url: str, exchange: str) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
-        for stream in ("registry", "pauses", "cancels", "starts"):
+        for stream in ("registry", "pauses", "cancels", "starts", "failed-log"):
             channel.queue_delete(internal(exchange, stream))
         for name in ("later", "recurring", *(f"later.{name}" for name in later)):
             channel.queue_delete(internal(exchange, name))

@@ -5,14 +5,16 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 
+import pika
 import pytest
 
-from palermo.broker import Broker, Session, open_broker
+from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, open_broker
 from palermo.core.address import parse_url
+from palermo.core.lifecycle import Fail, fail, requeue
 from palermo.errors import NotBrowsable, NotFound
 from tests.contract.broker_contract import BrokerContract
 from tests.contract.consuming import ConsumingContract
-from tests.contract.kit import message
+from tests.contract.kit import FAILURE, Open, consume, counts, ids, message, messages, put_into_failed, take, until
 from tests.contract.publishing import PublishingContract
 
 
@@ -47,6 +49,114 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         with pytest.raises(NotBrowsable, match="quorum"):
             await broker.browse("jobs")
+
+    async def test_failed_jobs_are_shown_in_pages(self, broker: Broker, another: Open) -> None:
+        await put_into_failed(broker, [message(f"jobs-{n}", extra={"tenant": "acme"}) for n in range(5)])
+        onlooker = await another()
+
+        page = await onlooker.browse("failed", offset=1, limit=2)
+        newest = await onlooker.browse("failed", limit=2, newest=True)
+
+        assert ([one.id for one in page.messages], page.total, page.unseen) == (["jobs-1", "jobs-2"], 5, 0)
+        assert [one.id for one in newest.messages] == ["jobs-4", "jobs-3"]
+        (found,) = (await onlooker.browse("failed", limit=1)).messages
+        assert (found.failure, found.queue, found.extra, found.body) == (FAILURE, "jobs", {"tenant": "acme"}, b"[1]")
+        assert (await onlooker.browse("failed", offset=9)).messages == ()
+
+    async def test_failed_jobs_are_looked_at_without_being_handed_out(
+        self, broker: Broker, session: Session, rabbitmq_url: str
+    ) -> None:
+        await put_into_failed(broker, messages(3))
+
+        for _ in range(3):
+            assert await ids(broker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+            swept = await broker.sweep("failed", lambda _: Keep(), only_look=True)
+            assert (swept.seen, swept.total, swept.unseen) == (3, 3, 0)
+
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            method, properties, _ = connection.channel().basic_get(f"{session.exchange}.failed")
+        assert (method.redelivered, properties.headers.get("x-delivery-count", 0)) == (False, 0)
+
+    async def test_a_look_ends_where_it_is_told_to(self, broker: Broker) -> None:
+        await put_into_failed(broker, messages(4))
+
+        swept = await broker.sweep("failed", lambda one: Stop() if one.id == "jobs-2" else Keep(), only_look=True)
+
+        assert (swept.seen, swept.total) == (2, 4)
+
+    async def test_what_leaves_the_failed_is_shown_no_more(self, broker: Broker, another: Open) -> None:
+        await put_into_failed(broker, messages(4))
+        onlooker = await another()
+        assert len(await ids(onlooker, "failed")) == 4
+
+        await broker.sweep("failed", lambda one: Remove() if one.id == "jobs-1" else Keep())
+        await broker.sweep("failed", lambda one: Move(requeue(one)) if one.id == "jobs-2" else Keep())
+        await until(lambda: ids(onlooker, "failed"), ["jobs-0", "jobs-3"])
+        assert await ids(await another(), "failed") == ["jobs-0", "jobs-3"]
+        await until(lambda: unseen(onlooker), 0)
+
+        await until(lambda: counts(broker, "failed"), (2, 0))
+        assert await broker.purge("failed") == 2
+        assert await ids(onlooker, "failed") == []
+        await put_into_failed(broker, [message("again", "other")])
+        assert await ids(onlooker, "failed") == ["again"]
+
+    async def test_a_job_that_fails_again_is_shown_as_it_failed_last(self, broker: Broker) -> None:
+        await put_into_failed(broker, messages(1))
+        for _ in range(3):
+            await broker.sweep("failed", lambda one: Move(requeue(one)))
+            consumer = await consume(broker)
+            delivery = await take(consumer)
+            await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="pid:2@h/worker-1")))
+            await consumer.close()
+
+        (found,) = (await broker.browse("failed")).messages
+
+        assert (found.id, found.worker, found.retries) == ("jobs-0", "pid:2@h/worker-1", 3)
+
+    async def test_each_queue_of_failed_jobs_is_shown_by_itself(self, broker: Broker) -> None:
+        for number, there in enumerate(["failed", "failed:mail", "failed"]):
+            await broker.publish(message(f"jobs-{number}"))
+            consumer = await consume(broker)
+            delivery = await take(consumer)
+            await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w"), queue=there))
+            await consumer.close()
+
+        assert await ids(broker, "failed") == ["jobs-0", "jobs-2"]
+        assert await ids(broker, "failed:mail") == ["jobs-1"]
+
+        await broker.delete("failed")
+        assert await ids(broker, "failed:mail") == ["jobs-1"]
+
+    async def test_what_others_do_to_the_queue_is_said(
+        self, broker: Broker, session: Session, rabbitmq_url: str
+    ) -> None:
+        await put_into_failed(broker, messages(3))
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            channel = connection.channel()
+            for _ in range(2):
+                channel.basic_publish("", f"{session.exchange}.failed", b"[]", pika.BasicProperties(message_id="x"))
+            await until(lambda: unseen(broker), 2)
+            assert (await broker.browse("failed")).total == 5
+            channel.queue_purge(f"{session.exchange}.failed")
+            assert await ids(broker, "failed") == []
+            channel.basic_publish("", f"{session.exchange}.failed", b"[]", pika.BasicProperties(message_id="x"))
+            await until(lambda: unseen(broker), -2)
+
+    async def test_a_log_that_is_deleted_begins_anew(self, broker: Broker, session: Session, rabbitmq_url: str) -> None:
+        await put_into_failed(broker, messages(3))
+        assert len(await ids(broker, "failed")) == 3
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            connection.channel().queue_delete(f"{session.exchange}.~failed-log")
+
+        assert ((await broker.browse("failed")).messages, await unseen(broker)) == ((), 3)
+
+        await put_into_failed(broker, [message("new", "other")])
+        assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 3)
+
+
+async def unseen(broker: Broker) -> int:
+    return (await broker.browse("failed")).unseen
 
 
 for _name in dir(BrokerContract):

@@ -170,6 +170,12 @@ def test_the_queue_of_failed_jobs_is_migrated_too(session: Session) -> None:
         assert await broker.migrate("failed", "quorum") == 3
 
         assert await held(broker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+        page = await broker.browse("failed")
+        assert ([one.id for one in page.messages], page.unseen) == (["jobs-0", "jobs-1", "jobs-2"], 0)
+
+        for kind in ("classic", "quorum"):
+            await broker.migrate("failed", kind)
+            assert await held(broker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
 
     with_brokers(session, work)
 
