@@ -77,7 +77,7 @@ class Inspector:
         for row, message in zip(rows, page.messages, strict=True):
             if message.id in page.cancelled:
                 row["state"] = CANCELLED
-        return Listing(rows, page.total)
+        return Listing(rows, page.total, page.unseen)
 
     def size(self, queue: str) -> int:
         """How many jobs wait in a queue. Raises NotFound."""

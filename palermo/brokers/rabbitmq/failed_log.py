@@ -15,7 +15,7 @@ next look reads on from there, and the jobs that are asked for.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -112,7 +112,7 @@ class FailedLog:
         if not held or not limit:
             return Page(messages=(), total=held)
         await self._catch_up(link)
-        places = self._ledger.offsets(queue)
+        places = self._ledger.places(queue)
         last = len(places) - offset if newest else offset + limit
         chosen = places[max(0, last - limit) : max(0, last)] if newest else places[offset:last]
         messages = [message async for message in self._jobs(link, queue, chosen)]
@@ -127,10 +127,10 @@ class FailedLog:
         progress: Callable[[Swept], None],
     ) -> Swept:
         """Ask `decide` about every job of a queue that holds so many, and end where it says Stop; nothing is taken."""
-        places: list[int] = []
+        places: list[tuple[int, str]] = []
         if held:
             await self._catch_up(link)
-            places = self._ledger.offsets(queue)
+            places = self._ledger.places(queue)
         swept = Swept(total=len(places), unseen=held - len(places))
         progress(swept)
         seen = 0
@@ -160,24 +160,25 @@ class FailedLog:
                 async for offset, properties, body in entries:
                     _learn(ledger, offset, properties, body)
 
-    async def _jobs(self, link: Link, queue: str, places: Sequence[int]) -> AsyncGenerator[Message, None]:
-        """The jobs that are kept at these offsets, in order; what the log has forgotten meanwhile is left out."""
+    async def _jobs(self, link: Link, queue: str, places: Sequence[tuple[int, str]]) -> AsyncGenerator[Message, None]:
+        """The jobs that are kept at these places, in order; what the log has forgotten meanwhile is left out."""
         if not places:
             return
-        missing = set(places)
-        async with aclosing(self._stream.read(link, places[0], places[-1])) as entries:
+        missing = dict(places)
+        async with aclosing(self._stream.read(link, places[0][0], places[-1][0])) as entries:
             async for offset, properties, body in entries:
                 if offset not in missing:
                     continue
-                missing.discard(offset)
-                headers = dict(properties.headers or {})
-                if headers.pop(_IN, None) != queue:
-                    continue  # a stream made anew
+                headers: dict[str, Any] = dict(properties.headers or {})
+                if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
+                    # The stream was made anew, and what was read of the old one is void.
+                    self._ledger = Ledger()
+                    continue
                 headers.pop(_OFFSET, None)
                 properties.headers = headers
                 yield to_message(properties, body, taken_from=queue)
         if missing:
-            self._ledger.lost(queue, missing)
+            self._ledger.lost(queue, set(missing))
 
 
 def _job_entry(queue: str, message: Message) -> Entry:
@@ -187,11 +188,9 @@ def _job_entry(queue: str, message: Message) -> Entry:
 
 
 def _learn(ledger: Ledger, offset: int, properties: spec.BasicProperties, body: bytes) -> None:
-    headers: Mapping[str, Any] = properties.headers or {}
-    match headers.get(_IN):
+    match (properties.headers or {}).get(_IN):
         case str(queue):
-            at = headers.get("failed-at")
-            ledger.put(queue, key(properties.message_id or "", at if isinstance(at, int) else 0), offset)
+            ledger.put(queue, _key(properties), offset)
         case _:
             match record(body):
                 case {"queue": str(queue), "gone": list(keys)}:
@@ -202,3 +201,8 @@ def _learn(ledger: Ledger, offset: int, properties: spec.BasicProperties, body: 
                 case {"queue": str(queue), "emptied": True}:
                     ledger.emptied(queue)
     ledger.next = offset + 1
+
+
+def _key(properties: spec.BasicProperties) -> str:
+    at = (properties.headers or {}).get("failed-at")
+    return key(properties.message_id or "", at if isinstance(at, int) else 0)

@@ -54,6 +54,6 @@ class Ledger:
             else:
                 del copies[key]
 
-    def offsets(self, queue: str) -> list[int]:
-        """Where the copies that are there are kept, oldest first."""
-        return sorted(offset for places in self._there.get(queue, {}).values() for offset in places)
+    def places(self, queue: str) -> list[tuple[int, str]]:
+        """Where the copies that are there are kept, oldest first, each with its key."""
+        return sorted((offset, key) for key, offsets in self._there.get(queue, {}).items() for offset in offsets)
