@@ -175,7 +175,10 @@ def test_the_queue_of_failed_jobs_is_migrated_too(session: Session) -> None:
 
         for kind in ("classic", "quorum"):
             await broker.migrate("failed", kind)
-            assert await held(broker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+            # A sweep leaves a quorum queue in another order.
+            assert sorted(await held(broker, "failed")) == ["jobs-0", "jobs-1", "jobs-2"]
+        page = await broker.browse("failed")
+        assert (sorted(one.id for one in page.messages), page.unseen) == (["jobs-0", "jobs-1", "jobs-2"], 0)
 
     with_brokers(session, work)
 

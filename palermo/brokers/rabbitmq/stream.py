@@ -35,7 +35,10 @@ Placed = tuple[int, spec.BasicProperties, bytes]
 T = TypeVar("T")
 
 #: Entries on their way to a follower, and to one that reads whole jobs.
-_CREDIT, _READ_CREDIT = 1_000, 200
+_CREDIT, _READ_CREDIT = 1_000, 400
+
+#: Of the latter so many are acknowledged together.
+_ACK_EVERY = 100
 
 #: Seconds between two attempts to read a stream that is down.
 _AGAIN = 0.2
@@ -176,8 +179,8 @@ class Stream:
                     yield offset, properties, body
                 if offset >= last:
                     return
-                if channel.is_open:
-                    channel.raw.basic_ack(tag)
+                if tag % _ACK_EVERY == 0 and channel.is_open:
+                    channel.raw.basic_ack(tag, multiple=True)
             raise channel.error or BrokerUnavailable(f"{self.holds} was deleted while it was being read.")
         finally:
             await channel.close()
