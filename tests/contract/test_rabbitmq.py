@@ -12,6 +12,7 @@ from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, open_broke
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, fail, requeue
 from palermo.errors import NotBrowsable, NotFound
+from palermo.failures import trim_failed
 from tests.contract.broker_contract import BrokerContract
 from tests.contract.consuming import ConsumingContract
 from tests.contract.kit import FAILURE, Open, consume, counts, ids, message, messages, put_into_failed, take, until
@@ -139,9 +140,9 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
             await until(lambda: unseen(broker), 2)
             assert (await broker.browse("failed")).total == 5
             channel.queue_purge(f"{session.exchange}.failed")
-            assert await ids(broker, "failed") == []
-            channel.basic_publish("", f"{session.exchange}.failed", b"[]", pika.BasicProperties(message_id="x"))
-            await until(lambda: unseen(broker), -2)
+            await until(lambda: unseen(broker), -3)
+            await broker.purge("failed")
+            assert (await ids(broker, "failed"), await unseen(broker)) == ([], 0)
 
     async def test_a_log_that_is_deleted_begins_anew(self, broker: Broker, session: Session, rabbitmq_url: str) -> None:
         await put_into_failed(broker, messages(3))
@@ -153,6 +154,29 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         await put_into_failed(broker, [message("new", "other")])
         assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 3)
+
+    async def test_a_log_that_cannot_be_written_keeps_no_job_from_being_stored(
+        self, broker: Broker, session: Session, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            connection.channel().queue_declare(f"{session.exchange}.~failed-log", durable=True, arguments=full)
+
+        await put_into_failed(broker, messages(2))
+
+        await until(lambda: counts(broker, "failed"), (2, 0))
+        assert caplog.text.count("the log of failed jobs cannot be written") == 1
+        swept = await broker.sweep("failed", lambda one: Remove())
+        assert swept.removed == 2
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            connection.channel().queue_delete(f"{session.exchange}.~failed-log")
+
+    async def test_what_the_limits_take_out_is_shown_no_more(self, broker: Broker) -> None:
+        await put_into_failed(broker, messages(4))
+
+        assert await trim_failed(broker, max_age=None, max_count=1, now=FAILURE.failed_at) == 3
+
+        assert await ids(broker, "failed") == ["jobs-3"]
 
 
 async def unseen(broker: Broker) -> int:

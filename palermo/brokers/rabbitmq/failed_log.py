@@ -108,8 +108,11 @@ class FailedLog:
     # Reading.
 
     async def page(self, link: Link, queue: str, held: int, *, offset: int, limit: int, newest: bool) -> Page:
-        """A page of a queue that holds so many; see palermo.broker.Broker.browse."""
-        if not held or not limit:
+        """A page of a queue that holds so many; see palermo.broker.Broker.browse.
+
+        What the queue holds says nothing of the log: while somebody sweeps it, it seems to hold fewer, or none.
+        """
+        if not limit:
             return Page(messages=(), total=held)
         await self._catch_up(link)
         places = self._ledger.places(queue)
@@ -127,10 +130,8 @@ class FailedLog:
         progress: Callable[[Swept], None],
     ) -> Swept:
         """Ask `decide` about every job of a queue that holds so many, and end where it says Stop; nothing is taken."""
-        places: list[tuple[int, str]] = []
-        if held:
-            await self._catch_up(link)
-            places = self._ledger.places(queue)
+        await self._catch_up(link)
+        places = self._ledger.places(queue)
         swept = Swept(total=len(places), unseen=held - len(places))
         progress(swept)
         seen = 0
