@@ -87,6 +87,8 @@ async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int |
     removed = 0
     for queue, held in (await failed_queues(broker)).items():
         surplus = 0 if max_count is None else held - max_count
+        if surplus <= 0 and max_age is None:
+            continue
         try:
             swept = await broker.sweep(queue, decider(surplus, None if max_age is None else now - max_age))
         except NotFound:

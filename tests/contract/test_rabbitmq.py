@@ -1,16 +1,20 @@
 """RabbitMQ keeps the contract."""
 
 import asyncio
+import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pika
 import pytest
 
-from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, open_broker
+from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, Verdict, open_broker
+from palermo.brokers.rabbitmq import failed_log
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, fail, requeue
+from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.failures import trim_failed
 from tests.contract.broker_contract import BrokerContract
@@ -154,6 +158,71 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         await put_into_failed(broker, [message("new", "other")])
         assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 3)
+
+    async def test_a_log_that_was_made_anew_is_taken_for_no_other(
+        self, broker: Broker, another: Open, session: Session, rabbitmq_url: str
+    ) -> None:
+        onlooker = await another()
+        await put_into_failed(broker, messages(2))
+        assert len(await ids(onlooker, "failed")) == 2
+        await broker.sweep("failed", lambda _: Remove())
+        assert await ids(onlooker, "failed") == []
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            connection.channel().queue_delete(f"{session.exchange}.~failed-log")
+
+        await put_into_failed(broker, messages(9, "other"))
+
+        assert await ids(onlooker, "failed") == [f"other-{n}" for n in range(9)]
+
+    async def test_whoever_goes_through_the_queue_puts_the_log_right(
+        self, broker: Broker, another: Open, session: Session, rabbitmq_url: str
+    ) -> None:
+        await put_into_failed(broker, messages(3))
+        onlooker, mender = await another(), await another()
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            channel = connection.channel()
+            assert channel.basic_get(f"{session.exchange}.failed", auto_ack=True)[1].message_id == "jobs-0"
+            for id, failed_at in (("old", 1_700_000_000), ("just now", int(time.time()))):
+                headers = {"exception-class": "ValueError", "failed-at": failed_at}
+                properties = pika.BasicProperties(message_id=id, headers=headers)
+                channel.basic_publish("", f"{session.exchange}.failed", b"[]", properties)
+        await until(lambda: unseen(onlooker), 1)
+        assert await ids(onlooker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+
+        await mender.sweep("failed", lambda one: Stop() if one.id == "jobs-2" else Keep())
+        assert await ids(onlooker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+        await until(lambda: counts(broker, "failed"), (4, 0))
+        await mender.sweep("failed", lambda _: Keep())
+
+        # What failed just now may be on its way into the log.
+        assert await ids(onlooker, "failed") == ["jobs-1", "jobs-2", "old"]
+        await until(lambda: unseen(onlooker), 1)
+        assert (await mender.sweep("failed", lambda _: Remove())).removed == 4
+        assert (await ids(onlooker, "failed"), await unseen(onlooker)) == ([], 0)
+
+    async def test_sweeps_of_the_failed_take_turns(self, broker: Broker, another: Open) -> None:
+        await put_into_failed(broker, messages(45))
+        met: list[str] = []
+
+        def keep(one: Message) -> Verdict:
+            met.append(one.id)
+            return Keep()
+
+        sessions = [broker, await another(), await another()]
+        swept = await asyncio.gather(*(each.sweep("failed", keep) for each in [*sessions, broker]))
+
+        assert [one.seen for one in swept] == [45] * 4
+        assert set(Counter(met).values()) == {4}
+
+    async def test_few_jobs_far_apart_in_the_log_are_found(
+        self, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(failed_log, "_GAP", 1)
+        await put_into_failed(broker, messages(9))
+
+        await broker.sweep("failed", lambda one: Keep() if one.id in {"jobs-1", "jobs-5", "jobs-6"} else Remove())
+
+        assert await ids(broker, "failed") == ["jobs-1", "jobs-5", "jobs-6"]
 
     async def test_a_log_that_cannot_be_written_keeps_no_job_from_being_stored(
         self, broker: Broker, session: Session, rabbitmq_url: str, caplog: pytest.LogCaptureFixture

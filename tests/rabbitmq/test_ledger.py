@@ -1,6 +1,6 @@
 """Which failed jobs there are, from what the log says in whatever order it was written."""
 
-from palermo.brokers.rabbitmq.ledger import Ledger, key
+from palermo.brokers.rabbitmq.ledger import Ledger, key, parts
 
 A, B = key("a", 1), key("b", 1)
 
@@ -43,6 +43,11 @@ def test_an_emptied_queue_owes_nothing() -> None:
     found.emptied("failed")
     found.put("failed", B, 2)
     assert offsets(found) == [2]
+
+
+def test_copies_are_counted_by_a_key_that_can_be_read_back() -> None:
+    assert ledger(("put", A, 1), ("put", A, 2), ("put", B, 3)).copies("failed") == {A: 2, B: 1}
+    assert parts(key("with blanks", 7)) == ("with blanks", 7)
 
 
 def test_what_the_log_forgot_is_forgotten() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from palermo.broker import Broker, Keep, Session, open_broker
+from palermo.brokers.rabbitmq import declarer
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.address import parse_url
@@ -179,6 +180,23 @@ def test_the_queue_of_failed_jobs_is_migrated_too(session: Session) -> None:
             assert sorted(await held(broker, "failed")) == ["jobs-0", "jobs-1", "jobs-2"]
         page = await broker.browse("failed")
         assert (sorted(one.id for one in page.messages), page.unseen) == (["jobs-0", "jobs-1", "jobs-2"], 0)
+
+    with_brokers(session, work)
+
+
+def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
+
+    async def work(broker: Broker, worker: Broker) -> None:
+        await put_into_failed(worker, messages(2))
+        await broker.migrate("failed", "quorum")
+        await put_into_failed(worker, [message("late")])
+
+        page = await broker.browse("failed")
+
+        assert [one.id for one in page.messages] == ["jobs-0", "jobs-1", "late"]
 
     with_brokers(session, work)
 

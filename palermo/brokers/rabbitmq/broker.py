@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
+from palermo.brokers.rabbitmq.audit import Turns, sweep_logged
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
@@ -66,6 +66,8 @@ class RabbitmqBroker:
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
+        self._turns = Turns(self._exchange)
+        self._works = False
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
 
     async def publish(self, message: Message) -> None:
@@ -83,6 +85,7 @@ class RabbitmqBroker:
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
     ) -> RabbitmqConsumer:
+        self._works = True
         link = await self._consume_link()
         declarer = self._declarer_on(link)
 
@@ -171,7 +174,7 @@ class RabbitmqBroker:
         link = await self._consume_link()
         reader = sweeping.Reader(link, self._exchange, queue)
         held = await reader.count()
-        kind = await self._declarer.ensure(queue)
+        kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
             return await self._outbox.failed_log.page(link, queue, held, offset=offset, limit=limit, newest=newest)
         if kind != CLASSIC:
@@ -196,7 +199,7 @@ class RabbitmqBroker:
         link = await self._consume_link()
         reader = sweeping.Reader(link, self._exchange, queue)
         held = await reader.count()
-        logged = is_failed(queue) and await self._declarer.ensure(queue) == QUORUM
+        logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
         failed_log = self._outbox.failed_log
         tell = progress or (lambda _: None)
         if logged and only_look:
@@ -208,8 +211,11 @@ class RabbitmqBroker:
                 await self._marks.restore(message.id for message in messages)
             await self.publish_many(messages)
 
-        taken = partial(failed_log.taken, queue) if logged else None
-        return await sweeping.sweep(reader, queue, decide, store, tell, taken)
+        if not logged:
+            return await sweeping.sweep(reader, queue, decide, store, tell)
+        # A worker, which trims, need not remember what is in the log.
+        audited = not self._works
+        return await sweep_logged(failed_log, self._turns, reader, queue, decide, store, tell, audited=audited)
 
     async def keep_time(self) -> None:
         await self._timekeeper.keep()
@@ -257,7 +263,6 @@ class RabbitmqBroker:
         async def busy() -> int:
             return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
 
-        failed_log = self._outbox.failed_log
         migration = Migration(
             await self._consume_link(),
             self._exchange,
@@ -266,7 +271,7 @@ class RabbitmqBroker:
             publisher=self._outbox.open,
             busy=busy,
             progress=progress or (lambda _: None),
-            stored=partial(failed_log.stored, queue) if is_failed(queue) and kind == QUORUM else None,
+            failed_log=self._outbox.failed_log if is_failed(queue) else None,
         )
         if not await migration.is_needed():
             return 0
@@ -277,8 +282,6 @@ class RabbitmqBroker:
             await self.pause(queue, by="palermo migrate")
         moved = await migration.run()
         self._declarer.forget(queue)
-        if kind != QUORUM:
-            await failed_log.emptied(queue)
         if queue not in paused or ours in paused:
             await self.resume(queue, by="palermo migrate")
             await self.resume(ours, by="palermo migrate")

@@ -17,6 +17,9 @@ from palermo.errors import BrokerRefused, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
+#: Seconds after which the type of a queue of failed jobs is asked again.
+_ASK_AGAIN = 60.0
+
 _INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$")
 
 
@@ -44,6 +47,8 @@ class Declarer:
         self._adopt = adopt
         self._kinds: dict[str, str] = {}
         self._foreign: set[str] = set()
+        self._asked: dict[str, float] = {}
+        self._said: set[tuple[str, str]] = set()
         self._exchange_made = False
         self._lock = asyncio.Lock()
         self._channel: Channel | None = None
@@ -61,9 +66,17 @@ class Declarer:
     def has(self, queue: str) -> bool:
         return queue in self._kinds
 
-    def kind(self, queue: str) -> str | None:
-        """The type of a queue that was declared; None of any other."""
-        return self._kinds.get(queue)
+    async def kind(self, queue: str) -> str:
+        """As `ensure`, but what was found long ago is asked again: somebody may have migrated the queue since."""
+        now = asyncio.get_running_loop().time()
+        async with self._lock:
+            if queue in self._kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
+                self._asked[queue] = now
+                try:
+                    self._kinds[queue] = await self._declare(queue)
+                except NotFound:
+                    self.forget(queue)
+        return await self.ensure(queue)
 
     async def ensure(self, queue: str) -> str:
         """The queue's type, ours unless someone made it otherwise; declares and binds what is missing.
@@ -88,6 +101,7 @@ class Declarer:
                     await self._make_exchange()
                     kind = await self._declare(queue)
                 self._kinds[queue] = kind
+                self._asked[queue] = asyncio.get_running_loop().time()
             return self._kinds[queue]
 
     async def count(self, queue: str) -> tuple[int, int] | None:
@@ -141,7 +155,10 @@ class Declarer:
         found = _INEQUIVALENT.search(said)
         name = found["name"] if found else "its arguments"
         theirs = found["theirs"].split(" (code")[0].rstrip(".") if found else said
-        log.warning(
+        again = (queue, said) in self._said
+        self._said.add((queue, said))
+        log.log(
+            logging.DEBUG if again else logging.WARNING,
             "queue exists with other arguments and is used as it is queue=%s argument=%s there=%s ours=%s",
             queue,
             name,

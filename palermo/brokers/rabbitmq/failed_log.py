@@ -9,13 +9,15 @@ then writes the same message to the stream `~failed-log`, and whoever takes one 
     {"queue": name, "emptied": true}
 
 The queue is the truth and the log a view of it: a record that is not written makes the view wrong,
-and never a job. What a session has read of the log it remembers as places in it (ledger.py), so the
-next look reads on from there, and the jobs that are asked for.
+and never a job; whoever goes through the whole queue puts it right (audit.py). What a session has read
+of the log it remembers as places in it (ledger.py), so the next look reads on from there, and the jobs
+that are asked for.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -23,22 +25,22 @@ from typing import Any
 from pika import spec
 
 from palermo.broker import Page, Stop, Swept, Verdict
-from palermo.brokers.rabbitmq.ledger import Ledger, key
+from palermo.brokers.rabbitmq.ledger import Ledger, key, parts
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.stream import Entry, Stream, record, record_entry
 from palermo.brokers.rabbitmq.wire import to_message, to_properties
-from palermo.core.message import Message
+from palermo.core.message import Message, fit
 from palermo.core.topology import internal, is_failed
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
 #: The stream's bounds in bytes; it forgets a segment at a time. Not by age: a failed job may lie for years.
-_BOUNDS = {"x-max-length-bytes": 2 * 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
+_BOUNDS = {"x-max-length-bytes": 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
 
 #: Bodies above so many bytes stay in the queue alone; such a job is shown without its arguments.
-MAX_BODY = 1024 * 1024
+MAX_BODY = 256 * 1024
 
 #: The header that tells a job from a record, and in which queue it was stored; and what the stream adds.
 _IN, _OFFSET = "failed-in", "x-stream-offset"
@@ -52,21 +54,27 @@ _WITHIN, _SILENT = 5.0, 10.0
 #: Jobs shown before anything else of this process has its turn.
 _SLICE = 100
 
+#: Entries between two jobs that are asked for beyond which it is quicker to seek than to read them all.
+_GAP = 2_000
+
 
 class FailedLog:
     """The log of one exchange, as one session writes and reads it."""
 
-    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
-        """`patience` is how many seconds reading waits for a stream that is down."""
+    def __init__(self, exchange: str, link: Link, *, patience: float) -> None:
+        """It is written on `link`; `patience` is how many seconds reading waits for a stream that is down."""
+        self._link = link
         self._stream = Stream(
             internal(exchange, "failed-log"),
-            publisher,
+            self._open,
             patience=patience,
             holds="the log of failed jobs",
             arguments=_BOUNDS,
         )
         self._ledger = Ledger()
         self._reading = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._publisher: Publisher | None = None
         self._silent_until = 0.0
 
     # Writing. None of these raises a PalermoError: the job is where it belongs.
@@ -78,9 +86,13 @@ class FailedLog:
 
     async def taken(self, queue: str, messages: Sequence[Message]) -> None:
         """These were taken out of it."""
-        keys = [[one.id, one.failure.failed_at if one.failure else 0] for one in messages]
+        await self.gone(queue, [key_of(one) for one in messages])
+
+    async def gone(self, queue: str, keys: Sequence[str]) -> None:
+        """These are not in it any more; see ledger.key."""
         for start in range(0, len(keys), _BATCH):
-            await self._write([record_entry({"queue": queue, "gone": keys[start : start + _BATCH]})])
+            gone = [list(parts(one)) for one in keys[start : start + _BATCH]]
+            await self._write([record_entry({"queue": queue, "gone": gone})])
 
     async def emptied(self, queue: str) -> None:
         """All were taken out of it, or whatever queue it was."""
@@ -91,19 +103,37 @@ class FailedLog:
                 await self._write([record_entry({"queue": queue, "emptied": True})])
 
     async def _write(self, entries: list[Entry]) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._silent_until:
+        clock = asyncio.get_running_loop().time
+        if clock() < self._silent_until:
             return
         try:
             async with asyncio.timeout(_WITHIN):
                 await self._stream.append(entries)
         except (PalermoError, TimeoutError) as error:
-            self._silent_until = now + _WITHIN + _SILENT
+            self._give_up_channel()
+            if clock() < self._silent_until:
+                return  # another that waited with this one has said so
+            self._silent_until = clock() + _SILENT
             log.warning(
                 "the log of failed jobs cannot be written, what is shown of them will be wrong for=%gs error=%r",
                 _SILENT,
                 str(error) or "no answer in time",
             )
+
+    async def _open(self) -> Publisher:
+        """A channel of its own: a nack closes it, and what a stream that is down leaves unconfirmed ends with it.
+
+        On that of the jobs it would add up, until RabbitMQ takes nothing more from it for any queue.
+        """
+        async with self._opening:
+            if self._publisher is None or not self._publisher.is_open:
+                self._publisher = await Publisher.open(self._link)
+            return self._publisher
+
+    def _give_up_channel(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None and publisher.channel.is_open:
+            publisher.channel.raw.close()
 
     # Reading.
 
@@ -147,43 +177,82 @@ class FailedLog:
         progress(swept)
         return swept
 
+    async def known(self, link: Link, queue: str, *, most: int) -> Counter[str] | None:
+        """The copies in the log, by their keys; None if it cannot be read, or only by more than `most` new entries."""
+        try:
+            async with asyncio.timeout(_WITHIN):
+                end = await self._stream.end(link)
+            if end is not None and end - self._ledger.next > most:
+                return None
+            await self._catch_up(link)
+        except (PalermoError, TimeoutError):
+            return None
+        return self._ledger.copies(queue)
+
     async def _catch_up(self, link: Link) -> None:
         """Learn what was written since the last look."""
         async with self._reading:
             end = await self._stream.end(link)
             if end is None or end + 1 < self._ledger.next:
-                # Deleted, and made anew perhaps.
                 self._ledger = Ledger()
             if end is None or end < self._ledger.next:
                 return
-            ledger = self._ledger
-            async with aclosing(self._stream.read(link, ledger.next, end)) as entries:
-                async for offset, properties, body in entries:
+            while not await self._read_on(link, self._ledger, end):
+                # Deleted and made anew, or cut off beyond what was read of it.
+                self._ledger = Ledger()
+
+    async def _read_on(self, link: Link, ledger: Ledger, end: int) -> bool:
+        """Learn the entries up to this one; False if those learned before are not of this stream."""
+        last = ledger.next - 1
+        async with aclosing(self._stream.read(link, max(last, 0), end)) as entries:
+            async for offset, properties, body in entries:
+                if offset == last and _mark(properties, body) == ledger.mark:
+                    last = -1
+                elif last >= 0:
+                    return False
+                else:
                     _learn(ledger, offset, properties, body)
+        return True
 
     async def _jobs(self, link: Link, queue: str, places: Sequence[tuple[int, str]]) -> AsyncGenerator[Message, None]:
         """The jobs that are kept at these places, in order; what the log has forgotten meanwhile is left out."""
-        if not places:
-            return
         missing = dict(places)
-        async with aclosing(self._stream.read(link, places[0][0], places[-1][0])) as entries:
-            async for offset, properties, body in entries:
-                if offset not in missing:
-                    continue
-                headers: dict[str, Any] = dict(properties.headers or {})
-                if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
-                    # The stream was made anew, and what was read of the old one is void.
-                    self._ledger = Ledger()
-                    continue
-                headers.pop(_OFFSET, None)
-                properties.headers = headers
-                yield to_message(properties, body, taken_from=queue)
+        for first, last in _stretches(places):
+            async with aclosing(self._stream.read(link, first, last)) as entries:
+                async for offset, properties, body in entries:
+                    if offset not in missing:
+                        continue
+                    headers: dict[str, Any] = dict(properties.headers or {})
+                    if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
+                        # The stream was made anew, and what was read of the old one is void.
+                        self._ledger = Ledger()
+                        continue
+                    headers.pop(_OFFSET, None)
+                    properties.headers = headers
+                    yield to_message(properties, body, taken_from=queue)
         if missing:
             self._ledger.lost(queue, set(missing))
 
 
+def key_of(message: Message) -> str:
+    """What the failure of this message is called in the log."""
+    return key(message.id, message.failure.failed_at if message.failure else 0)
+
+
+def _stretches(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
+    """The first and the last offset of places that lie near each other."""
+    first = last = -1
+    for offset, _ in places:
+        if first >= 0 and offset - last > _GAP:
+            yield first, last
+            first = -1
+        first, last = offset if first < 0 else first, offset
+    if first >= 0:
+        yield first, last
+
+
 def _job_entry(queue: str, message: Message) -> Entry:
-    properties = to_properties(message)
+    properties = to_properties(fit(message) if message.failure else message)
     properties.headers = {**(properties.headers or {}), _IN: queue}
     return properties, message.body if len(message.body) <= MAX_BODY else b""
 
@@ -201,7 +270,11 @@ def _learn(ledger: Ledger, offset: int, properties: spec.BasicProperties, body: 
                                 ledger.gone(queue, key(id, at))
                 case {"queue": str(queue), "emptied": True}:
                     ledger.emptied(queue)
-    ledger.next = offset + 1
+    ledger.next, ledger.mark = offset + 1, _mark(properties, body)
+
+
+def _mark(properties: spec.BasicProperties, body: bytes) -> int:
+    return hash((_key(properties), body))
 
 
 def _key(properties: spec.BasicProperties) -> str:

@@ -1,5 +1,7 @@
 """Which failed jobs there are, as the log of failed jobs (failed_log.py) tells it: their places, not themselves."""
 
+from collections import Counter
+
 #: Copies whose end was read before their beginning that are remembered; of more the oldest are forgotten.
 _EARLY = 10_000
 
@@ -9,12 +11,20 @@ def key(id: str, failed_at: int) -> str:
     return f"{failed_at} {id}"
 
 
+def parts(key: str) -> tuple[str, int]:
+    """The id and the instant in a key."""
+    failed_at, _, id = key.partition(" ")
+    return id, int(failed_at)
+
+
 class Ledger:
     """The copies that are there, by queue and key; some 300 bytes for each."""
 
     def __init__(self) -> None:
         #: The offset of the next record to learn.
         self.next = 0
+        #: What tells the last record learned from another one at its place, in a log that was made anew.
+        self.mark = 0
         self._there: dict[str, dict[str, tuple[int, ...]]] = {}
         self._early: dict[tuple[str, str], int] = {}
 
@@ -57,3 +67,7 @@ class Ledger:
     def places(self, queue: str) -> list[tuple[int, str]]:
         """Where the copies that are there are kept, oldest first, each with its key."""
         return sorted((offset, key) for key, offsets in self._there.get(queue, {}).items() for offset in offsets)
+
+    def copies(self, queue: str) -> Counter[str]:
+        """How many copies there are, by their key."""
+        return Counter({key: len(offsets) for key, offsets in self._there.get(queue, {}).items()})

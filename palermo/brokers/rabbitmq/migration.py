@@ -18,13 +18,13 @@ from dataclasses import replace
 
 from palermo.broker import Swept
 from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.link import Got, Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher
 from palermo.brokers.rabbitmq.sweep import take
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message
-from palermo.core.message import Message
-from palermo.core.topology import amqp_queue, internal
+from palermo.core.topology import QUORUM, amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -58,9 +58,9 @@ class Migration:
         publisher: Callable[[], Awaitable[Publisher]],
         busy: Callable[[], Awaitable[int]],
         progress: Callable[[Swept], None],
-        stored: Callable[[list[Message]], Awaitable[None]] | None = None,
+        failed_log: FailedLog | None = None,
     ) -> None:
-        """`busy` says how many jobs of the queue are being run; `stored` is told of those that are in the new one."""
+        """`busy` says how many jobs of the queue are being run; `failed_log` is for a queue of failed jobs."""
         self._link = link
         self._exchange = exchange
         self._queue = queue
@@ -68,7 +68,7 @@ class Migration:
         self._publisher = publisher
         self._busy = busy
         self._progress = progress
-        self._stored = stored
+        self._failed_log = failed_log
         self._name = amqp_queue(exchange, queue)
         self._aside = internal(exchange, f"migrating.{queue}")
         self._swept = Swept(total=0)
@@ -91,6 +91,9 @@ class Migration:
         self._swept = Swept(total=2 * (there or 0) + (aside or 0))
         self._progress(self._swept)
         if aside is None:
+            if self._failed_log is not None:
+                # Begun anew: of a quorum queue nothing is shown until it is one again. Going on leaves what is logged.
+                await self._failed_log.emptied(self._queue)
             arguments = versions.arguments(self._kind, self._link.version)
             await self._call("queue_declare", self._aside, durable=True, arguments=arguments)
         for _ in range(_ATTEMPTS):
@@ -106,6 +109,8 @@ class Migration:
         await self._call("queue_bind", self._name, self._exchange, routing_key=self._queue)
         await self._drain(self._aside, self._name)
         await self._call("queue_delete", self._aside)
+        if self._failed_log is not None and self._kind != QUORUM:
+            await self._failed_log.emptied(self._queue)
         return self._swept.moved
 
     # -- steps -----------------------------------------------------------------------------------
@@ -167,8 +172,9 @@ class Migration:
                 self._doubled.update(map(_fingerprint, batch))
             moving = batch if source == self._name else [got for got in batch if not self._is_double(got)]
             await self._store(moving, target)
-            if self._stored is not None and target == self._name:
-                await self._stored([to_message(got.properties, got.body, taken_from=self._queue) for got in moving])
+            if self._failed_log is not None and self._kind == QUORUM and target == self._name:
+                there = [to_message(got.properties, got.body, taken_from=self._queue) for got in moving]
+                await self._failed_log.stored(self._queue, there)
             if not channel.is_open:
                 raise channel.error or BrokerUnavailable(f"queue {self._queue!r} was deleted while it was moved.")
             channel.raw.basic_ack(batch[-1].tag, multiple=True)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
@@ -20,7 +21,7 @@ from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import Stretch, stretch
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
-from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -33,6 +34,9 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 
 #: Seconds between two looks at whether an alarm is over.
 _ALARM_EVERY = 0.2
+
+#: Seconds that asking for the type of a queue may take once the job is stored in it.
+_ASK_WITHIN = 5.0
 
 #: Where a message goes: a job queue by its name, or a stretch of time.
 Place = str | Stretch
@@ -48,7 +52,7 @@ class Outbox:
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
         #: Where the failed jobs of quorum queues are seen.
-        self.failed_log = FailedLog(session.exchange, self.open, patience=session.timeout)
+        self.failed_log = FailedLog(session.exchange, link, patience=session.timeout)
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
@@ -60,7 +64,7 @@ class Outbox:
         for message in messages:
             queue = message.queue if into is None else into(message)
             place = _place(message, queue)
-            if is_failed(queue):
+            if into is not None and is_failed(queue):
                 failed.setdefault(queue, []).append(message)
             if not self._has(place):
                 await self._ensure(place)
@@ -81,8 +85,7 @@ class Outbox:
             if not _is_stored(future):
                 await self._confirmed(future, oldest, there)
         for queue, stored in failed.items():
-            if self._is_logged(queue):
-                await self.failed_log.stored(queue, stored)
+            await self._note_failed(queue, stored)
         return count
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
@@ -95,11 +98,16 @@ class Outbox:
             await self._store(message, place, patient=patient)
         except (Unroutable, Nacked, NotFound) as error:
             await self._publish_again(message, place, error)
-        if is_failed(queue) and self._is_logged(queue):
-            await self.failed_log.stored(queue, [message])
+        if is_failed(queue):
+            await self._note_failed(queue, [message])
 
-    def _is_logged(self, queue: str) -> bool:
-        return self._declarer.kind(queue) == QUORUM
+    async def _note_failed(self, queue: str, messages: list[Message]) -> None:
+        """Where failed jobs were stored in a queue that cannot be looked into, write them into the log of it."""
+        with suppress(PalermoError, TimeoutError):  # they are stored, and the log is put right by the next sweep
+            async with asyncio.timeout(_ASK_WITHIN):
+                kind = await self._declarer.kind(queue)
+            if kind == QUORUM:
+                await self.failed_log.stored(queue, messages)
 
     async def _store(self, message: Message, place: Place, *, patient: bool) -> None:
         publisher = self._publisher

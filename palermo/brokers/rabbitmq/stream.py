@@ -35,7 +35,7 @@ Placed = tuple[int, spec.BasicProperties, bytes]
 T = TypeVar("T")
 
 #: Entries on their way to a follower, and to one that reads whole jobs.
-_CREDIT, _READ_CREDIT = 1_000, 400
+_CREDIT, _READ_CREDIT = 1_000, 200
 
 #: Of the latter so many are acknowledged together.
 _ACK_EVERY = 100
@@ -105,7 +105,7 @@ class Stream:
         finally:
             if channel.is_open:
                 channel.raw.queue_delete(self._mark, callback=lambda _: None)
-        await channel.close()
+            _leave(channel)
 
     async def _is_whole(self, link: Link) -> bool:
         """Whether it is there; one that is being made is waited for."""
@@ -158,7 +158,7 @@ class Stream:
         """The entries from one offset to another that is there, as far as the stream still has them.
 
         Memory is bounded: as long as those that came are not taken, few others do.
-        Raises BrokerUnavailable, and NotFound if it is deleted meanwhile.
+        Raises BrokerUnavailable, also if none comes for as long as `patience`, and NotFound if there is no stream.
         """
         channel = await link.channel()
         come: asyncio.Queue[Placed | None] = asyncio.Queue()
@@ -172,7 +172,7 @@ class Stream:
             await channel.call(channel.raw.basic_qos, prefetch_count=_READ_CREDIT)
             arguments = {"x-stream-offset": first or "first"}
             await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments=arguments)
-            while (entry := await come.get()) is not None:
+            while (entry := await self._next(come)) is not None:
                 tag, properties, body = entry
                 offset = _offset(properties)
                 if first <= offset <= last:
@@ -184,6 +184,15 @@ class Stream:
             raise channel.error or BrokerUnavailable(f"{self.holds} was deleted while it was being read.")
         finally:
             await channel.close()
+
+    async def _next(self, come: "asyncio.Queue[Placed | None]") -> Placed | None:
+        if not come.empty():
+            return come.get_nowait()
+        try:
+            async with asyncio.timeout(self._patience):
+                return await come.get()
+        except TimeoutError:
+            raise BrokerUnavailable(f"{self.holds} did not answer within {self._patience:g} s.") from None
 
     async def _patiently(self, link: Link, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try it again as long as the stream is down and there is hope."""
@@ -291,8 +300,15 @@ async def _exists(link: Link, queue: str) -> bool:
         if channel.missing or channel.code == RESOURCE_LOCKED:
             return not channel.missing
         raise
-    await channel.close()
+    finally:
+        _leave(channel)
     return True
+
+
+def _leave(channel: Channel) -> None:
+    """Close it without waiting for that: whoever opened it may have given up."""
+    if channel.is_open:
+        channel.raw.close()
 
 
 async def _check_access(link: Link, queue: str) -> None:

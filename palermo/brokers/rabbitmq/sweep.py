@@ -38,14 +38,14 @@ class Reader:
 
     def __init__(self, link: Link, exchange: str, queue: str = "", *, name: str = "") -> None:
         """`name` is that of the AMQP queue, where it is not a job queue's."""
-        self._link = link
+        self.link = link
         self._queue = queue or name
         self._name = name or amqp_queue(exchange, queue)
         self._held: list[Channel] = []
 
     async def count(self) -> int:
         """How many messages wait. Raises NotFound."""
-        channel = await self._link.channel()
+        channel = await self.link.channel()
         try:
             frame = await channel.call(channel.raw.queue_declare, self._name, passive=True)
         except PalermoError as error:
@@ -65,7 +65,7 @@ class Reader:
         most = max(PAGE, count // 1_000)
         size = first
         while count > 0:
-            channel = await self._link.channel()
+            channel = await self.link.channel()
             self._held.append(channel)
             page = await take(channel, self._name, min(size, count), cancel=not only_look)
             if not page:
@@ -90,7 +90,7 @@ class Reader:
                 channel.raw.basic_nack(0, multiple=True, requeue=True)
             await channel.close()
         if held:
-            await restored(self._link, self._name)
+            await restored(self.link, self._name)
 
 
 async def restored(link: Link, queue: str) -> None:
@@ -171,7 +171,7 @@ async def sweep(
     decide: Callable[[Message], Verdict],
     publish: Callable[[list[Message]], Awaitable[object]],
     progress: Callable[[Swept], None],
-    taken: Callable[[list[Message]], Awaitable[None]] | None = None,
+    witness: Callable[[list[Message], list[Message]], Awaitable[None]] | None = None,
 ) -> Swept:
     """Ask `decide` about every message that waits; see palermo.broker.Broker.sweep.
 
@@ -179,7 +179,7 @@ async def sweep(
 
     `publish` stores a batch of messages and returns when all are confirmed: only then are the
     old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
-    `taken` is awaited with what has left the queue.
+    `witness` is awaited with what was looked at: what stays, and what has left the queue.
     """
     swept = Swept(total=await reader.count())
     progress(swept)
@@ -189,14 +189,14 @@ async def sweep(
             kept = 0
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
-                gone, moves, looked = _judge(batch, decide, queue)
-                tags = [tag for tag, _ in gone]
+                stay, gone, moves = _judge(batch, decide, queue)
+                looked = len(stay) + len(gone)
                 if moves:
                     await publish(moves)
                 kept += len(batch) - len(gone)
-                _ack(channel, tags, all_before=kept == 0)
-                if gone and taken is not None:
-                    await taken([message for _, message in gone])
+                _ack(channel, [tag for tag, _ in gone], all_before=kept == 0)
+                if witness is not None:
+                    await witness(stay, [message for _, message in gone])
                 swept = replace(
                     swept,
                     seen=swept.seen + looked,
@@ -219,21 +219,24 @@ async def sweep(
 
 def _judge(
     batch: list[Got], decide: Callable[[Message], Verdict], queue: str | None
-) -> tuple[list[tuple[int, Message]], list[Message], int]:
-    """What is to leave the queue with its tags, what is to be published first, and how many were looked at."""
+) -> tuple[list[Message], list[tuple[int, Message]], list[Message]]:
+    """What stays, what is to leave the queue, with its tags, and what is to be published first, as far as it looked."""
+    stay: list[Message] = []
     gone: list[tuple[int, Message]] = []
     moves: list[Message] = []
-    for looked, got in enumerate(batch):
+    for got in batch:
         there = to_message(got.properties, got.body, taken_from=queue)
         match decide(there):
             case Stop():
-                return gone, moves, looked
+                break
             case Move(message):
                 moves.append(message)
                 gone.append((got.tag, there))
             case Remove():
                 gone.append((got.tag, there))
-    return gone, moves, len(batch)
+            case _:
+                stay.append(there)
+    return stay, gone, moves
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
