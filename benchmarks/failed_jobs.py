@@ -1,31 +1,42 @@
 """The page of failed jobs with very many of them: how long the first load takes, and each page after it.
 
-    python -m benchmarks.failed_jobs [--url amqp://…] [-n 200000]
+    python -m benchmarks.failed_jobs [--url amqp://…] [-n 200000] [--type quorum]
 
 Prints figures and judges none: the goals are 300 ms for any page, 2 s for groups, after the first load.
 """
 
 import argparse
+import asyncio
 import json
 import random
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pika
 
 from benchmarks.ground import Ground, ground
+from palermo.broker import Session
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.link import open_link
+from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.client import Client
 from palermo.config import Settings
+from palermo.core.address import parse_url
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, QUORUM
+from palermo.filters import FailedFilter
+from palermo.inspector import Inspector
 from palermo.webui.failed import failures
 from tests.webui.server import Web
+
+T = TypeVar("T")
 
 _FRAME = (
     '  File "/srv/shop/lib/python3.11/site-packages/package_{0}/module_{1}.py", line {2}, in step_{0}\n'
@@ -84,6 +95,22 @@ def fill(place: Ground, count: int) -> None:
                 channel.basic_publish(place.exchange, FAILED_QUEUE, job.body, to_properties(job))
 
 
+def fill_quorum(place: Ground, count: int) -> None:
+    """The same as workers do it, by which they are in the log of failed jobs too."""
+
+    async def publish() -> None:
+        session = Session(address=parse_url(place.url), exchange=place.exchange, queue_type=QUORUM)
+        link = await open_link(session, "benchmark")
+        broker = RabbitmqBroker(session, link)
+        outbox = Outbox(session, link, broker._declarer)
+        waiting = failed_jobs(count)
+        while batch := list(islice(waiting, 1_000)):
+            await outbox.publish_many(batch, into=lambda _: FAILED_QUEUE)
+        await broker.close()
+
+    asyncio.run(publish())
+
+
 def memory(what: str) -> int:
     """This process's memory in MB: VmRSS now, VmHWM at most."""
     with open("/proc/self/status") as status:
@@ -115,15 +142,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
     parser.add_argument("-n", type=int, default=200_000, metavar="JOBS", help="failed jobs; %(default)s unless given")
+    parser.add_argument("--type", choices=QUEUE_TYPES, default=CLASSIC, help="of the queue; %(default)s unless given")
     options = parser.parse_args()
     with ground(options.url) as place:
         began = time.perf_counter()
-        fill(place, options.n)
+        (fill_quorum if options.type == QUORUM else fill)(place, options.n)
         print(f"RabbitMQ {place.version}, {options.n:,} failed jobs put there in {time.perf_counter() - began:.0f} s")
         while place.failed() < options.n:
             time.sleep(0.1)
-        with Web(Settings(url=place.url, exchange=place.exchange)) as web:
+        settings = Settings(url=place.url, exchange=place.exchange, queue_type=options.type)
+        measure_inspector(settings)
+        with Web(settings) as web:
             measure(web, options.n)
+
+
+def measure_inspector(settings: Settings) -> None:
+    """What a command line does in a session of its own, and again in the same one."""
+    client = Client(settings)
+    inspector = Inspector(client)
+
+    def take(name: str, ask: Callable[[], T]) -> T:
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            found = ask()
+            taken.append(1_000 * (time.perf_counter() - began))
+        print(f"inspector, {name:14} {taken[0]:6.0f} ms, {taken[1]:6.0f} ms again")
+        return found
+
+    newest = take("100 newest", lambda: inspector.failed(limit=100, newest=True))
+    take("100 oldest", lambda: inspector.failed(limit=100))
+    take("groups", inspector.groups)
+    take("the newest job", lambda: inspector.failed_job(newest.rows[0]["id"]))
+    take("count of an error", lambda: inspector.count_failed(FailedFilter(error="KeyError")))
+    client.close()
 
 
 def measure(web: Web, count: int) -> None:

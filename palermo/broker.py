@@ -242,13 +242,15 @@ class Broker(Timetable, Entries, Protocol):
         *,
         progress: Callable[[Swept], None] | None = None,
         only_look: bool = False,
+        id: str = "",
     ) -> Swept:
         """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
 
         What is kept stays in its order. Bounded memory; interrupted at any instant it loses
         nothing, and at most the moves of the last moment are done twice when run again.
         `only_look` promises that it keeps all: then a broker may show what it knows of a queue of failed
-        jobs that looking would harm. Raises NotFound for a queue that does not exist.
+        jobs that looking would harm, and, where `id` is given, leave out what has another id.
+        Raises NotFound for a queue that does not exist.
         """
 
     async def purge(self, queue: str) -> int:

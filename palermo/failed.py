@@ -74,7 +74,7 @@ def failed(
 def failed_job(inspector: "Inspector", id: str) -> Row:
     """One failed job. Raises NotFound."""
     finding = FindingOne(id)
-    inspector._look(finding)
+    inspector._look(finding, id=id)
     if finding.message is None:
         raise no_failed_jobs([id])
     return inspector._rows((finding.message,), JobState.FAILED)[0]

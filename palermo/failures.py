@@ -44,6 +44,7 @@ async def _sweep(
     progress: Callable[[Swept], None] | None,
     *,
     only_look: bool = False,
+    id: str = "",
 ) -> Swept:
     done = Swept(total=sum(queues.values()))
     for queue in queues:
@@ -54,18 +55,25 @@ async def _sweep(
                 progress(_added(before, swept))
 
         try:
-            done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look))
+            done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look, id=id))
         except NotFound:
             continue  # deleted since it was listed
     return done
 
 
 async def read_failed(
-    broker: Broker, judge: Callable[[Message], Verdict], progress: Callable[[Swept], None] | None = None
+    broker: Broker,
+    judge: Callable[[Message], Verdict],
+    progress: Callable[[Swept], None] | None = None,
+    *,
+    id: str = "",
 ) -> Swept:
-    """`sweep_failed` for a judge that only looks: queues that looking would harm are left out."""
+    """`sweep_failed` for a judge that only looks: queues that looking would harm are left out.
+
+    With an `id` it may be asked about the jobs of that id alone.
+    """
     queues = {name: held for name, held in (await failed_queues(broker)).items() if await is_browsable(broker, name)}
-    return await _sweep(broker, queues, judge, progress, only_look=True)
+    return await _sweep(broker, queues, judge, progress, only_look=True, id=id)
 
 
 async def is_browsable(broker: Broker, queue: str) -> bool:

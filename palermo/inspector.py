@@ -252,8 +252,8 @@ class Inspector:
     def _sweep(self, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
         self._ask(lambda broker: sweep_failed(broker, judge, progress))
 
-    def _look(self, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> Swept:
-        return self._ask(lambda broker: read_failed(broker, judge, progress))
+    def _look(self, judge: Callable[[Message], Verdict], progress: Progress | None = None, *, id: str = "") -> Swept:
+        return self._ask(lambda broker: read_failed(broker, judge, progress, id=id))
 
     def _sweep_queue(self, queue: str, judge: Callable[[Message], Verdict], progress: Progress | None = None) -> None:
         check_job_queue(queue)

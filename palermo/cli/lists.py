@@ -76,9 +76,15 @@ def tell_rest(here: int, total: int | None, *, page: int) -> None:
 def tell_unseen(unseen: int) -> None:
     """Say on stderr that a listing of failed jobs is not all there is, or more."""
     if unseen > 0:
-        note(f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them.")
+        note(
+            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
+            " requeue and discard reach them, and put the log right."
+        )
     elif unseen < 0:
-        note(f"the queues hold {count(-unseen, 'failed job')} fewer: what went is still in the log that shows them.")
+        note(
+            f"the queues hold {count(-unseen, 'failed job')} fewer: somebody goes through them now, or what went"
+            " is shown until the next requeue or discard."
+        )
 
 
 def _none(what: str, total: int | None) -> str:

@@ -50,7 +50,7 @@ class Failures:
             return known[0]
         if known is not None or not state.ready or self._held() <= NEAR:
             found = FindingOne(id)
-            self._source.read(found, stop=lambda: found.message is not None)
+            self._source.read(found, stop=lambda: found.message is not None, id=id)
             if found.message is not None:
                 return found.message
         raise no_failed_jobs([id])

@@ -25,10 +25,12 @@ class Source:
         *,
         progress: Callable[[Swept], None] | None = None,
         stop: Callable[[], bool] | None = None,
+        id: str = "",
     ) -> Swept:
         """Show every failed job to `see`, oldest first, until `stop` says so, but for queues that looking would harm.
 
-        Takes as long as there are jobs. `see` is called on the client's own thread and must be quick.
+        Takes as long as there are jobs; with an `id` others may be left out. `see` is called on the client's own
+        thread and must be quick.
         """
         judge = interrupted_by(stop, Seeing(see))
-        return self._client.run(lambda broker: read_failed(broker, judge, progress))
+        return self._client.run(lambda broker: read_failed(broker, judge, progress, id=id))

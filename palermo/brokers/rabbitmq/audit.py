@@ -37,15 +37,37 @@ _YOUNG = 60.0
 _ENTRIES, _PER_MESSAGE = 5_000, 2
 
 
-class Turns:
-    """Who may go through the queues of failed jobs of one exchange, as one session sees it."""
+class Audits:
+    """The sweeps of one session through queues of failed jobs of which there is a log."""
 
-    def __init__(self, exchange: str) -> None:
+    def __init__(self, exchange: str, failed_log: FailedLog) -> None:
+        self._log = failed_log
         self._name = internal(exchange, "failed-log.turn")
         self._here = asyncio.Lock()
+        #: Whether the log is put right, for which its session remembers all that is in it.
+        self.wanted = True
+
+    async def sweep(
+        self,
+        reader: Reader,
+        queue: str,
+        decide: Callable[[Message], Verdict],
+        publish: Callable[[list[Message]], Awaitable[object]],
+        progress: Callable[[Swept], None],
+    ) -> Swept:
+        """See palermo.broker.Broker.sweep; the log is put right where that takes not too long."""
+        async with self._turn(reader.link) as alone:
+            known = None
+            if alone and self.wanted:
+                most = _ENTRIES + _PER_MESSAGE * await reader.count()
+                known = await self._log.known(reader.link, queue, most=most)
+            audit = _Audit(self._log, queue, known)
+            swept = await sweep(reader, queue, decide, publish, progress, audit.witness)
+            await audit.end(swept)
+            return swept
 
     @asynccontextmanager
-    async def turn(self, link: Link) -> AsyncIterator[bool]:
+    async def _turn(self, link: Link) -> AsyncIterator[bool]:
         """Wait until nobody else has the turn, and have it; False where the server refuses to say who has it."""
         async with self._here:
             channel = await self._take(link)
@@ -75,7 +97,7 @@ class Turns:
             await asyncio.sleep(_LOOK)
 
 
-class Audit:
+class _Audit:
     """What one sweep finds out about the log."""
 
     def __init__(self, failed_log: FailedLog, queue: str, known: Counter[str] | None) -> None:
@@ -123,26 +145,3 @@ class Audit:
 
     def _is_old(self, message: Message) -> bool:
         return message.failure is None or message.failure.failed_at < self._old
-
-
-async def sweep_logged(
-    failed_log: FailedLog,
-    turns: Turns,
-    reader: Reader,
-    queue: str,
-    decide: Callable[[Message], Verdict],
-    publish: Callable[[list[Message]], Awaitable[object]],
-    progress: Callable[[Swept], None],
-    *,
-    audited: bool,
-) -> Swept:
-    """`sweep` a queue of which there is a log; with `audited` the log is put right where that takes not too long."""
-    async with turns.turn(reader.link) as alone:
-        known = None
-        if alone and audited:
-            most = _ENTRIES + _PER_MESSAGE * await reader.count()
-            known = await failed_log.known(reader.link, queue, most=most)
-        audit = Audit(failed_log, queue, known)
-        swept = await sweep(reader, queue, decide, publish, progress, audit.witness)
-        await audit.end(swept)
-        return swept

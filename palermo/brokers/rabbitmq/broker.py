@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
-from palermo.brokers.rabbitmq.audit import Turns, sweep_logged
+from palermo.brokers.rabbitmq.audit import Audits
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
@@ -66,8 +66,7 @@ class RabbitmqBroker:
         self._found: set[str] = set()
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
-        self._turns = Turns(self._exchange)
-        self._works = False
+        self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
 
     async def publish(self, message: Message) -> None:
@@ -85,7 +84,7 @@ class RabbitmqBroker:
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
     ) -> RabbitmqConsumer:
-        self._works = True
+        self._audits.wanted = False  # a worker, which trims, need not remember what is in the log
         link = await self._consume_link()
         declarer = self._declarer_on(link)
 
@@ -195,15 +194,15 @@ class RabbitmqBroker:
         *,
         progress: Callable[[Swept], None] | None = None,
         only_look: bool = False,
+        id: str = "",
     ) -> Swept:
         link = await self._consume_link()
         reader = sweeping.Reader(link, self._exchange, queue)
         held = await reader.count()
-        logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
-        failed_log = self._outbox.failed_log
         tell = progress or (lambda _: None)
+        logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
         if logged and only_look:
-            return await failed_log.show(link, queue, held, decide, tell)
+            return await self._outbox.failed_log.show(link, queue, held, decide, tell, id=id)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):
@@ -211,11 +210,9 @@ class RabbitmqBroker:
                 await self._marks.restore(message.id for message in messages)
             await self.publish_many(messages)
 
-        if not logged:
-            return await sweeping.sweep(reader, queue, decide, store, tell)
-        # A worker, which trims, need not remember what is in the log.
-        audited = not self._works
-        return await sweep_logged(failed_log, self._turns, reader, queue, decide, store, tell, audited=audited)
+        if logged:
+            return await self._audits.sweep(reader, queue, decide, store, tell)
+        return await sweeping.sweep(reader, queue, decide, store, tell)
 
     async def keep_time(self) -> None:
         await self._timekeeper.keep()

@@ -158,11 +158,19 @@ class FailedLog:
         held: int,
         decide: Callable[[Message], Verdict],
         progress: Callable[[Swept], None],
+        *,
+        id: str = "",
     ) -> Swept:
-        """Ask `decide` about every job of a queue that holds so many, and end where it says Stop; nothing is taken."""
+        """Ask `decide` about every job of a queue that holds so many, and end where it says Stop; nothing is taken.
+
+        With an `id` only about the jobs of that id.
+        """
         await self._catch_up(link)
         places = self._ledger.places(queue)
-        swept = Swept(total=len(places), unseen=held - len(places))
+        unseen = held - len(places)
+        if id:
+            places = [(offset, key) for offset, key in places if parts(key)[0] == id]
+        swept = Swept(total=len(places), unseen=unseen)
         progress(swept)
         seen = 0
         async with aclosing(self._jobs(link, queue, places)) as jobs:

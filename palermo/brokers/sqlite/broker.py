@@ -174,6 +174,7 @@ class SqliteBroker:
         *,
         progress: Callable[[Swept], None] | None = None,
         only_look: bool = False,
+        id: str = "",
     ) -> Swept:
         await self._settle_down()
         number = await self._store.read(lambda db: self._number(db, queue))
