@@ -1,6 +1,6 @@
 """What a job that fails costs: settled into a classic queue, into a quorum queue, and into the log of that as well.
 
-    python -m benchmarks.failing [--url amqp://…] [--rounds 3] [-n 2000] [--slots 1]
+    python -m benchmarks.failing [--url amqp://…] [--rounds 9] [-n 400] [--slots 1]
 
 A consumer in this process takes jobs and settles them as failed, and runs nothing. The three kinds take
 turns; "quorum, no log" is Palermo with the writing of the log taken out.
@@ -39,8 +39,8 @@ def _report() -> WorkerInfo:
     return WorkerInfo(id=_TAG, host="benchmark", pid=1, queues=(_QUEUE,), slots=1, state="working", started_at=0)
 
 
-async def settle_all(broker: Broker, jobs: Sequence[Message], slots: int) -> float:
-    """Seconds that it takes to settle as many jobs as there are in the queue, each as one of these."""
+async def settle_all(broker: Broker, jobs: Sequence[Message], slots: int) -> tuple[float, float]:
+    """Seconds that it takes to settle as many jobs of the queue, each as one of these, and of this process's CPU."""
     consumer = await broker.consume(QueueSelection.parse(_QUEUE), slots=slots, tag=_TAG, report=_report)
     waiting = iter(jobs)
 
@@ -48,22 +48,22 @@ async def settle_all(broker: Broker, jobs: Sequence[Message], slots: int) -> flo
         for failed in waiting:
             await consumer.settle(await consumer.receive(slot), Fail(failed))
 
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), time.process_time()
     await asyncio.gather(*(serve(slot) for slot in range(1, slots + 1)))
-    took = time.perf_counter() - began
+    took = time.perf_counter() - began, time.process_time() - spent
     await consumer.close()
     return took
 
 
-async def measured(url: str, kind: str, jobs: Sequence[Message], slots: int) -> float:
-    """Microseconds a job."""
+async def measured(url: str, kind: str, jobs: Sequence[Message], slots: int) -> tuple[float, float]:
+    """Microseconds a job, and those of them that are this process's CPU."""
     session = Session(address=parse_url(url), exchange=f"bench-{secrets.token_hex(4)}", queue_type=kind)
     broker = await open_broker(session)
     try:
         for some in (jobs[:50], jobs):  # the first ones make the queues
             await broker.publish_many(Message(id=job.id, queue=_QUEUE, job=job.job, body=job.body) for job in some)
-            took = await settle_all(broker, some, slots)
-        return 1e6 * took / len(jobs)
+            took, spent = await settle_all(broker, some, slots)
+        return 1e6 * took / len(jobs), 1e6 * spent / len(jobs)
     finally:
         await broker.close()
         await asyncio.to_thread(delete_all, url, session.exchange)
@@ -72,12 +72,12 @@ async def measured(url: str, kind: str, jobs: Sequence[Message], slots: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
-    parser.add_argument("--rounds", type=int, default=3, help="of all three; %(default)s unless given")
-    parser.add_argument("-n", type=int, default=2_000, metavar="JOBS", help="of each; %(default)s unless given")
+    parser.add_argument("--rounds", type=int, default=9, help="of all three; %(default)s unless given")
+    parser.add_argument("-n", type=int, default=400, metavar="JOBS", help="of each; %(default)s unless given")
     parser.add_argument("--slots", type=int, default=1, help="jobs at once; %(default)s unless given")
     options = parser.parse_args()
     jobs = list(failed_jobs(options.n))
-    taken: dict[str, list[float]] = {name: [] for name, _, _ in _KINDS}
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in _KINDS}
     with ground(options.url) as place:
         print(f"RabbitMQ {place.version}, {options.n:,} jobs with tracebacks of 2 KB, {options.slots} at once")
         place.connect()
@@ -86,9 +86,10 @@ def main() -> None:
             for name, kind, logged in _KINDS:
                 with patch.object(FailedLog, "stored", FailedLog.stored if logged else _unwritten):
                     taken[name].append(asyncio.run(measured(place.url, kind, jobs, options.slots)))
-                print(f"{name:16} {taken[name][-1]:8.0f} µs a job")
-    for name, figures in taken.items():
-        print(f"{name:16} {median(figures):8.0f} µs a job, median of {min(figures):.0f} to {max(figures):.0f}")
+        for name, figures in taken.items():
+            took, spent = zip(*figures, strict=True)
+            wall = f"{median(took):6.0f} µs a job ({min(took):.0f} to {max(took):.0f})"
+            print(f"{name:16} {wall}, CPU {median(spent):5.0f} µs")
 
 
 if __name__ == "__main__":

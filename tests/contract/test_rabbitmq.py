@@ -1,6 +1,7 @@
 """RabbitMQ keeps the contract."""
 
 import asyncio
+import json
 import time
 import uuid
 from collections import Counter
@@ -13,13 +14,27 @@ import pytest
 from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, Verdict, open_broker
 from palermo.brokers.rabbitmq import failed_log
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Fail, fail, requeue
+from palermo.core.lifecycle import Fail, JobState, fail, requeue
 from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.failures import trim_failed
+from palermo.rows import job_row
+from palermo.serialization import Serializers
 from tests.contract.broker_contract import BrokerContract
 from tests.contract.consuming import ConsumingContract
-from tests.contract.kit import FAILURE, Open, consume, counts, ids, message, messages, put_into_failed, take, until
+from tests.contract.kit import (
+    FAILURE,
+    Open,
+    consume,
+    counts,
+    ids,
+    look,
+    message,
+    messages,
+    put_into_failed,
+    take,
+    until,
+)
 from tests.contract.publishing import PublishingContract
 
 
@@ -88,6 +103,30 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         swept = await broker.sweep("failed", lambda one: Stop() if one.id == "jobs-2" else Keep(), only_look=True)
 
         assert (swept.seen, swept.total) == (2, 4)
+
+    async def test_one_failed_job_is_looked_at_without_the_others(self, broker: Broker) -> None:
+        await put_into_failed(broker, messages(3))
+        looked: list[str] = []
+
+        def see(one: Message) -> Verdict:
+            looked.append(one.id)
+            return Keep()
+
+        await broker.sweep("failed", see, only_look=True, id="jobs-1")
+        await broker.sweep("failed", see, only_look=True, id="jobs-9")
+
+        assert looked == ["jobs-1"]
+
+    async def test_a_large_body_stays_in_the_queue_and_is_not_taken_for_none(self, broker: Broker) -> None:
+        await put_into_failed(broker, [message("large", body=json.dumps("x" * failed_log.MAX_BODY).encode())])
+
+        (shown,) = (await broker.browse("failed")).messages
+
+        assert (shown.body, shown.content_encoding) == (b"", "omitted")
+        assert job_row(shown, JobState.FAILED, Serializers.default())["args"] is None
+        await broker.sweep("failed", lambda one: Move(requeue(one)))
+        (kept,) = await look(broker)
+        assert len(kept.body) == failed_log.MAX_BODY + 2
 
     async def test_what_leaves_the_failed_is_shown_no_more(self, broker: Broker, another: Open) -> None:
         await put_into_failed(broker, messages(4))

@@ -86,6 +86,12 @@ class Audits:
             try:
                 await channel.call(channel.raw.queue_declare, self._name, exclusive=True)
                 return channel
+            except asyncio.CancelledError:
+                # It may be ours all the same; if it is not, the server closes the channel before it comes to this.
+                if channel.is_open:
+                    channel.raw.queue_delete(self._name, callback=lambda _: None)
+                    channel.raw.close()
+                raise
             except PalermoError:
                 if link.error is not None:
                     raise

@@ -39,8 +39,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: The stream's bounds in bytes; it forgets a segment at a time. Not by age: a failed job may lie for years.
 _BOUNDS = {"x-max-length-bytes": 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
 
-#: Bodies above so many bytes stay in the queue alone; such a job is shown without its arguments.
-MAX_BODY = 256 * 1024
+#: Bodies above so many bytes stay in the queue alone. Such a job is shown without its arguments: no reader can take
+#: the empty body for them, as it is "compressed" in a way that none knows.
+MAX_BODY, _OMITTED = 256 * 1024, "omitted"
 
 #: The header that tells a job from a record, and in which queue it was stored; and what the stream adds.
 _IN, _OFFSET = "failed-in", "x-stream-offset"
@@ -262,7 +263,10 @@ def _stretches(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
 def _job_entry(queue: str, message: Message) -> Entry:
     properties = to_properties(fit(message) if message.failure else message)
     properties.headers = {**(properties.headers or {}), _IN: queue}
-    return properties, message.body if len(message.body) <= MAX_BODY else b""
+    if len(message.body) <= MAX_BODY:
+        return properties, message.body
+    properties.content_encoding = _OMITTED
+    return properties, b""
 
 
 def _learn(ledger: Ledger, offset: int, properties: spec.BasicProperties, body: bytes) -> None:
