@@ -39,8 +39,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: The stream's bounds in bytes; it forgets a segment at a time. Not by age: a failed job may lie for years.
 _BOUNDS = {"x-max-length-bytes": 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
 
-#: Bodies above so many bytes stay in the queue alone. Such a job is shown without its arguments: no reader can take
-#: the empty body for them, as it is "compressed" in a way that none knows.
+#: Bodies above so many bytes stay in the queue alone. Such a job is shown without its arguments: what stands
+#: there instead is "compressed" in a way that no reader knows.
 MAX_BODY, _OMITTED = 256 * 1024, "omitted"
 
 #: The header that tells a job from a record, and in which queue it was stored; and what the stream adds.
@@ -266,7 +266,7 @@ def _job_entry(queue: str, message: Message) -> Entry:
     if len(message.body) <= MAX_BODY:
         return properties, message.body
     properties.content_encoding = _OMITTED
-    return properties, b""
+    return properties, b"-"
 
 
 def _learn(ledger: Ledger, offset: int, properties: spec.BasicProperties, body: bytes) -> None:
