@@ -28,10 +28,10 @@ PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSI
 demo: $(VENV)/installed
 	@$(BIN)/palermo demo $(ARGS)
 
-# Two at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
-# their names, by which the long ones come first, and neither is left alone with one in the end.
+# Four at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
+# their names, by which the long ones come first, and none is left alone with one in the end.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 SECONDS := 600
 soak: $(VENV)/installed-dev
