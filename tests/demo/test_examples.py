@@ -32,3 +32,18 @@ def test_the_shop_runs_its_jobs_and_the_one_that_failed_once_it_has_another_card
     assert failed["error"]["class"] == "shop.CardExpired"
     assert second == "order A-17 is paid\n"
     assert json.loads(run(PALERMO, "failed", "list", "--json", url=url)) == []
+
+
+def test_the_report_is_waited_for_and_printed_as_what_it_is(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/report.db"
+    environment = {**os.environ, "PALERMO_URL": url}
+
+    with subprocess.Popen(
+        [PALERMO, "worker", "report"], cwd=EXAMPLES, env=environment, stderr=subprocess.DEVNULL
+    ) as worker:
+        try:
+            printed = run(sys.executable, "-B", "report.py", url=url)
+        finally:
+            worker.terminate()
+
+    assert printed.splitlines()[1] == "Report(pages=20, skipped=[7, 14])"
