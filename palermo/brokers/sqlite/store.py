@@ -26,6 +26,9 @@ ABANDONED_AFTER = 30.0
 #: How often a session that writes renews its claim on the file.
 RENEW_EVERY = 5.0
 
+#: Not the program's own: whoever seeds that wants the same numbers again.
+_chance = random.Random()
+
 
 class Store:
     """One connection with the file, for one loop of one process."""
@@ -101,7 +104,7 @@ class Store:
                     raise translated(error, self.shown, publishing=publishing) from error
             except (UnicodeEncodeError, OverflowError) as error:
                 raise translated(error, self.shown) from error
-            await asyncio.sleep(random.uniform(0.0002, 0.001))
+            await asyncio.sleep(_chance.uniform(0.0002, 0.001))
 
     def _renew(self, db: sqlite3.Connection) -> None:
         """Keep other machines out.
