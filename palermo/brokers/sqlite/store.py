@@ -29,6 +29,9 @@ ABANDONED_AFTER = 30.0
 #: How often a session that writes renews its claim on the file.
 RENEW_EVERY = 5.0
 
+#: Not the program's own: whoever seeds that wants the same numbers again.
+_chance = random.Random()
+
 
 class Store:
     """One connection with the file, for one loop of one process."""
