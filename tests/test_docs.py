@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from palermo.config import Settings
+from palermo.core.journal import Kind, Level, is_wanted
 from palermo.core.lifecycle import TRANSITIONS, JobState
 from palermo.hooks import HOOKS
 from palermo.worker.orders import ORDERS
@@ -49,6 +50,18 @@ def test_every_signal_is_documented_with_what_it_does() -> None:
     assert documented == {signal.name: signal.meaning for signal in SIGNALS} | {
         f"{signal.name} with `--resque-signals`": signal.meaning for signal in RESQUE_SIGNALS
     }
+
+
+def test_every_kind_of_record_is_documented_with_the_level_from_which_it_is_written() -> None:
+    documented = {row[0].strip("`"): row[1] for row in rows("journal.md", 4)[1:]}
+
+    assert documented == {
+        kind.value: (Level.FAILURES if is_wanted(kind, Level.FAILURES) else Level.ALL).value for kind in Kind
+    }
+
+
+def test_every_level_of_the_journal_is_documented() -> None:
+    assert [row[0].strip("`") for row in rows("journal.md", 3)[1:]] == [level.value for level in Level]
 
 
 def test_every_order_is_documented_with_what_it_does_and_answers() -> None:

@@ -108,9 +108,9 @@ class Index:
         """How many records are kept."""
         return sum(segment.size for segment in self._newest_first())
 
-    def bytes(self) -> int:
+    def file_size(self) -> int:
         """How large the temporary files are at most."""
-        return sum(segment.bytes() for segment in self._newest_first())
+        return sum(segment.file_size() for segment in self._newest_first())
 
     def _newest_first(self) -> list[Segment]:
         with self._lock:

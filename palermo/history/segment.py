@@ -1,11 +1,11 @@
 """A stretch of the journal in a database of its own: some hundred thousand records about jobs, in their order.
 
 A private SQLite database in a temporary file, which ends with its connection. Batches are kept as they
-came, and beside them what is looked for: where the records of a job are, by a hash of its id, and a
-narrow row for each run that ended. Records are only ever added to the newest stretch, without an
-index, which is what makes that fast; a stretch that is full gets one and is never changed again, until
-it is forgotten as a whole. What was counted stays counted: of a filter that is asked for again only
-what was added since is looked at.
+came, and beside them what is looked for: a narrow row for each run that ended, and eight bytes for
+each record, a hash of its job's id, in one string of bytes that is searched whole: that takes a
+millisecond, and adding to it next to nothing. A stretch that is full is never changed again, until it is
+forgotten as a whole. What was counted stays counted: of a filter that is asked for again only what was
+added since is looked at.
 
 Safe to share between threads: one at a time is in it.
 """
@@ -13,7 +13,9 @@ Safe to share between threads: one at a time is in it.
 import json
 import marshal
 import sqlite3
+import struct
 import threading
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,11 +28,8 @@ from palermo.history.filters import FINAL, HistoryFilter
 #: Records in a stretch, and about how many bytes of them.
 MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
-#: Counts of filters that are remembered.
+#: Counts of filters, and pages of a full stretch, that are remembered.
 _REMEMBERED = 64
-
-#: The place of a record: its batch's number, times this, and its own within it.
-_PER_BATCH = 2**20
 
 _PRAGMAS = (
     "pragma page_size = 8192",
@@ -40,9 +39,10 @@ _PRAGMAS = (
     "pragma temp_store = file",
 )
 
+#: `first` is the place of a batch's first record, and `n` that of a run's last: how many were kept before it.
 _SCHEMA = """
-create table batch (n integer primary key, writer text not null, records blob not null);
-create table place (key integer not null, n integer not null);
+create table batch (first integer primary key, writer text not null, records blob not null);
+create table keys (keys blob not null);
 create table ended (
     n integer primary key,
     shape integer not null,
@@ -59,6 +59,9 @@ create table shape (
     error text not null
 );
 """
+
+#: How a hash stands among all.
+_KEY = struct.Struct("=q")
 
 #: Any of the numbers in a JSON array, and the array of none: a list in the question itself may be too long.
 _THESE, _NONE = "(select value from json_each(?))", "[]"
@@ -82,8 +85,11 @@ class Segment:
         self._db.create_function("fold", 1, _fold, deterministic=True)
         self._shapes: dict[Shape, int] = {}
         self._counts: dict[Where, tuple[int, int]] = {}
+        self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
-        self._batches = self._bytes = 0
+        self._bytes = 0
+        #: A hash of the id of each record, until it is full.
+        self._keys = array("q")
         self._closed = self._sealed = False
         #: How many records it holds.
         self.size = 0
@@ -102,27 +108,24 @@ class Segment:
             and kind in OF_JOBS
             and (id := record.get("id")).__class__ is str
             and len(id) <= MAX_ID
-        ][:_PER_BATCH]
+        ]
         if not kept:
             return
         with self._lock:
-            self._batches += 1
-            first = self._batches * _PER_BATCH
             blob = _packed(kept)
             self._db.execute("begin")
-            self._db.execute("insert into batch values (?, ?, ?)", (self._batches, printable(writer), blob))
-            self._db.executemany(
-                "insert into place values (?, ?)", [(hash(record["id"]), n) for n, record in enumerate(kept, first)]
-            )
-            self._put_ended(kept, first)
+            self._db.execute("insert into batch values (?, ?, ?)", (self.size, printable(writer), blob))
+            self._put_ended(kept)
             self._db.execute("commit")
+            self._keys.extend([hash(record["id"]) for record in kept])
             self.size += len(kept)
             self._bytes += len(blob)
 
     def seal(self) -> None:
-        """Have it found by ids fast, now that nothing more is put into it. Raises sqlite3.Error."""
+        """Keep less of it in memory, now that nothing more is put into it. Raises sqlite3.Error."""
         with self._lock:
-            self._db.execute("create index place_key on place (key, n)")
+            self._db.execute("insert into keys values (?)", (self._keys.tobytes(),))
+            self._keys = array("q")
             self._shapes.clear()
             self._sealed = True
 
@@ -141,14 +144,11 @@ class Segment:
             if where is None:
                 return 0
             seen, counted = self._counts.pop(where, (0, 0))
-            last = (self._batches + 1) * _PER_BATCH
-            if seen < last:
+            if seen < self.size:
                 condition, given = where
                 question = f"select count(*) from ended where n >= ? and {condition}"
                 counted += self._db.execute(question, (seen, *given)).fetchone()[0]
-            while len(self._counts) >= _REMEMBERED:
-                del self._counts[next(iter(self._counts))]
-            self._counts[where] = (last, counted)
+            _remember(self._counts, where, (self.size, counted))
             return counted
 
     def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
@@ -157,16 +157,21 @@ class Segment:
             where = self._where(filter)
             if where is None:
                 return []
-            question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
-            return self._at(n for (n,) in self._db.execute(question, (*where[1], limit, offset)).fetchall())
+            known = self._pages.get((where, offset, limit))
+            if known is None:
+                question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
+                known = [n for (n,) in self._db.execute(question, (*where[1], limit, offset))]
+                if self._sealed:
+                    _remember(self._pages, (where, offset, limit), known)
+            return self._at(known)
 
     def of(self, id: str, *, limit: int) -> list[Entry]:
         """All that is known of one job, in order; of more than `limit` records the last."""
         with self._lock:
             if self._closed:
                 return []
-            rows = self._db.execute("select n from place where key = ? order by n desc limit ?", (hash(id), limit))
-            return [each for each in self._at(n for (n,) in reversed(rows.fetchall())) if each.id == id]
+            places = _found(self._all_keys(), _KEY.pack(hash(id)))[-limit:]
+            return [each for each in self._at(places) if each.id == id]
 
     def names(self, what: str, *, limit: int) -> set[str]:
         """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
@@ -177,7 +182,7 @@ class Segment:
             rows = self._db.execute(f"select distinct {column} from shape where {column} <> '' limit ?", (limit,))
             return {name for (name,) in rows}
 
-    def bytes(self) -> int:
+    def file_size(self) -> int:
         """How large its file is at most."""
         with self._lock:
             if self._closed:
@@ -187,11 +192,11 @@ class Segment:
 
     # -- behind them; all within the lock
 
-    def _put_ended(self, records: Sequence[Record], first: int) -> None:
+    def _put_ended(self, records: Sequence[Record]) -> None:
         """A narrow row for each record that tells of an end, and the words of those that have some."""
         shapes = self._shapes
         ended, words = [], []
-        for n, record in enumerate(records, first):
+        for n, record in enumerate(records, self.size):
             get = record.get
             state = STATE_OF.get(get("kind"))  # type: ignore[arg-type]
             if state is None:
@@ -224,15 +229,21 @@ class Segment:
     def _at(self, places: Iterable[int]) -> list[Entry]:
         """The records at these places, in this order."""
         found = []
-        at, writer, records = -1, "", []
+        first, writer = 0, ""
+        records: list[Record] = []
         for place in places:
-            batch, n = divmod(place, _PER_BATCH)
-            if batch != at:
-                question = "select writer, records from batch where n = ?"
-                writer, blob = self._db.execute(question, (batch,)).fetchone()
-                at, records = batch, marshal.loads(blob)
-            found.append(entry(records[n], writer))
+            if not first <= place < first + len(records):
+                question = "select first, writer, records from batch where first <= ? order by first desc limit 1"
+                first, writer, blob = self._db.execute(question, (place,)).fetchone()
+                records = marshal.loads(blob)
+            found.append(entry(records[place - first], writer))
         return found
+
+    def _all_keys(self) -> bytes:
+        if not self._sealed:
+            return self._keys.tobytes()
+        (keys,) = self._db.execute("select keys from keys").fetchone()
+        return bytes(keys)
 
     def _where(self, filter: HistoryFilter) -> Where | None:
         """What the filter asks for here; None where nothing can match."""
@@ -284,6 +295,23 @@ class Segment:
         number = self._shapes[shape] = len(self._shapes) + 1
         self._db.execute("insert into shape values (?, ?, ?, ?, ?)", (number, *shape))
         return number
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    while len(known) >= _REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value
+
+
+def _found(keys: bytes, key: bytes) -> list[int]:
+    """The places of this key."""
+    places = []
+    at = keys.find(key)
+    while at >= 0:
+        if at % _KEY.size == 0:
+            places.append(at // _KEY.size)
+        at = keys.find(key, at + 1)
+    return places
 
 
 def _packed(records: list[Record]) -> bytes:

@@ -205,7 +205,7 @@ def test_whatever_a_record_holds_its_run_can_be_shown(index: Index, fields: dict
     (entry,) = index.page(FINISHED)
     assert entry.row()["state"] == "done"
     assert [each.kind for each in index.of(entry.id)] == ["succeeded"]
-    assert index.bytes() < 200_000
+    assert index.file_size() < 200_000
     assert index.count(HistoryFilter(text="resize", longer=0.5)) in (0, 1)
 
 

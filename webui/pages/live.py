@@ -38,17 +38,26 @@ _STEP = 0.25
 
 @router.get("/live", name="events")
 async def events(
-    visit: Visiting, request: Request, every: Annotated[float, Query(ge=1, le=60)] = 2.0, of: Of = ""
+    visit: Visiting,
+    request: Request,
+    every: Annotated[float, Query(ge=1, le=60)] = 2.0,
+    of: Of = "",
+    seen: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
-    """Tells when queues or workers have changed; `of` names a page whose own list is watched besides."""
+    """Tells when queues or workers have changed; `of` names a page whose own list is watched besides.
+
+    `seen` is which version of the journal the page was made from: what came since then is told at once.
+    """
     look = await run_in_threadpool(watching, visit.site)
     if look.streams >= STREAMS:
         raise Refused(503, f"there are {STREAMS} live pages already; this one will ask now and then instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_changes(visit.site, look, every, of), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(
+        _changes(visit.site, look, every, of, seen), media_type="text/event-stream", headers=headers
+    )
 
 
-async def _changes(site: Site, look: Watching, every: float, of: Of) -> AsyncIterator[str]:
+async def _changes(site: Site, look: Watching, every: float, of: Of, seen: int | None) -> AsyncIterator[str]:
     look.streams += 1
     try:
         yield "retry: 2000\nevent: hello\ndata: 1\n\n"
@@ -60,7 +69,8 @@ async def _changes(site: Site, look: Watching, every: float, of: Of) -> AsyncIte
             if nth % steps == 0:
                 now = await run_in_threadpool(_version, site, look, every, of)
                 # The first is what the page was made from; a comment keeps proxies from taking silence for the end.
-                yield f"event: change\ndata: {now}\n\n" if version and now != version else ": \n\n"
+                late = not version and seen is not None and journaled(site).progress.version != seen
+                yield f"event: change\ndata: {now}\n\n" if late or (version and now != version) else ": \n\n"
                 version = now
             await anyio.sleep(_STEP)
     finally:

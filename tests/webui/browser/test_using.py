@@ -10,6 +10,8 @@ from playwright.sync_api import Page, expect
 from palermo.core.journal import encode
 from palermo.worker.handle import start_worker
 from tests.helpers import eventually
+from tests.history.written import ended, enqueued, write
+from tests.history.written import failed as failed_
 from tests.webui.browser.conftest import PHONE, Open, path_of
 from tests.webui.server import Web
 
@@ -40,6 +42,8 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
         eventually(lambda: len(web.inspector.failed()) == 1, within=30)
         web.client.enqueue("shop.resize", ["cat.png"], {"width": 640}, queue="images")
         web.inspector.pause("images")
+        line = {**ended("told", "log"), "text": "a line of its log"}
+        write(web.client, [enqueued("told"), line, *(ended(id) for id in ("told", "other")), failed_("bad")])
         counted = encode("w", [{"kind": "worker_up", "at": time.time() - 99, "release": "1.4.2"}])
         web.client.run(lambda broker: broker.journal.append(counted))
         eventually(lambda: "demo.jobs.parse" in web.http.get("/statistics").text)
@@ -57,6 +61,9 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
             f"/jobs/{failed['id']}",
             "/jobs/nowhere",
             "/workers",
+            "/history",
+            "/jobs/told",
+            "/audit",
             "/statistics",
             "/statistics?window=month&queue=demo",
         ):

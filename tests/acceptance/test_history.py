@@ -1,0 +1,63 @@
+"""What happened while nobody looked is told when somebody does: by the pages, the API and the commands."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from palermo.client import Client
+from palermo.config import Settings
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+from tests.scale import scaled
+from tests.webui.server import Web
+
+#: Jobs that run while no web process does.
+JOBS = scaled(2_000, 100_000)
+
+
+def told(web: Web) -> int:
+    """How many jobs have finished, as the pages' process knows."""
+    answer = web.http.get("/api/history", params={"limit": 1})
+    return int(answer.json()["total"]) if answer.status_code == 200 else -1
+
+
+def finished(web: Web) -> list[dict[str, Any]]:
+    """All of them."""
+    rows: list[dict[str, Any]] = []
+    for page in itertools.count(1):
+        found = web.http.get("/api/history", params={"limit": 500, "page": page}).json()["rows"]
+        if not found:
+            return rows
+        rows += found
+    raise AssertionError("pages have no end")
+
+
+@pytest.mark.timeout(scaled(120, 1_800))
+def test_nothing_is_missing_of_what_ran_while_the_web_process_was_stopped(rabbitmq_place: Place) -> None:
+    place, settings = rabbitmq_place, Settings(url=rabbitmq_place.url, exchange=rabbitmq_place.exchange, journal="all")
+    place.ready(place.worker("-c", "4", "--pool", "thread", PALERMO_JOURNAL="all"))
+    with Client(settings) as client:
+        with Web(settings) as web:
+            first = [client.enqueue("shop.note", [f"{n}"]).id for n in range(3)]
+            eventually(lambda: told(web) == 3, within=30)
+
+        calls = (("shop.note", (f"{n}",), {}) for n in range(JOBS))
+        ids = [job.id for job in client.enqueue_many(calls)]
+        bad = client.enqueue("shop.fail", ["why"]).id
+        place.await_lines(3 + JOBS, within=scaled(60, 1_200))
+        eventually(lambda: place.inspector.failed().total == 1, within=30)
+
+        with Web(settings) as web, Web(settings) as other:
+            eventually(lambda: told(web) == told(other) == JOBS + 4, within=scaled(30, 300))
+            rows = finished(web)
+            assert {row["id"] for row in rows} == {*first, *ids, bad}
+            assert finished(other) == rows
+            for path in ("/api/history?state=failed", f"/api/history/{bad}", "/api/history?page=3&limit=7"):
+                assert other.http.get(path).json() == web.http.get(path).json()
+            kinds = [step["kind"] for step in web.http.get(f"/api/history/{ids[-1]}").json()["rows"]]
+            assert kinds[0] == "enqueued"
+            assert kinds[-1] == "succeeded"
+
+    assert [row["id"] for row in place.rows("history", "--state", "failed")] == [bad]
+    assert place.rows("history", "--limit", "7") == rows[:7]
