@@ -71,6 +71,8 @@ class Following:
         #: Set where reading has to begin anew.
         self._astray: asyncio.Event | None = None
         self._broken: PalermoError | None = None
+        #: Whether takers may still hold what is to be forgotten.
+        self._unclean = False
         self._once = Once()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -120,6 +122,8 @@ class Following:
 
     async def _follow(self, broker: Broker) -> None:
         """Read until the session is lost, the journal deleted, or what is read is another journal's."""
+        if self._unclean:
+            self._clean()
         self._astray = astray = asyncio.Event()
         start = self._start if self._last is None else Start(position=self._last.position)
         self._resuming = self._last is not None
@@ -174,8 +178,13 @@ class Following:
         self._once = Once()
         self._ready.clear()
         self._progress = Progress(version=self._progress.version + 1)
+        try:
+            self._clean()
+        except PalermoError as problem:
+            self._broken = problem
+
+    def _clean(self) -> None:
+        self._unclean = True
         for taker in self._takers:
-            try:
-                taker.reset()
-            except PalermoError as problem:
-                self._broken = problem
+            taker.reset()
+        self._unclean = False

@@ -28,6 +28,8 @@ class Kept:
         self.ids: list[str] = []
         self.resets = 0
         self.broken = False
+        #: How often it cannot be reset.
+        self.stuck = 0
 
     def take(self, batch: Batch) -> None:
         if self.broken:
@@ -35,6 +37,9 @@ class Kept:
         self.ids += [record["id"] for record in batch.records]
 
     def reset(self) -> None:
+        if self.stuck:
+            self.stuck -= 1
+            raise StoreInvalid("the disk is full.")
         self.ids.clear()
         self.resets += 1
         self.broken = False
@@ -124,9 +129,10 @@ def test_where_nothing_can_be_kept_all_begin_again_later(
     write(client, [ended("a")])
     kept = Kept()
     with followed(settings, kept) as found:
-        kept.broken = True
+        kept.broken, kept.stuck = True, 2
         write(client, [ended("b")])
 
+        eventually(lambda: "the disk is full" in found.progress.error)
         eventually(lambda: kept.ids == ["a", "b"], within=20)
         assert kept.resets == 1
         eventually(lambda: found.progress.ready and found.progress.error == "")
