@@ -138,6 +138,17 @@ def test_where_nothing_can_be_kept_all_begin_again_later(
         eventually(lambda: found.progress.ready and found.progress.error == "")
 
 
+def test_a_batch_that_nobody_can_make_sense_of_is_not_the_end(
+    settings: Settings, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Kept()
+    with followed(settings, kept):
+        write(client, [{"kind": "started", "at": 1.0}], [ended("b")])
+
+        eventually(lambda: kept.ids == ["b"])
+    assert "a batch of the journal cannot be kept: a bug" in caplog.text
+
+
 def test_closing_ends_it_wherever_it_is(settings: Settings) -> None:
     away = Following(Settings(url="amqp://127.0.0.1:1/", publish_timeout=0.2), [Kept()])
     away.begin()
