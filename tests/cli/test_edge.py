@@ -41,7 +41,9 @@ def test_help_of_every_command_begins_with_what_the_overview_says(palermo: Paler
     assert f"  {name} " in palermo("--help").stdout
 
 
-@pytest.mark.parametrize("arguments", [["publish"], ["scheduled", "frobnicate"], ["frobnicate"], ["failed", "frobnicate"]])
+@pytest.mark.parametrize(
+    "arguments", [["publish"], ["scheduled", "frobnicate"], ["frobnicate"], ["failed", "frobnicate"]]
+)
 def test_a_command_that_is_not_there_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
     (line,) = palermo(*arguments, code=2).stderr.splitlines()
 
