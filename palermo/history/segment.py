@@ -28,7 +28,7 @@ from palermo.history.filters import FINAL, HistoryFilter
 #: Records in a stretch, and about how many bytes of them.
 MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
-#: Counts of filters, and pages of a full stretch, that are remembered.
+#: Counts of filters, and pages and jobs of a full stretch, that are remembered.
 _REMEMBERED = 64
 
 _PRAGMAS = (
@@ -85,6 +85,7 @@ class Segment:
         self._db.create_function("fold", 1, _fold, deterministic=True)
         self._shapes: dict[Shape, int] = {}
         self._counts: dict[Where, tuple[int, int]] = {}
+        self._places: dict[int, list[int]] = {}
         self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
         self._bytes = 0
@@ -170,7 +171,13 @@ class Segment:
         with self._lock:
             if self._closed:
                 return []
-            places = _found(self._all_keys(), _KEY.pack(hash(id)))[-limit:]
+            key = hash(id)
+            places = self._places.get(key)
+            if places is None:
+                places = _found(self._all_keys(), _KEY.pack(key))
+                if self._sealed:
+                    _remember(self._places, key, places)
+            places = places[-limit:]
             return [each for each in self._at(places) if each.id == id]
 
     def names(self, what: str, *, limit: int) -> set[str]:

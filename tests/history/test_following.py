@@ -28,6 +28,8 @@ class Kept:
         self.ids: list[str] = []
         self.resets = 0
         self.broken = False
+        #: How often it cannot be reset.
+        self.stuck = 0
 
     def take(self, batch: Batch) -> None:
         if self.broken:
@@ -35,6 +37,9 @@ class Kept:
         self.ids += [record["id"] for record in batch.records]
 
     def reset(self) -> None:
+        if self.stuck:
+            self.stuck -= 1
+            raise StoreInvalid("the disk is full.")
         self.ids.clear()
         self.resets += 1
         self.broken = False
@@ -124,12 +129,24 @@ def test_where_nothing_can_be_kept_all_begin_again_later(
     write(client, [ended("a")])
     kept = Kept()
     with followed(settings, kept) as found:
-        kept.broken = True
+        kept.broken, kept.stuck = True, 2
         write(client, [ended("b")])
 
+        eventually(lambda: "the disk is full" in found.progress.error)
         eventually(lambda: kept.ids == ["a", "b"], within=20)
         assert kept.resets == 1
         eventually(lambda: found.progress.ready and found.progress.error == "")
+
+
+def test_a_batch_that_nobody_can_make_sense_of_is_not_the_end(
+    settings: Settings, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Kept()
+    with followed(settings, kept):
+        write(client, [{"kind": "started", "at": 1.0}], [ended("b")])
+
+        eventually(lambda: kept.ids == ["b"])
+    assert "a batch of the journal cannot be kept: a bug" in caplog.text
 
 
 def test_closing_ends_it_wherever_it_is(settings: Settings) -> None:
