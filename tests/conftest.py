@@ -47,7 +47,7 @@ _NEEDED: dict[str, Callable[[], object]] = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For `make test`: of tests that start processes and run on each broker, every other on the one, the rest on the other.
+    """For `make test`: tests that start processes, and could run on each broker, run on one of them, by turns.
 
     What brokers promise is tested on each, in tests/contract; these are about what is built on that.
     """
