@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(probe: Callable[[], T], *, within: float = 10.0, every: float = 0.02) -> T:
+def eventually(probe: Callable[[], T], *, within: float = 30.0, every: float = 0.02) -> T:
     """The first true value of `probe()`; fails with its last value when `within` seconds have gone.
 
     An AssertionError in the probe counts as false, and is what the test shows in the end.

@@ -92,7 +92,7 @@ async def consume(
     return Worker(await broker.consume(selection, slots=slots, tag=report.info.id, report=report, obey=obey), report)
 
 
-async def take(consumer: Consumer, slot: int = 1, *, within: float = 10.0) -> Delivery:
+async def take(consumer: Consumer, slot: int = 1, *, within: float = 30.0) -> Delivery:
     async with asyncio.timeout(within):
         return await consumer.receive(slot)
 
@@ -147,7 +147,7 @@ async def look(broker: Broker, name: str = "jobs") -> list[Message]:
         return found
 
 
-async def until(probe: Callable[[], Awaitable[object]], wanted: object, *, within: float = 10.0) -> None:
+async def until(probe: Callable[[], Awaitable[object]], wanted: object, *, within: float = 30.0) -> None:
     """Wait for the probe to give what is wanted; some brokers count a moment late."""
     deadline = time.monotonic() + within
     while (found := await probe()) != wanted:
