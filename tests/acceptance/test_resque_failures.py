@@ -65,12 +65,11 @@ def test_R7_every_hook_runs_in_its_place(place: Place) -> None:
 
     lines = place.lines("trace")
     assert names(place) == hooked
-    assert [line for line in lines if line.endswith(" ok")] == [
-        f"{what} ok"
-        for what in (
-            "before_enqueue", "after_enqueue", "before_process", "around_process in", "process",
-            "around_process out", "after_process",
-        )
+    ok = [line.removesuffix(" ok") for line in lines if line.endswith(" ok")]
+    # The worker may begin before the enqueuing process has come to its hook.
+    assert [what for what in ok if "enqueue" in what] == ["before_enqueue", "after_enqueue"]
+    assert [what for what in ok if "process" in what] == [
+        "before_process", "around_process in", "process", "around_process out", "after_process"
     ]  # fmt: skip
     assert [line for line in lines if line.endswith(" veto")] == ["before_enqueue veto"]
     assert "process skip" not in lines
