@@ -2,18 +2,34 @@
 
 import asyncio
 import json
+import time
 
 import pika
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue, internal
 
 
+#: How often deleting is tried: RabbitMQ 3.10.8 closes the connection of whoever deletes a stream too soon (541).
+_ATTEMPTS = 5
+
+
 def delete_all(url: str, exchange: str) -> None:
     """Delete all that one exchange's jobs ever made there; nothing if they made nothing."""
     names = asyncio.run(_queue_names(url, exchange))
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            _delete(url, exchange, names)
+            return
+        except ConnectionClosedByBroker:
+            if attempt == _ATTEMPTS:
+                raise
+            time.sleep(0.2 * attempt)
+
+
+def _delete(url: str, exchange: str, names: list[str]) -> None:
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         later = _stretches(connection, internal(exchange, "later"))
         channel = connection.channel()
