@@ -11,7 +11,6 @@ from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue, internal
 
-
 #: How often deleting is tried: RabbitMQ 3.10.8 closes the connection of whoever deletes a stream too soon (541).
 _ATTEMPTS = 5
 
