@@ -17,6 +17,7 @@ from palermo.broker import Broker
 from palermo.core.journal import Batch, Kind, Record
 from palermo.ends import Ends, is_of, told
 from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.first_of import first_of
 from palermo.journal import FIRST, Reader, Start
 from palermo.session_keeper import SessionKeeper
 
@@ -224,7 +225,7 @@ class Watch:
                 pass
             else:
                 try:
-                    await _first_of(reader.caught_up, reader.ended)
+                    await first_of(reader.caught_up, reader.ended)
                     if reader.caught_up.is_set() or reader.deleted:
                         return
                 finally:
@@ -262,7 +263,7 @@ class Watch:
     async def _read_on(self, reader: Reader, start: Start) -> Start:
         """Read until the reader ends; where to go on."""
         try:
-            await _first_of(reader.caught_up, reader.ended)
+            await first_of(reader.caught_up, reader.ended)
             if reader.caught_up.is_set():
                 self._catch_up(reader)
             await reader.ended.wait()
@@ -342,12 +343,3 @@ class _Search:
                     waiter.on_record(record)
             if ended and self.found and not self.nearby.full:
                 self.nearby.add(record)
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    tasks = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()

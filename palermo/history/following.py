@@ -19,7 +19,8 @@ from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.journal import Batch
 from palermo.errors import PalermoError
-from palermo.history.reading import Once, Taker, first_of
+from palermo.first_of import first_of
+from palermo.history.reading import Once, Taker
 from palermo.journal import FIRST, Start
 
 log = logging.getLogger("palermo.history")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from palermo.broker import Broker, Swept
 from palermo.core.journal import Batch
 from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.first_of import first_of
 from palermo.journal import FIRST, Start
 
 if TYPE_CHECKING:
@@ -90,13 +91,3 @@ async def _read(broker: Broker, takers: Sequence[Taker], start: Start, progress:
         raise broken[0]
     if not reader.caught_up.is_set():
         raise BrokerUnavailable("the journal was deleted, or the session lost, while it was being read. Try again.")
-
-
-async def first_of(*events: asyncio.Event) -> None:
-    """Wait until one of these is set."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

@@ -10,8 +10,9 @@ from palermo.broker import Session
 from palermo.config import Settings
 from tests.contract.conftest import pytest_pyfunc_call, runner
 from tests.rabbitmq_tidy import delete_all
+from tests.worker.conftest import any_site, site
 
-__all__ = ["pytest_pyfunc_call", "runner"]
+__all__ = ["any_site", "pytest_pyfunc_call", "runner", "site"]
 
 
 @pytest.fixture(params=["sqlite", "rabbitmq"])

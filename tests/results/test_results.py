@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,6 @@ from tests.helpers import eventually
 from tests.worker.site import PROGRAMS, Site
 
 MODULE = "crew_results"
-
-
-@pytest.fixture(params=["sqlite", "rabbitmq"])
-def any_site(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Site]:
-    """The same on each broker."""
-    url = request.getfixturevalue("rabbitmq_url") if request.param == "rabbitmq" else ""
-    site = Site(tmp_path, url=url, exchange=exchange)
-    yield site
-    site.close()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path)
-    yield site
-    site.close()
 
 
 def enqueue(site: Site, job: str, *args: Any, **options: Any) -> Job:
