@@ -44,7 +44,7 @@ class Rewriting:
         encoded = self.serializers.encode(
             args,
             kwargs,
-            job=message.job,
+            job=message.signed_job,
             id=message.signed_id,
             serializer=self._serializer(message),
             compression=self._compression(message),
