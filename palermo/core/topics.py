@@ -5,7 +5,6 @@ patterns of its groups into a queue `<prefix>_<group>` for each: docs/wire.md, "
 a job that bears the group's name.
 """
 
-import json
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -136,6 +135,8 @@ def typed(message: Message) -> Message:
     """An untyped event as JSON if it decodes as that; any other message as it is."""
     if not is_untyped(message):
         return message
+    import json  # costs milliseconds, which `import palermo` should not
+
     try:
         json.loads(message.body)
     except (ValueError, RecursionError):

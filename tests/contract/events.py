@@ -59,14 +59,15 @@ class EventsContract:
         first = found[0].message
         for worker, delivery in zip(workers, found, strict=True):
             await worker.settle(delivery, fail_of(delivery))
-        got = [one.message.id for one in found] + [(await take_and_ack(worker)).id for worker in workers]
+        await workers[0].rest(1)
+        got = [one.message.id for one in found] + [(await take_and_ack(workers[1])).id for _ in range(2)]
         audited = [(await take_and_ack(auditor)).id for _ in range(4)]
 
         assert sorted(got) == [f"e{number}@mail" for number in range(4)]
         assert audited == [f"e{number}@audit" for number in range(4)]
         assert (first.job, first.queue, first.topic, first.body) == ("mail", mail.queue, "order.paid", b'{"a": 1}')
         assert first.extra["shop"] == "ü"
-        for worker in (*workers, auditor):
+        for worker in (workers[1], auditor):
             await nothing_for(worker)
 
     @pytest.mark.parametrize(
