@@ -212,7 +212,8 @@ class Inspector:
     def queue_of(self, job: str) -> str:
         """The queue of a job by its name: its own where its code is imported here, else the default one."""
         definition = registry.find(job)
-        return (definition.queue if definition else None) or self._client.settings.default_queue
+        settings = self._client.settings
+        return settings.default_queue if definition is None else settings.queue_of(definition)
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
         """Have jobs not run, or end where they run; one row for each id: see palermo.steering.cancel.
