@@ -63,7 +63,7 @@ class IoThread:
     # -- called by other threads
 
     def publish(self, message: Message | Event) -> None:
-        """Store one message, or tell one event; returns when that is confirmed, or raises what the broker does, in time."""
+        """Store one message, or tell one event; returns once that is confirmed. Raises as the broker does, in time."""
         self.wait(self.send(message))
 
     async def publish_async(self, message: Message | Event) -> None:

@@ -8,6 +8,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
+from palermo.core.topics import distributor, gateway
 from palermo.core.topology import amqp_queue, internal
 
 
@@ -19,11 +20,12 @@ def delete_all(url: str, exchange: str) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
-        for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal"):
+        for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal", "events", "subscriptions"):
             channel.queue_delete(internal(exchange, stream))
         for name in ("later", "recurring", *(f"later.{name}" for name in later)):
             channel.queue_delete(internal(exchange, name))
-        for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
+        ours = (internal(exchange, "control"), internal(exchange, "presence"))
+        for name in (exchange, *ours, gateway(exchange), distributor(exchange)):
             channel.exchange_delete(name)
 
 

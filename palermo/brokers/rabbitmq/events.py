@@ -138,17 +138,18 @@ class RabbitmqEvents:
             try:
                 await sent
                 return
-            except (Unroutable, NotFound) as error:
-                # What carried it was deleted, or nobody wants it.
-                self._wired = False
-                await self._wire(again=True)
-                if attempt == 2 and isinstance(error, Unroutable):
+            except Unroutable as error:
+                if attempt == 2:
                     raise NoSubscriber(
                         f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
                         " worker that subscribes, or have such events kept by the setting events_unsubscribed."
                     ) from error
+            except NotFound:
                 if attempt == 2:
                     raise
+            # What carried it was deleted, or nobody wants it.
+            self._wired = False
+            await self._wire(again=True)
 
     async def _wire(self, *, again: bool = False) -> None:
         """See that what carries events is there; `again` binds all groups anew too."""
