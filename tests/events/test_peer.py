@@ -24,7 +24,7 @@ JSON = b'{"artifact": 17}'
 
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> Session:
-    return Session(address=parse_url(rabbitmq_url), exchange=exchange)
+    return Session(address=parse_url(rabbitmq_url), exchange=exchange, timeout=30.0)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from palermo.client import Client
 from palermo.errors import NoSubscriber
+from palermo.inspector import Inspector
 from tests.helpers import eventually
 from tests.worker.site import Site
 
@@ -19,7 +20,7 @@ def patient(site: Site, **more: Any) -> Client:
     """A client that waits for streams to be made, on a machine that does much else."""
     client = Client(replace(site.settings, publish_timeout=30.0, **more))
     site.client.close()
-    site.client = client
+    site.client, site.inspector = client, Inspector(client)
     return client
 
 

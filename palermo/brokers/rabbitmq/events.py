@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,9 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Old events that are published and confirmed together, and about how many bytes of bodies.
 _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
+
+#: Seconds for which what groups are known to subscribe to need not be read again to subscribe others.
+_FRESH = 5.0
 
 #: How often what was published while old events were read is read after them, before the group is bound.
 _ROUNDS = 20
@@ -57,6 +61,8 @@ class RabbitmqEvents:
         self._list = Subscriptions(session.exchange, self._open, patience=session.timeout)
         self._turn = Turn(internal(session.exchange, "events.turn"), "another group's first subscription")
         self._publisher: Publisher | None = None
+        self._seen: dict[str, Subscription] = {}
+        self._seen_at = -math.inf
         self._wired = False
         self._wiring_now = asyncio.Lock()
 
@@ -73,7 +79,7 @@ class RabbitmqEvents:
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
         await self._wire()
-        before = (await self.known()).get(subscription.group)
+        before = (await self._seen_lately()).get(subscription.group)
         if before is None and from_start and self._kept.wanted:
             async with self._turn.taken(self._link):
                 before = (await self.known()).get(subscription.group)
@@ -96,6 +102,7 @@ class RabbitmqEvents:
         self._wiring.topics.pop(found.queue, None)
         await self._unbind(found, set(found.topics))
         await self._list.remove(group)
+        self._seen_at = -math.inf
 
     async def subscriptions(self) -> list[Subscription]:
         return list((await self.known()).values())
@@ -107,7 +114,7 @@ class RabbitmqEvents:
             )
         found = await self._find(group)
         await self._wire()
-        last = await self._kept.mark(await self._reading())
+        last = await self._kept.end(await self._reading())
         return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
 
     async def kept(self) -> int | None:
@@ -115,7 +122,14 @@ class RabbitmqEvents:
 
     async def known(self) -> dict[str, Subscription]:
         """All subscriptions, by group."""
-        return await self._list.all(await self._reading())
+        self._seen = await self._list.all(await self._reading())
+        self._seen_at = asyncio.get_running_loop().time()
+        return self._seen
+
+    async def _seen_lately(self) -> dict[str, Subscription]:
+        """The same as of a moment ago: a worker has many groups, and to read it takes several questions."""
+        fresh = asyncio.get_running_loop().time() - self._seen_at < _FRESH
+        return self._seen if fresh else await self.known()
 
     async def deleted(self, queue: str) -> None:
         """A queue has been deleted, and with it what it was bound by: its group subscribes no more."""
@@ -125,6 +139,7 @@ class RabbitmqEvents:
         for one in (await self.known()).values():
             if one.queue == queue:
                 await self._list.remove(one.group)
+        self._seen_at = -math.inf
 
     # -- publishing
 
@@ -210,15 +225,14 @@ class RabbitmqEvents:
         lying = await Lying.within(link, self._exchange, queue)
         done, told = -1, 0
         for _ in range(_ROUNDS):
-            last = await self._kept.mark(link)
-            told += await self._tell(subscription, done + 1, last, ALL, lying=lying)
-            # The mark itself is one: nothing else was stored meanwhile.
-            quiet, done = last - done <= 1, last
-            if quiet:
+            last = await self._kept.end(link)
+            if last <= done:
                 break
+            told += await self._tell(subscription, done + 1, last, ALL, lying=lying)
+            done = last
         await self._bind(subscription)
-        last = await self._kept.mark(link)
-        if last - done > 1:
+        last = await self._kept.end(link)
+        if last > done:
             lying = await Lying.within(link, self._exchange, queue, routed=True)
             told += await self._tell(subscription, done + 1, last, ALL, lying=lying)
         log.info("group subscribes from the start group=%s events=%d", subscription.group, told)
@@ -248,6 +262,8 @@ class RabbitmqEvents:
             if progress is not None:
                 progress(Swept(total=max(seen, last - first + 1), seen=seen, moved=told))
 
+        if last < first:
+            return 0
         async with aclosing(self._kept.read(link, first, last, old.since)) as events:
             async for found in events:
                 seen = found.offset - first + 1

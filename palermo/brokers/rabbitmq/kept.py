@@ -1,7 +1,7 @@
 """Events that are kept for a while: a stream that the gateway fills, whoever publishes.
 
 With it mandatory publishing never returns an event: the stream takes all. An entry has the exchange it was
-published to and its topic as the routing key; what was written to the stream itself is a mark of ours.
+published to and its topic as the routing key.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import EVENT_ID
 from palermo.core.topics import group_of
 from palermo.core.topology import amqp_queue, internal
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 #: How many segments the stream is cut into; it forgets a whole one at a time. Bytes of the smallest and the largest.
 _SEGMENTS, _SMALLEST, _LARGEST = 16, 1024**2, 64 * 1024**2
@@ -105,9 +105,8 @@ class Kept:
         await channel.close()
         return max(0, int(frame.method.message_count) - 1)
 
-    async def mark(self, link: Link) -> int:
-        """Write something at the end, so that there is one; its offset or a later one."""
-        await self._stream.write({"mark": time.time()})
+    async def end(self, link: Link) -> int:
+        """The offset of the newest event; below 0 if there is nothing."""
         end = await self._stream.end(link)
         return -1 if end is None else end
 
@@ -121,19 +120,29 @@ class Kept:
         if since is not None:
             start = datetime.fromtimestamp(max(0.0, since - _SKEW), UTC).replace(tzinfo=None)
         oldest = time.time() - self._session.events_age
-        async with aclosing(self._stream.deliveries(link, start, last)) as entries:
-            async for offset, entry in entries:
-                if offset < first or not entry.exchange:
-                    continue
-                headers: dict[str, Any] = dict(entry.properties.headers or {})
-                headers.pop(_OFFSET, None)
-                nameless = not entry.properties.message_id and not isinstance(headers.get("id"), str)
-                if nameless:
-                    headers["id"] = str(uuid5(NAMESPACE_OID, f"{self._stream.name}/{offset}"))
-                entry.properties.headers = headers
-                found = Found(entry, offset, nameless)
-                if found.at is None or found.at >= oldest:
-                    yield found
+        came = False
+        try:
+            async with aclosing(self._stream.deliveries(link, start, last)) as entries:
+                async for offset, entry in entries:
+                    came = True
+                    # What was written to the stream itself only makes it not empty.
+                    if offset >= first and entry.exchange:
+                        found = self._found(offset, entry)
+                        if found.at is None or found.at >= oldest:
+                            yield found
+        except BrokerUnavailable:
+            # Where nothing was stored since then, a stream waits for what will be.
+            if came or since is None or link.error is not None:
+                raise
+
+    def _found(self, offset: int, entry: Got) -> Found:
+        headers: dict[str, Any] = dict(entry.properties.headers or {})
+        headers.pop(_OFFSET, None)
+        nameless = not entry.properties.message_id and not isinstance(headers.get("id"), str)
+        if nameless:
+            headers["id"] = str(uuid5(NAMESPACE_OID, f"{self._stream.name}/{offset}"))
+        entry.properties.headers = headers
+        return Found(entry, offset, nameless)
 
 
 class Lying:
