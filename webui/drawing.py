@@ -86,12 +86,13 @@ def _branch(group: Row, at: float, middle: float) -> Branch:
     begin, bend = _DISTRIBUTOR + _BOX, 40
     path = f"M{begin} {middle:g}C{begin + bend} {middle:g} {begin + 10} {at:g} {begin + bend + 10} {at:g}H{_QUEUE - 2}"
     topics = group["topics"]
-    first = at - _LINE * (len(topics) - 1) / 2
+    # One stands on its line, several beside each other around it.
+    first = at - 5 if len(topics) == 1 else at - _LINE * (len(topics) - 1) / 2 + 4
     labels = (
         Label(
             text=_cut(topic, _PATTERN),
             whole=topic,
-            y=first + nth * _LINE - 5 if len(topics) == 1 else first + nth * _LINE,
+            y=first + nth * _LINE,
         )
         for nth, topic in enumerate(topics)
     )

@@ -37,7 +37,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
     try:
         told = topics_acting.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
     except TopicInvalid as error:
-        return _page(request, visit, asked=f"replay-{_key(group)}", problem=str(error))
+        return _page(request, visit, here=path(request, "topics"), asked=f"replay-{_key(group)}", problem=str(error))
     text = f"Telling {group} old events again goes on; its queue shows how far it is."
     if told is not None:
         text = f"Told {group} {plural(told, 'event')} again."
@@ -63,7 +63,6 @@ def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> 
         drawing=drawing_of(rows),
         ages={name: words for name, (words, _) in AGES.items()},
         problem=problem,
-        **({"here": path(request, "topics")} if problem else {}),
         **more,
     )
 

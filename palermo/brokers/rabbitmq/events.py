@@ -118,7 +118,7 @@ class RabbitmqEvents:
         return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
 
     async def kept(self) -> int | None:
-        return await self._kept.count() if self._kept.wanted else None
+        return await self._kept.count(await self._reading()) if self._kept.wanted else None
 
     async def known(self) -> dict[str, Subscription]:
         """All subscriptions, by group."""

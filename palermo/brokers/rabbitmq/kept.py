@@ -23,7 +23,7 @@ from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import EVENT_ID
 from palermo.core.topics import group_of
 from palermo.core.topology import amqp_queue, internal
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, NotFound
 
 #: How many segments the stream is cut into; it forgets a whole one at a time. Bytes of the smallest and the largest.
 _SEGMENTS, _SMALLEST, _LARGEST = 16, 1024**2, 64 * 1024**2
@@ -93,17 +93,16 @@ class Kept:
             await channel.call(channel.raw.queue_unbind, self._stream.name, self._wiring.gateway)
         await channel.close()
 
-    async def count(self) -> int:
-        """About how many there are: RabbitMQ counts some seconds late."""
-        channel = await self._link.channel()
-        try:
-            frame = await channel.call(channel.raw.queue_declare, self._stream.name, passive=True)
-        except PalermoError:
-            if channel.missing:
-                return 0
-            raise
-        await channel.close()
-        return max(0, int(frame.method.message_count) - 1)
+    async def count(self, link: Link) -> int:
+        """How many there are: places in the stream, since what it says itself of its length is late."""
+        end = await self.end(link)
+        if end < 1:
+            return 0
+        async with aclosing(self._stream.deliveries(link, "first", end)) as entries:
+            async for first, _ in entries:
+                # The very first only makes it not empty.
+                return end - max(1, first) + 1
+        return 0
 
     async def end(self, link: Link) -> int:
         """The offset of the newest event; below 0 if there is nothing."""
