@@ -113,4 +113,4 @@ class Events(Protocol):
         """
 
     async def kept(self) -> int | None:
-        """How many events are kept; None if the session does not keep them."""
+        """About how many events are kept; None if the session does not keep them."""

@@ -39,7 +39,7 @@ class Topics(BaseModel):
     gateway: str = Field(description="The exchange that events are published to.")
     distributor: str = Field(description="The exchange that gives each group what its patterns match.")
     unsubscribed: str = Field(description="What becomes of events that nobody subscribes to: keep or refuse.")
-    kept: int | None = Field(description="How many events are kept; null where none are.")
+    kept: int | None = Field(description="About how many events are kept; null where none are.")
 
 
 class Replay(BaseModel):

@@ -33,8 +33,9 @@ _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
 #: Seconds for which what groups are known to subscribe to need not be read again to subscribe others.
 _FRESH = 5.0
 
-#: How often what was published while old events were read is read after them, before the group is bound.
-_ROUNDS = 20
+#: How often what was published while old events were read is read after them, before the group is bound; once there
+#: are so few of them the rest is left until after that.
+_ROUNDS, _FEW = 20, 500
 
 
 class RabbitmqEvents:
@@ -114,7 +115,9 @@ class RabbitmqEvents:
             )
         found = await self._find(group)
         await self._wire()
-        last = await self._kept.end(await self._reading())
+        link = await self._reading()
+        # Where nothing has been stored since an instant, a stream would wait for what will be.
+        last = await self._kept.end(link) if old.since is None else await self._kept.mark(link)
         return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
 
     async def kept(self) -> int | None:
@@ -222,19 +225,24 @@ class RabbitmqEvents:
         link = await self._reading()
         queue = subscription.queue
         await self._declarer.ensure(queue)
+        # By one that was broken off, or by another program, it may be bound; what is published meanwhile is kept.
+        await self._unbind(subscription, set(subscription.topics))
         lying = await Lying.within(link, self._exchange, queue)
         done, told = -1, 0
         for _ in range(_ROUNDS):
             last = await self._kept.end(link)
-            if last <= done:
+            told += await self._tell(subscription, done + 1, last, ALL, lying=lying)
+            few, done = last - done < _FEW, last
+            if few:
                 break
-            told += await self._tell(subscription, done + 1, last, ALL, lying=lying)
-            done = last
         await self._bind(subscription)
-        last = await self._kept.end(link)
-        if last > done:
-            lying = await Lying.within(link, self._exchange, queue, routed=True)
-            told += await self._tell(subscription, done + 1, last, ALL, lying=lying)
+        last = await self._kept.mark(link)
+        async with aclosing(self._kept.read(link, done + 1, last)) as events:
+            late = [found async for found in events if subscription.wants(found.entry.routing_key)]
+        if late:
+            lying = await Lying.within(link, self._exchange, queue)
+            missed = [_as_job(found, subscription, "") for found in late if not lying.has(found)]
+            told += await self._outbox.publish_many(missed)
         log.info("group subscribes from the start group=%s events=%d", subscription.group, told)
         return told
 

@@ -21,12 +21,15 @@ from palermo.brokers.rabbitmq.stream import Stream
 from palermo.brokers.rabbitmq.sweep import Reader
 from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import EVENT_ID
-from palermo.core.topics import group_of
 from palermo.core.topology import amqp_queue, internal
-from palermo.errors import BrokerUnavailable, NotFound
+from palermo.errors import NotFound
 
 #: How many segments the stream is cut into; it forgets a whole one at a time. Bytes of the smallest and the largest.
 _SEGMENTS, _SMALLEST, _LARGEST = 16, 1024**2, 64 * 1024**2
+
+#: Seconds that reading waits for a stream at least, whatever a publish may take: a long read that is given up has to
+#: be begun anew.
+_PATIENCE = 30.0
 
 #: What a stream adds to the headers.
 _OFFSET = "x-stream-offset"
@@ -67,7 +70,7 @@ class Kept:
         self._stream = Stream(
             internal(session.exchange, "events"),
             publisher,
-            patience=session.timeout,
+            patience=max(session.timeout, _PATIENCE),
             holds="the events that are kept",
             arguments={
                 "x-max-length-bytes": session.events_bytes,
@@ -94,7 +97,7 @@ class Kept:
         await channel.close()
 
     async def count(self, link: Link) -> int:
-        """How many there are: places in the stream, since what it says itself of its length is late."""
+        """How many there are, marks included: places in the stream, since what it says of its length is late."""
         end = await self.end(link)
         if end < 1:
             return 0
@@ -109,30 +112,32 @@ class Kept:
         end = await self._stream.end(link)
         return -1 if end is None else end
 
+    async def mark(self, link: Link) -> int:
+        """Write something, and give its offset or a later one: what was routed before this was called lies before it.
+
+        A publisher's channel looks up the bindings and sends to the stream in one step. So what it sent by bindings
+        that have been changed since has arrived before a message that goes out now; but `end` may not show it yet.
+        """
+        await self._stream.write({"mark": time.time()})
+        return await self.end(link)
+
     async def read(self, link: Link, first: int, last: int, since: float | None = None) -> AsyncGenerator[Found, None]:
         """The events from one offset to another, without those that are older than they are kept.
 
-        `since` is where to begin, about, instead of at the first.
+        `since` is where to begin, about, instead of at the first; something must have been stored after it.
         One without an id has one from here on, which is the same whenever it is read. See Stream.deliveries.
         """
         start: int | str | datetime = first or "first"
         if since is not None:
             start = datetime.fromtimestamp(max(0.0, since - _SKEW), UTC).replace(tzinfo=None)
         oldest = time.time() - self._session.events_age
-        came = False
-        try:
-            async with aclosing(self._stream.deliveries(link, start, last)) as entries:
-                async for offset, entry in entries:
-                    came = True
-                    # What was written to the stream itself only makes it not empty.
-                    if offset >= first and entry.exchange:
-                        found = self._found(offset, entry)
-                        if found.at is None or found.at >= oldest:
-                            yield found
-        except BrokerUnavailable:
-            # Where nothing was stored since then, a stream waits for what will be.
-            if came or since is None or link.error is not None:
-                raise
+        async with aclosing(self._stream.deliveries(link, start, last)) as entries:
+            async for offset, entry in entries:
+                # What was written to the stream itself is a mark, or only makes it not empty.
+                if offset >= first and entry.exchange:
+                    found = self._found(offset, entry)
+                    if found.at is None or found.at >= oldest:
+                        yield found
 
     def _found(self, offset: int, entry: Got) -> Found:
         headers: dict[str, Any] = dict(entry.properties.headers or {})
@@ -151,13 +156,13 @@ class Lying:
         self._there: Counter[str] = Counter()
 
     @classmethod
-    async def within(cls, link: Link, exchange: str, queue: str, *, routed: bool = False) -> "Lying":
-        """What a look into the queue finds; `routed` leaves out what came another way than by the bindings."""
+    async def within(cls, link: Link, exchange: str, queue: str) -> "Lying":
+        """What a look into the queue finds, by whichever way it came."""
         lying = cls()
         reader = Reader(link, exchange, name=amqp_queue(exchange, queue))
         try:
             async for _, page in reader.pages(await reader.count(), only_look=True):
-                lying._there.update(_key(one) for one in page if not routed or group_of(one.exchange, queue))
+                lying._there.update(_key(one) for one in page)
         finally:
             await reader.close()
         return lying
