@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, fail, requeue
 from palermo.core.topics import OCTETS, Event, group_queue
-from palermo.errors import BrokerRefused
+from palermo.errors import BrokerRefused, BrokerUnavailable
 from palermo.events import Old, Subscription
 from tests.contract.kit import FAILURE, consume, ids, look, message, take, until
 from tests.events.peer import Peer
@@ -152,6 +152,36 @@ def test_t5_what_a_peer_published_before_is_told_to_a_group_from_the_start_and_a
     assert [one.topic for one in jobs] == [topic, topic, "other", topic, topic]
     assert [one.body for one in jobs] == [JSON, JSON, b"[1]", JSON, JSON]
     assert len({one.id for one in jobs}) == 5
+
+
+def test_a_start_from_the_beginning_that_was_broken_off_doubles_nothing(
+    session: Session, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mail = group(session, "mail", "#")
+
+    async def work(broker: RabbitmqBroker) -> Any:
+        for number in range(3):
+            await broker.events.publish(Event("a", message(f"e{number}", queue="", job="")))
+        for _ in range(2):
+            peer.push("a", JSON)
+
+        async def dies(_: Subscription) -> None:
+            raise BrokerUnavailable("cut")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(broker.events._list, "put", dies)
+            with pytest.raises(BrokerUnavailable, match="cut"):
+                await broker.events.subscribe(mail, from_start=True)
+        peer.push("a", b"bound by now")
+        told = await broker.events.subscribe(mail, from_start=True)
+        await until(lambda: _count(broker, mail.queue), 6)
+        return told, await look(broker, mail.queue)
+
+    told, jobs = on(session, work)
+
+    assert told == 0
+    assert len({one.id for one in jobs}) == 6
+    assert sorted(one.body for one in jobs) == sorted([b"[1]"] * 3 + [JSON] * 2 + [b"bound by now"])
 
 
 def test_a_prefix_of_its_own_is_that_of_the_other_program(session: Session, rabbitmq_url: str, exchange: str) -> None:
