@@ -70,27 +70,24 @@ class EventsContract:
         for worker in (workers[1], auditor):
             await nothing_for(worker)
 
-    @pytest.mark.parametrize(
-        ("pattern", "topics"),
-        [
-            ("order.paid", ["order.paid"]),
-            ("order.*", ["order.paid", "order.sent"]),
-            ("*.paid", ["order.paid", "bill.paid"]),
-            ("order.#", ["order", "order.paid", "order.sent", "order.paid.twice"]),
-            ("#.twice", ["order.paid.twice"]),
-            ("#", ["order", "order.paid", "order.sent", "bill.paid", "order.paid.twice"]),
-        ],
-    )
-    async def test_topics_are_matched_word_by_word(
-        self, broker: Broker, group: Any, pattern: str, topics: list[str]
-    ) -> None:
-        mail = group("mail", pattern)
-        await broker.events.subscribe(mail)
+    async def test_topics_are_matched_word_by_word(self, broker: Broker, group: Any) -> None:
+        wanted = {
+            "order.paid": ["order.paid"],
+            "order.*": ["order.paid", "order.sent"],
+            "*.paid": ["order.paid", "bill.paid"],
+            "order.#": ["order", "order.paid", "order.sent", "order.paid.twice"],
+            "#.twice": ["order.paid.twice"],
+            "#": ["order", "order.paid", "order.sent", "bill.paid", "order.paid.twice"],
+        }
+        for number, pattern in enumerate(wanted):
+            await broker.events.subscribe(group(f"g{number}", pattern))
 
-        for topic in ("order", "order.paid", "order.sent", "bill.paid", "order.paid.twice"):
+        for topic in wanted["#"]:
             await broker.events.publish(event(topic, id=topic))
 
-        await until(lambda: ids(broker, mail.queue), [f"{topic}@mail" for topic in topics])
+        for number, topics in enumerate(wanted.values()):
+            queue = group(f"g{number}", "#").queue
+            await until(lambda queue=queue: ids(broker, queue), [f"{topic}@g{number}" for topic in topics])  # type: ignore[misc]
 
     async def test_events_wait_while_the_group_is_down_and_either_side_may_start_first(
         self, broker: Broker, another: Open, group: Any
