@@ -42,7 +42,7 @@ def test_t1_t3_t4_t6_each_group_handles_each_event_once_and_gets_what_it_missed(
     updated = [("tracker.artifact.updated", str(number)) for number in range(10)]
     others = [("tracker.artifact.created", "0"), ("tracker.artifact.deleted", "None")]
     told = Counter([("notifications", *each) for each in updated] + [("audit", *each) for each in (*updated, *others)])
-    eventually(lambda: seen(site) == told, within=20)
+    eventually(lambda: seen(site) == told, within=30)
     for worker in workers:
         worker.end()
 
