@@ -12,7 +12,7 @@ log = logging.getLogger("palermo.worker")
 async def subscribe(broker: Broker, subscriptions: Iterable[tuple[Subscription, bool]]) -> None:
     """See to it that events come to these groups, those that are kept too where a group begins from the start.
 
-    Such a group's first time takes as long as telling it all of them, some thousands a second.
+    Such a group's first time takes as long as telling it all of them.
     """
     for subscription, from_start in subscriptions:
         told = await broker.events.subscribe(subscription, from_start=from_start)
