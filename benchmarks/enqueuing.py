@@ -18,7 +18,7 @@ class Publisher(Protocol):
     def close(self) -> None: ...
 
 
-class _Side:
+class Side:
     """What one side has done in a round so far."""
 
     def __init__(self, publish: Callable[[int], object]) -> None:
@@ -56,7 +56,7 @@ def race(
         enqueue(block)
         publisher.publish(block)
         place.purge()
-        palermo, bare = _Side(enqueue), _Side(publisher.publish)
+        palermo, bare = Side(enqueue), Side(publisher.publish)
         for turn in range(jobs // block):
             for side in (palermo, bare) if turn % 2 else (bare, palermo):
                 side.go(block)

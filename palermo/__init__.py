@@ -24,9 +24,10 @@ from palermo.hooks import DontEnqueue, DontProcess, failure_backend, hook
 from palermo.jobs import JobClass, job
 
 if TYPE_CHECKING:
-    from palermo.client import Client, connect, enqueue, job_by_id
+    from palermo.client import Client, connect, enqueue, job_by_id, publish, publish_async
     from palermo.config import Settings
     from palermo.inspector import Inspector
+    from palermo.subscribing import subscribe
     from palermo.worker.handle import start_worker
 
 __all__ = [
@@ -52,7 +53,10 @@ __all__ = [
     "inspector",
     "job",
     "job_by_id",
+    "publish",
+    "publish_async",
     "start_worker",
+    "subscribe",
     "track",
 ]
 
@@ -62,9 +66,12 @@ _LAZY = {
     "connect": "palermo.client",
     "enqueue": "palermo.client",
     "job_by_id": "palermo.client",
+    "publish": "palermo.client",
+    "publish_async": "palermo.client",
     "Settings": "palermo.config",
     "Inspector": "palermo.inspector",
     "start_worker": "palermo.worker.handle",
+    "subscribe": "palermo.subscribing",
 }
 
 

@@ -19,6 +19,7 @@ from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
+from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.journal import Journal
 from palermo.timetable import Timetable
 
@@ -173,6 +174,8 @@ class Broker(Timetable, Entries, Protocol):
 
     #: What is written down of jobs, workers and operators.
     journal: Journal
+    #: What happened, told to all who subscribe to it.
+    events: Events
 
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.
@@ -304,8 +307,19 @@ class Session:
     #: The most that the journal may take, in bytes, and for how many seconds it is kept.
     journal_bytes: int = JOURNAL_BYTES
     journal_age: float = JOURNAL_AGE
+    #: What the names begin with by which events are published and groups subscribe; the exchange's name if empty.
+    events_prefix: str = ""
+    #: Whether events are kept, for so many seconds in so many bytes; if not, one that nobody subscribes to is refused.
+    keep_events: bool = True
+    events_bytes: int = EVENTS_BYTES
+    events_age: float = EVENTS_AGE
     #: What the session is for, as far as the broker can show it: "client", "worker", …
     name: str = "client"
+
+    @property
+    def prefix(self) -> str:
+        """That of the names of exchanges and queues that carry events."""
+        return self.events_prefix or self.exchange
 
 
 async def open_broker(session: Session) -> Broker:

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any, Self, TypeVar, Unpack
 
@@ -22,8 +23,9 @@ from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable
 from palermo.io_thread import IoThread
 from palermo.jobs import Job
-from palermo.options import EnqueueOptions, ManyOptions
+from palermo.options import EnqueueOptions, ManyOptions, PublishOptions
 from palermo.prepared import Prepared, batches, landed, prepare
+from palermo.publishing import event
 from palermo.registry import JobDefinition
 from palermo.waiting import Watch
 
@@ -116,6 +118,26 @@ class Client:
                 error.add_note(f"{stored:,} jobs of this enqueue_many are stored for certain.")
                 raise
         return made
+
+    def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        """Tell an event to all groups that subscribe to its topic; its id. Returns once the broker has confirmed it.
+
+        Raises TopicInvalid, SerializationError, NoSubscriber where nobody subscribes and settings say that such an
+        event is refused, and within the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        """
+        io = self._io()
+        with tracing.enqueuing(topic) as span:
+            made = event(self, topic, payload, dict(options))
+            io.publish(replace(made, message=span.traced(made.message)))
+        return made.message.id
+
+    async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        """`publish` for asyncio programs: the event loop goes on while it waits."""
+        io = self._io()
+        with tracing.enqueuing(topic) as span:
+            made = event(self, topic, payload, dict(options))
+            await io.publish_async(replace(made, message=span.traced(made.message)))
+        return made.message.id
 
     def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         """What a coroutine function makes of the broker's session, on the client's own event loop.
@@ -223,6 +245,16 @@ def enqueue(
 ) -> Job:
     """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
     return default_client().enqueue(job, args, kwargs, **options)
+
+
+def publish(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+    """Tell an event to all groups that subscribe to its topic; its id. See Client.publish."""
+    return default_client().publish(topic, payload, **options)
+
+
+async def publish_async(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+    """`publish` for asyncio programs: the event loop goes on while it waits."""
+    return await default_client().publish_async(topic, payload, **options)
 
 
 def job_by_id(id: str) -> Job:

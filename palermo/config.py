@@ -20,9 +20,10 @@ from palermo.core.address import DEFAULT_URL, Address, parse_url
 from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
+from palermo.events import EVENTS_AGE, EVENTS_BYTES
 from palermo.readers import READERS, Wrong
 from palermo.readers import parse_duration as parse_duration
-from palermo.registry import nearest
+from palermo.registry import JobDefinition, nearest
 
 if TYPE_CHECKING:
     from palermo.broker import Session
@@ -73,6 +74,14 @@ class Settings:
     #: of both when the journal is made.
     journal_max_size: int = JOURNAL_BYTES
     journal_max_age: float = JOURNAL_AGE
+    #: What the names begin with by which events travel: `<prefix>_gateway`; "" for the name of the exchange.
+    events_prefix: str = ""
+    #: What becomes of events that nobody subscribes to: "keep" them for a while, as all others too, or "refuse" them.
+    events_unsubscribed: str = "keep"
+    #: For how many seconds events are kept, and the most that they take on the broker, in bytes. RabbitMQ learns of
+    #: both when the first event is published or subscribed to.
+    events_max_age: float = EVENTS_AGE
+    events_max_size: int = EVENTS_BYTES
     #: The most that a kept result may measure, in bytes.
     max_result: int = 65_536
     #: What is deployed, as statistics mark it: a version, or a commit. Workers tell it.
@@ -141,8 +150,23 @@ class Settings:
             timeout=self.publish_timeout,
             journal_bytes=self.journal_max_size,
             journal_age=self.journal_max_age,
+            events_prefix=self.events_prefix,
+            keep_events=self.events_unsubscribed == "keep",
+            events_bytes=self.events_max_size,
+            events_age=self.events_max_age,
             name=name,
         )
+
+    @property
+    def prefix(self) -> str:
+        """What the names of exchanges and queues begin with that carry events."""
+        return self.events_prefix or self.exchange
+
+    def queue_of(self, job: JobDefinition) -> str:
+        """Where a job waits unless an enqueue says otherwise. Raises QueueNameInvalid."""
+        if job.subscribes is not None:
+            return job.subscribes.queue(self.exchange, self.prefix)
+        return job.queue or self.default_queue
 
     def serializers(self) -> "Serializers":
         """A new registry of all serializers that are installed, with the signing keys."""

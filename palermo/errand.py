@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 from palermo.broker import Broker
 from palermo.core.message import Message
+from palermo.core.topics import Event
 from palermo.errors import BrokerUnavailable
 
 #: Larger bodies may rightly take more than half of the time on a slow line, so silence proves nothing.
@@ -31,7 +32,9 @@ class Errand:
         "task",
     )
 
-    def __init__(self, messages: Message | Sequence[Message], after: "Errand | None", future: "Future[None] | None"):
+    def __init__(
+        self, messages: Message | Event | Sequence[Message], after: "Errand | None", future: "Future[None] | None"
+    ):
         self.messages = messages
         #: Not begun before this one has ended, and failed if it failed.
         self.after = after
@@ -49,7 +52,7 @@ class Errand:
         #: Whether it was cancelled in order to go on with another session.
         self.moved = False
         #: Whether silence of the session proves nothing.
-        self.patient = isinstance(messages, Sequence) or len(messages.body) > _TELLING_BYTES
+        self.patient = isinstance(messages, Sequence) or _size(messages) > _TELLING_BYTES
         self.task: asyncio.Task[None] | None = None
         self._done = threading.Lock()
         self._done.acquire()
@@ -72,3 +75,7 @@ class Errand:
                 self.future.set_result(None)
             else:
                 self.future.set_exception(error)
+
+
+def _size(message: Message | Event) -> int:
+    return len((message.message if isinstance(message, Event) else message).body)

@@ -7,12 +7,14 @@
     │   ├── QueueNameInvalid
     │   ├── IdInvalid
     │   ├── OptionInvalid
+    │   ├── TopicInvalid
     │   └── JobNameTaken
     ├── BrokerError                the broker or the way to it
     │   ├── BrokerUnavailable      not reachable, or lost: trying again may help
     │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission
     │   ├── StoreInvalid           the SQLite file cannot be used
     │   ├── PublishRefused         reachable, and would not store the message
+    │   │   └── NoSubscriber       an event that no group subscribes to, where that is refused
     │   ├── DeliveryLost           the delivery is no longer ours to settle
     │   └── NotBrowsable           looking at this queue would harm it
     ├── SerializationError
@@ -77,6 +79,10 @@ class OptionInvalid(UsageError):
     """A job option that does not exist, does not exist yet, or has a value that means nothing."""
 
 
+class TopicInvalid(UsageError):
+    """A topic, a pattern of topics or a group that cannot be used."""
+
+
 class JobNameTaken(UsageError):
     """Two different jobs registered under one wire name."""
 
@@ -99,6 +105,10 @@ class StoreInvalid(BrokerError):
 
 class PublishRefused(BrokerError):
     """The broker would not store the message, although the connection is sound."""
+
+
+class NoSubscriber(PublishRefused):
+    """No group subscribes to the event's topic, and the settings say that such an event is refused."""
 
 
 class DeliveryLost(BrokerError):

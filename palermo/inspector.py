@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from palermo import failed as failed_jobs
 from palermo import hooks, recurrence
 from palermo import scheduled as scheduled_jobs
+from palermo import topics as events
 from palermo.acting import Actor, write_down
 from palermo.broker import Broker, Page, Swept, Verdict
 from palermo.core.lifecycle import JobState
@@ -212,7 +213,8 @@ class Inspector:
     def queue_of(self, job: str) -> str:
         """The queue of a job by its name: its own where its code is imported here, else the default one."""
         definition = registry.find(job)
-        return (definition.queue if definition else None) or self._client.settings.default_queue
+        settings = self._client.settings
+        return settings.default_queue if definition is None else settings.queue_of(definition)
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
         """Have jobs not run, or end where they run; one row for each id: see palermo.steering.cancel.
@@ -260,7 +262,7 @@ class Inspector:
         """Stop a worker that start_worker started, once its running jobs have ended; its exit code."""
         return worker.stop(timeout)
 
-    # -- scheduled jobs
+    # -- scheduled jobs, recurring jobs, events
 
     scheduled = scheduled_jobs.scheduled
     cancel_scheduled = scheduled_jobs.cancel_scheduled
@@ -269,14 +271,15 @@ class Inspector:
     retries = scheduled_jobs.retries
     retry_now = scheduled_jobs.retry_now
     give_up = scheduled_jobs.give_up
-
-    # -- recurring jobs
-
     recurring = recurrence.recurring
     put_recurring = recurrence.put_recurring
     remove_recurring = recurrence.remove_recurring
     switch_recurring = recurrence.switch_recurring
     run_recurring = recurrence.run_recurring
+    topics = events.topics
+    wiring = events.wiring
+    replay = events.replay
+    unsubscribe = events.unsubscribe
 
     # -- what was: read from the journal to its end each time, some 100,000 records a second
 

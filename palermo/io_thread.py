@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 from palermo.broker import Broker, Session
 from palermo.core.journal import Level
 from palermo.core.message import Message
+from palermo.core.topics import Event
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable, PalermoError
-from palermo.recorder import Recorder, record_enqueued
+from palermo.recorder import Recorder, record_stored
 from palermo.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 from palermo.waiting import Watch
 
@@ -61,11 +62,11 @@ class IoThread:
 
     # -- called by other threads
 
-    def publish(self, message: Message) -> None:
-        """Store one message; returns when it is confirmed. Raises what Broker.publish raises, in bounded time."""
+    def publish(self, message: Message | Event) -> None:
+        """Store one message, or tell one event; returns once that is confirmed. Raises as the broker does, in time."""
         self.wait(self.send(message))
 
-    async def publish_async(self, message: Message) -> None:
+    async def publish_async(self, message: Message | Event) -> None:
         """`publish` for another event loop, which goes on meanwhile."""
         future: Future[None] = Future()
         errand = self.send(message, future=future)
@@ -81,7 +82,7 @@ class IoThread:
 
     def send(
         self,
-        messages: Message | Sequence[Message],
+        messages: Message | Event | Sequence[Message],
         *,
         after: Errand | None = None,
         future: "Future[None] | None" = None,
@@ -243,7 +244,9 @@ class IoThread:
             if session is None:
                 session = await self._keeper.get()
             errand.session = session
-            if isinstance(errand.messages, Sequence):
+            if isinstance(errand.messages, Event):
+                await session.events.publish(errand.messages)
+            elif isinstance(errand.messages, Sequence):
                 await session.publish_many(errand.messages)
             else:
                 await session.publish(errand.messages)
@@ -255,7 +258,7 @@ class IoThread:
         finally:
             errand.session = None
         self._keeper.heard = self._loop.time()
-        record_enqueued(self.recorder, errand.messages)
+        record_stored(self.recorder, errand.messages)
         return True
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:

@@ -281,7 +281,7 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `every` when it runs of itself (docs/recurring.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
-    return _declare(target, options) if target is not None else lambda target: _declare(target, options)
+    return declare(target, options) if target is not None else lambda target: declare(target, options)
 
 
 def bound(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any]:
@@ -304,7 +304,8 @@ def split(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], Mapping[st
             )
 
 
-def _declare(target: Any, options: Mapping[str, Any]) -> Any:
+def declare(target: Any, options: Mapping[str, Any]) -> Any:
+    """Make a job of what was decorated, and register it. Raises OptionInvalid, QueueNameInvalid, JobNameTaken."""
     if options.get("delay") is not None:
         options = {**options, "delay": seconds(options["delay"])}
     definition = define(target, **{name: value for name, value in options.items() if name not in CRON})

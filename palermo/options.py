@@ -40,6 +40,16 @@ class EnqueueOptions(ManyOptions, total=False):
     id: str | None
 
 
+class PublishOptions(TypedDict, total=False):
+    """What `palermo.publish` takes; None where the settings decide."""
+
+    #: Text of 1 to 255 bytes; a UUID unless given.
+    id: str | None
+    serializer: str | None
+    compression: str | None
+    sign: bool | None
+
+
 #: The options of recurring jobs.
 CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 
@@ -49,6 +59,10 @@ DECLARABLE = (
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
     *CRON,
 )
+#: What `@palermo.subscribe` takes.
+SUBSCRIBABLE = ("timeout", "keep_result", "retries", "backoff", "retry_for", "retry_on", "discard_on")
+#: What `palermo.publish` takes.
+PUBLISHABLE = tuple(PublishOptions.__annotations__)
 #: What `.options()` takes.
 CALLABLE = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
 

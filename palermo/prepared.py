@@ -68,7 +68,8 @@ def prepare(
         definition.bind(args, kwargs)
         if definition.one:
             more["one"] = True
-    queue = chosen("queue") or settings.default_queue
+    own = settings.default_queue if definition is None else settings.queue_of(definition)
+    queue = options.get("queue") or own
     id = options.get("id") or str(uuid.uuid4())
     if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
         return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)

@@ -9,7 +9,7 @@ from typing import Any
 from palermo.core.address import parse_url
 from palermo.core.journal import Level
 from palermo.core.outcome import MAX_RESULT
-from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue
+from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue, check_queue_name
 from palermo.errors import SettingInvalid, UsageError
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
@@ -64,6 +64,16 @@ def _level(value: Any) -> str:
     levels = [level.value for level in Level]
     if value not in levels:
         raise Wrong(f"{', '.join(levels[:-1])} or {levels[-1]}")
+    return str(value)
+
+
+def _events_prefix(value: Any) -> str:
+    return "" if value in ("", "none") else check_queue_name(_text(value))
+
+
+def _unsubscribed(value: Any) -> str:
+    if value not in ("keep", "refuse"):
+        raise Wrong("keep or refuse")
     return str(value)
 
 
@@ -218,6 +228,10 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "journal": _level,
     "journal_max_size": _size(1_000_000, 2**62),
     "journal_max_age": _seconds,
+    "events_prefix": _events_prefix,
+    "events_unsubscribed": _unsubscribed,
+    "events_max_age": _seconds,
+    "events_max_size": _size(1_000_000, 2**62),
     "max_result": _size(0, MAX_RESULT),
     "release": _path,
     "metrics_host": _named,

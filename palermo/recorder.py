@@ -18,6 +18,7 @@ from typing import Any
 from palermo.core.durations import Durations
 from palermo.core.journal import Kind, Level, Record, encode, is_wanted
 from palermo.core.message import Message
+from palermo.core.topics import Event
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.journal import Journal
 
@@ -298,9 +299,13 @@ class Recorder:
         return encode(self._writer, records, source=self._source, number=self._stored), records
 
 
-def record_enqueued(recorder: Recorder, messages: Message | Sequence[Message]) -> None:
-    """Write down and count these jobs, which have just been stored."""
+def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Message]) -> None:
+    """Write down and count these jobs, or this event, which have just been stored."""
     if recorder.level is Level.OFF:
+        return
+    if isinstance(messages, Event):
+        fields = {"id": messages.message.id, "topic": messages.topic}
+        recorder.add(Kind.PUBLISHED, fields, at=messages.message.queued_at)
         return
     for message in (messages,) if isinstance(messages, Message) else messages:
         recorder.count(Kind.ENQUEUED, message.queue, message.job)

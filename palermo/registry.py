@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from palermo.core.decision import Errors, Policy, policy
+from palermo.core.topics import group_queue
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
 from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from palermo.recurring import Recurring
 
 MAX_JOB_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscribes:
+    """Which events a job handles, and as which group."""
+
+    group: str
+    #: Patterns of topics, sorted.
+    topics: tuple[str, ...]
+    #: Whether the group begins with the events that are kept when it first subscribes.
+    from_start: bool = False
+
+    def queue(self, exchange: str, prefix: str) -> str:
+        """Where the group's events wait. Raises QueueNameInvalid."""
+        return group_queue(exchange, prefix, self.group)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +70,8 @@ class JobDefinition:
     discard_on: Errors | None = None
     #: When it runs of itself, again and again; None for never.
     recurring: "Recurring | None" = None
+    #: The events that it handles; None for a job that is enqueued.
+    subscribes: Subscribes | None = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
 
@@ -169,6 +187,11 @@ class Registry:
         """
         known = self._jobs.get(definition.name)
         if known is not None and known.origin != definition.origin:
+            if definition.subscribes is not None and known.subscribes is not None:
+                raise JobNameTaken(
+                    f"group {definition.name!r} has two functions: {_place(known)} and {_place(definition)}. A group"
+                    " handles an event once; let the other be a group of its own."
+                )
             raise JobNameTaken(
                 f"job name {definition.name!r} is declared twice: {_place(known)} and {_place(definition)}."
                 " Give one of them another with @palermo.job(name=...)."
@@ -197,8 +220,11 @@ class Registry:
         return tuple(sorted(self._jobs))
 
     def queues(self, default: str = DEFAULT_QUEUE) -> tuple[str, ...]:
-        """The queues that the jobs name, sorted; `default` stands for those that name none."""
-        return tuple(sorted({definition.queue or default for definition in self._jobs.values()}))
+        """The queues that the jobs name, sorted; `default` stands for those that name none.
+
+        Those of groups that subscribe to events are not among them.
+        """
+        return tuple(sorted({one.queue or default for one in self._jobs.values() if one.subscribes is None}))
 
 
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:

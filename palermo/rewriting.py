@@ -39,12 +39,12 @@ class Rewriting:
         one: dict[str, Any] = {}
         if definition is not None:
             definition.bind(args, kwargs)
-            if definition.one:
-                one["one"] = True
+        if message.topic or (definition is not None and definition.one):
+            one["one"] = True
         encoded = self.serializers.encode(
             args,
             kwargs,
-            job=message.job,
+            job=message.signed_job,
             id=message.signed_id,
             serializer=self._serializer(message),
             compression=self._compression(message),
@@ -65,7 +65,7 @@ class Rewriting:
             return self.args, self.kwargs
         try:
             # Verified: what is signed anew below is what someone with the key wrote, not what was slipped in.
-            there = unpack(self.serializers.look(message, verify=True), message.arguments)
+            there = unpack(self.serializers.look(message, verify=True), message.arguments, one=bool(message.topic))
         except SignatureInvalid:
             raise
         except SerializationError as error:

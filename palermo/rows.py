@@ -98,6 +98,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
         ],
         "worker": None if message.worker is None else printable(message.worker),
         "tenant": printable(tenant) if isinstance(tenant, str) else None,
+        "topic": printable(message.topic) or None,
     }
 
 
@@ -106,10 +107,10 @@ def arguments_of(
 ) -> tuple[list[object], dict[str, object]] | None:
     """The arguments of a message, or None where they cannot be had without running foreign code.
 
-    `one` is for jobs declared with arguments="one", whose body is their single argument.
+    `one` is for jobs declared with arguments="one", whose body is their single argument, as an event's always is.
     """
     try:
-        return unpack(serializers.look(message), message.arguments, one=one)
+        return unpack(serializers.look(message), message.arguments, one=one or bool(message.topic))
     except SerializationError:
         return None
 

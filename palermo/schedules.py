@@ -70,7 +70,8 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         sign=chosen.get("sign", settings.sign),
         one=definition is not None and definition.one,
     )
-    queue = recurring.queue or (definition.queue if definition else None) or settings.default_queue
+    own = settings.default_queue if definition is None else settings.queue_of(definition)
+    queue = recurring.queue or own
     message = Message(
         id=recurring.name,
         queue=queue,

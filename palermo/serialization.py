@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from palermo.classes import LOOKING, NO_CLASSES, dotted_name
-from palermo.core.arguments import pack
+from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
-from palermo.errors import ArgumentsInvalid, BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+from palermo.core.topics import is_untyped, typed
+from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 
 C = TypeVar("C", bound=type)
 
@@ -184,7 +185,7 @@ class Serializers:
         (64 MB before compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and
         ArgumentsInvalid if `one` meets another number of arguments.
         """
-        value, arguments = _single(args, kwargs, job) if one else pack(args, kwargs)
+        value, arguments = single(args, kwargs, job) if one else pack(args, kwargs)
         chosen = self.get(serializer)
         body = chosen.dumps(value)
         content_type = chosen.media_type
@@ -207,9 +208,11 @@ class Serializers:
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
+        message = typed(message)
         kind = media_type(message.content_type)
         if kind == SIGNED:
-            kind, body = self._signer().unwrap(self._decompressed(message), job=message.job, id=message.signed_id)
+            job, id = message.signed_job, message.signed_id
+            kind, body = self._signer().unwrap(self._decompressed(message), job=job, id=id)
             serializer = self._permitted(media_type(kind), message, accept)
         elif accept.signed_only:
             raise MediaTypeRefused(
@@ -218,6 +221,8 @@ class Serializers:
             )
         elif not message.body:
             return None
+        elif is_untyped(message):
+            return message.body
         else:
             serializer = self._permitted(kind, message, accept)
             body = self._decompressed(message)
@@ -230,8 +235,8 @@ class Serializers:
         Unrestored. Raises SerializationError, MediaTypeRefused for a serializer that is not safe.
         """
         kind, body = self._inside(message, verify=verify)
-        if not body:
-            return None
+        if not body or is_untyped(typed(message)):
+            return body or None
         serializer = self.get(kind)
         if not serializer.safe:
             raise MediaTypeRefused(f"message {message.id} is {kind}, which is not decoded in order to be shown.")
@@ -330,10 +335,10 @@ class Serializers:
 
     def _inside(self, message: Message, *, verify: bool) -> tuple[str, bytes]:
         """Media type and body as the serializer wrote them, out of compression and signature."""
-        kind, body = media_type(message.content_type), self._decompressed(message)
+        kind, body = media_type(typed(message).content_type), self._decompressed(message)
         if kind == SIGNED:
             if verify:
-                kind, body = self._signer().unwrap(body, job=message.job, id=message.signed_id)
+                kind, body = self._signer().unwrap(body, job=message.signed_job, id=message.signed_id)
             else:
                 kind, body = self._wrapper().look(body)
         return media_type(kind), body
@@ -355,10 +360,8 @@ class Serializers:
             return
         from importlib.metadata import entry_points  # costs milliseconds, which `import palermo` should not
 
-        for group, add in (
-            ("palermo.serializers", self._add_serializer),
-            ("palermo.compressions", self._add_compression),
-        ):
+        serializer, compression = self._add_serializer, self._add_compression
+        for group, add in (("palermo.serializers", serializer), ("palermo.compressions", compression)):
             for entry in entry_points(group=group):
                 try:
                     add(entry.load()())
@@ -384,13 +387,6 @@ class Serializers:
 def media_type(text: str) -> str:
     """The media type, or the name of a serializer, in lower case and without parameters."""
     return text.partition(";")[0].strip().lower()
-
-
-def _single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
-    given = [*args, *kwargs.values()]
-    if len(given) != 1:
-        raise ArgumentsInvalid(f'{job} is declared with arguments="one" and was given {len(given)}; pass exactly one.')
-    return given[0], ""
 
 
 def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:

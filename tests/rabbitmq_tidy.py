@@ -9,6 +9,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from palermo.broker import Session, open_broker
 from palermo.core.address import parse_url
+from palermo.core.topics import distributor, gateway
 from palermo.core.topology import amqp_queue, internal
 
 #: How often deleting is tried: RabbitMQ 3.10.8 closes the connection of whoever deletes a stream too soon (541).
@@ -34,11 +35,12 @@ def _delete(url: str, exchange: str, names: list[str]) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
-        for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal"):
+        for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal", "events", "subscriptions"):
             channel.queue_delete(internal(exchange, stream))
         for name in ("later", "recurring", *(f"later.{name}" for name in later)):
             channel.queue_delete(internal(exchange, name))
-        for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
+        ours = (internal(exchange, "control"), internal(exchange, "presence"))
+        for name in (exchange, *ours, gateway(exchange), distributor(exchange)):
             channel.exchange_delete(name)
 
 

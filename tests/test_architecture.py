@@ -26,6 +26,7 @@ _OUTERMOST = ("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing",
 _CONTRACTS = (
     *("palermo.broker", "palermo.crew", "palermo.timetable", "palermo.entries", "palermo.recurring"),
     "palermo.journal",
+    "palermo.events",
     *("palermo.serialization", "palermo.classes"),
 )
 _CORE = ("palermo.core", "palermo.errors")

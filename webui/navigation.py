@@ -1,6 +1,6 @@
 """The pages that the navigation leads to, in the order in which they are shown.
 
-A page appears once its route does: Topics and Clients have their places here.
+A page appears once its route does: Clients has its place here.
 """
 
 from typing import NamedTuple

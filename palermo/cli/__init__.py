@@ -11,6 +11,7 @@ from palermo.cli.options import broker_options
 COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("palermo.cli.worker:worker", "Run jobs."),
     "enqueue": ("palermo.cli.enqueue:enqueue", "Enqueue one job and print its id."),
+    "publish": ("palermo.cli.topics:publish", "Tell an event to all groups that subscribe, and print its id."),
     "dequeue": ("palermo.cli.queues:dequeue", "Take waiting jobs out of their queue by name and arguments."),
     "queues": ("palermo.cli.lists:queues", "List the queues."),
     "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
@@ -21,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scheduled": ("palermo.cli.scheduled:scheduled", "Look at jobs that are due later, and change them."),
     "retries": ("palermo.cli.retries:retries", "Look at jobs that wait to be tried again; run them now, give them up."),
     "recurring": ("palermo.cli.recurring:recurring", "Look at jobs that run again and again, and change them."),
+    "topics": ("palermo.cli.topics:topics", "See who subscribes to which events; tell old ones again."),
     "history": ("palermo.cli.history:history", "List finished jobs, or tell all that is known of one."),
     "audit": ("palermo.cli.history:audit", "List who did what to queues, jobs and workers, and when."),
     "pause": ("palermo.cli.control:pause", "Have no worker take jobs from a queue until it is resumed."),

@@ -93,6 +93,7 @@ def show(run: Run, /, id: str, as_json: bool) -> None:
             ("id", row["id"]),
             ("job", row["job"]),
             ("queue", row["queue"]),
+            ("topic", row["topic"]),
             ("arguments", arguments or row["preview"]),
             ("content type", row["content_type"]),
             ("created", row["created_at"]),

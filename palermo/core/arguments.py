@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from palermo.errors import DecodeError
+from palermo.errors import ArgumentsInvalid, DecodeError
 
 BOTH = "both"
 
@@ -17,6 +17,14 @@ def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, 
     if kwargs:
         return dict(kwargs), ""
     return list(args), ""
+
+
+def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
+    """The same for a job declared with arguments="one": its single argument as it is. Raises ArgumentsInvalid."""
+    given = [*args, *kwargs.values()]
+    if len(given) != 1:
+        raise ArgumentsInvalid(f'{job} is declared with arguments="one" and was given {len(given)}; pass exactly one.')
+    return given[0], ""
 
 
 def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[object], dict[str, object]]:

@@ -45,6 +45,8 @@ class Kind(StrEnum):
     RELEASED = "released"  #: wait, took: given back, since its worker was stopped
     DISCARDED = "discarded"  #: wait, took, reason: as its own code or its policy said
     CANCELLED = "cancelled"  #: wait, took, by [ran]
+    # An event, as it was told to all groups: id, topic. The job that it is in each of them has the id `<id>@<group>`.
+    PUBLISHED = "published"
     # How many, since the writer's last: queue, job, and a number for each outcome there was: enqueued, or a kind that
     # ends a run. [wait] and [run] are histograms, with [wait_sum], [wait_min], [wait_max] and the same of run, seconds.
     COUNTS = "counts"
@@ -72,7 +74,7 @@ ENDS: Mapping[str, bool] = {
 }
 
 #: What a writer leaves out at level "failures".
-_ONLY_ALL = frozenset({Kind.ENQUEUED, Kind.STARTED, Kind.SUCCEEDED, Kind.SNOOZED, Kind.RELEASED})
+_ONLY_ALL = frozenset({Kind.PUBLISHED, Kind.ENQUEUED, Kind.STARTED, Kind.SUCCEEDED, Kind.SNOOZED, Kind.RELEASED})
 
 
 @dataclass(frozen=True, slots=True)

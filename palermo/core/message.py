@@ -63,6 +63,10 @@ _ATTEMPTS = "attempts-log"
 
 #: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
 _FOREIGN_RUN_AT = "perform_job_at"
+
+#: Of a job that an event has become: its topic, and the event's own id.
+TOPIC, EVENT_ID = "topic", "event-id"
+
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
 
@@ -131,10 +135,29 @@ class Message:
         return max(0.0, now - max(self.queued_at, self.run_at or 0.0))
 
     @property
+    def topic(self) -> str:
+        """The topic of the event that became this job; "" of any other."""
+        found = self.extra.get(TOPIC)
+        return found if isinstance(found, str) and isinstance(self.extra.get(EVENT_ID), str) else ""
+
+    @property
+    def signed_job(self) -> str:
+        """The job that a signature of the body covers; an event has one body for all groups, and covers its topic."""
+        return self.topic or self.job
+
+    @property
     def signed_id(self) -> str:
         """The id that a signature of the body covers: all jobs that a recurring one publishes have one body."""
+        if self._event:
+            return self._event
         name = self.extra.get("recurring")
         return f"{name}@" if isinstance(name, str) and self.id.startswith(f"{name}@") else self.id
+
+    @property
+    def _event(self) -> str:
+        """The id of the event that became this job, if one did."""
+        event = self.extra.get(EVENT_ID)
+        return event if isinstance(event, str) and self.id.startswith(f"{event}@") else ""
 
 
 def to_headers(message: Message) -> dict[str, HeaderValue]:
@@ -147,7 +170,8 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
     if message.job:
         headers["job-class"] = message.job
     headers["id"] = message.id
-    headers["queue"] = message.queue
+    if message.queue:
+        headers["queue"] = message.queue
     known = {
         "created-at": message.created_at,
         "preview": message.preview,

@@ -15,6 +15,9 @@ FAILED_PREFIX = "failed:"
 #: What a queue on RabbitMQ may be; the first is the default.
 CLASSIC, QUORUM = QUEUE_TYPES = ("classic", "quorum")
 
+#: Before a queue's name: the AMQP queue is called exactly what follows, on any exchange.
+LITERAL = "="
+
 #: AMQP 0-9-1 short strings hold 255 bytes; half is left for the exchange's prefix and our own suffixes.
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255
@@ -98,9 +101,12 @@ def check_id(id: object) -> str:
 def amqp_queue(exchange: str, queue: str) -> str:
     """The AMQP queue that holds a Palermo queue: its own name, prefixed where the exchange is not the default one.
 
-    The prefix keeps two systems in one virtual host from sharing `failed`.
+    The prefix keeps two systems in one virtual host from sharing `failed`. The queue of a group that
+    subscribes to events has its full name in any case, for the sake of other programs.
     """
-    return queue if exchange == DEFAULT_EXCHANGE else f"{exchange}.{queue}"
+    if exchange == DEFAULT_EXCHANGE or queue.startswith(f"{exchange}_"):
+        return queue
+    return queue.removeprefix(LITERAL) if queue.startswith(LITERAL) else f"{exchange}.{queue}"
 
 
 def internal(exchange: str, name: str) -> str:

@@ -182,6 +182,11 @@ class Executor:
                 f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
             )
         definition = self._registry.get(message.job)
+        if message.topic and definition.subscribes is None:
+            raise HeaderInvalid(
+                f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
+                " none."
+            )
         value = self._serializers.decode(message, accept=self._accept, classes=definition.classes)
         args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
         definition.bind(args, kwargs)
@@ -196,6 +201,7 @@ class Executor:
                 attempt=message.attempt,
                 worker=self._worker,
                 created_at=message.created_at,
+                topic=message.topic,
                 _reports=reports,
             )
         )

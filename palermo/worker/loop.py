@@ -34,6 +34,7 @@ from palermo.worker.pool import Registered, Runner
 from palermo.worker.process import set_title
 from palermo.worker.session import Link, Live
 from palermo.worker.signals import Action, SignalRow
+from palermo.worker.subscribing import subscribe
 from palermo.worker.timekeeping import Duties
 from palermo.worker.titles import parent_title
 from palermo.worker.trim import Trimmer
@@ -60,7 +61,7 @@ class Worker:
     ) -> None:
         self._options = options
         self._selection = options.queues or QueueSelection(registered.queues)
-        self._hooks = registered.hooks
+        self._hooks, self._subscriptions = registered.hooks, registered.subscriptions
         self._host, self._pid = host, pid
         self._id = f"pid:{pid}@{host}"
         self._started_at = now()
@@ -278,6 +279,7 @@ class Worker:
     # The session with the broker.
 
     async def _consume(self, broker: Broker) -> Consumer:
+        await subscribe(broker, self._subscriptions)
         return await broker.consume(
             self._selection, slots=len(self._lanes), tag=self._id, report=self.report, obey=self._orders.obey
         )

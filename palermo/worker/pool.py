@@ -8,6 +8,7 @@ from typing import Protocol
 from palermo.core.lifecycle import Result
 from palermo.core.message import Message
 from palermo.entries import Entry
+from palermo.events import Subscription
 from palermo.worker.reporting import Report
 
 
@@ -26,6 +27,8 @@ class Registered:
     recurring: tuple[Entry, ...] = ()
     #: The modules that may have declared such jobs.
     modules: tuple[str, ...] = ()
+    #: The groups that subscribe to events, and whether from the start.
+    subscriptions: tuple[tuple[Subscription, bool], ...] = ()
 
 
 class Unstartable(Exception):

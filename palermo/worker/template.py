@@ -24,7 +24,7 @@ import sys
 from collections import deque
 from typing import Any, NoReturn
 
-from palermo import client, hooks, jobs, schedules
+from palermo import client, hooks, jobs, schedules, subscribing
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
@@ -97,7 +97,9 @@ class Template:
         self._serializers = client.default_client().serializers
         self._serializers.check(self._options.accept)
         self._keeping = Keeping(self._serializers, serializer=settings.serializer, limit=settings.max_result)
-        queues = jobs.registry.queues(settings.default_queue)
+        groups = subscribing.subscriptions(jobs.registry, settings.exchange, settings.prefix)
+        names = {*jobs.registry.queues(settings.default_queue), *(one.queue for one, _ in groups)}
+        queues = tuple(sorted(names))
         selection = self._options.queues or (QueueSelection(queues) if queues else None)
         if selection is None:
             raise WorkerUnstartable(
@@ -129,6 +131,7 @@ class Template:
             },
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
+            "subscriptions": [(one.to_plain(), from_start) for one, from_start in groups],
             **self._schedule(),
         }
 

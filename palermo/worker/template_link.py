@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from palermo.entries import Entry
+from palermo.events import Subscription
 from palermo.worker.pipe import Frames, Garbage, pack, unpack_reply
 from palermo.worker.pool import Registered, Unstartable
 from palermo.worker.signals import describe_status, kill
@@ -111,6 +112,10 @@ class TemplateLink:
                         timeouts=timeouts,
                         recurring=tuple(map(Entry.from_plain, report["recurring"])),
                         modules=_texts(report["modules"]),
+                        subscriptions=tuple(
+                            (Subscription.from_plain(plain), bool(from_start))
+                            for plain, from_start in report["subscriptions"]
+                        ),
                     )
                 )
             case {"unstartable": text}:

@@ -9,6 +9,7 @@ import pytest
 from palermo.broker import Broker, Session, open_broker
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
+from tests.contract.events import EventsContract
 from tests.contract.journaling import JournalingContract
 from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
@@ -35,6 +36,7 @@ class BrokerContract(
     TimingContract,
     RecurringContract,
     JournalingContract,
+    EventsContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

@@ -55,6 +55,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "attempts": [],
         "worker": None,
         "tenant": None,
+        "topic": None,
     }
 
 

@@ -96,6 +96,7 @@ class JobRow(BaseModel):
     attempts: list[JobAttempt] = Field(description="Its tries that failed, oldest first, as far as that is kept.")
     worker: str | None
     tenant: str | None
+    topic: str | None = Field(default=None, description="Of the event that it handles.")
 
 
 class RunningJob(BaseModel):

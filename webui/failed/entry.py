@@ -11,7 +11,7 @@ from typing import Any
 
 from palermo.core import attempts
 from palermo.core.failure import MAX_STACK_TRACE, Failure, cut_middle, fingerprint, printable
-from palermo.core.message import Message
+from palermo.core.message import EVENT_ID, TOPIC, Message
 
 #: Larger bodies are not kept: they are read from the queue when someone looks at that job.
 MAX_BODY = 65_536
@@ -48,6 +48,8 @@ class Entry:
     preview: str | None
     worker: str | None
     tenant: str | None
+    #: Of the event that it handles.
+    topic: str | None
     content_type: str
     content_encoding: str
     arguments: str
@@ -90,6 +92,7 @@ class Taking:
             preview=shown,
             worker=None if message.worker is None else printable(message.worker),
             tenant=printable(tenant) if isinstance(tenant, str) else None,
+            topic=printable(message.topic) or None,
             content_type=printable(message.content_type),
             content_encoding=printable(message.content_encoding),
             arguments=printable(message.arguments),
@@ -126,8 +129,11 @@ def fold(text: str) -> str:
 def restored(values: Sequence[Any]) -> Message:
     """The message of a row: id, queue, job, at, retries, error, whether it has one, frames, then schema.DETAIL."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
-    preview, worker, tenant, content_type, content_encoding, arguments, tried, body = rest
+    preview, worker, tenant, topic, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
+    extra = {} if tenant is None else {"tenant": tenant}
+    if topic is not None:
+        extra |= {TOPIC: topic, EVENT_ID: id.rpartition("@")[0]}
     return Message(
         id=id,
         queue=queue,
@@ -142,7 +148,7 @@ def restored(values: Sequence[Any]) -> Message:
         worker=worker,
         failure=failure if has_error else None,
         attempts=attempts.from_header(json.loads(tried)) if tried else (),
-        extra={} if tenant is None else {"tenant": tenant},
+        extra=extra,
     )
 
 

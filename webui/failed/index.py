@@ -252,6 +252,7 @@ class Index:
             details.append(
                 (
                     *(n, entry.created_at, entry.message, entry.ending, entry.preview, entry.worker, entry.tenant),
+                    entry.topic,
                     *(entry.content_type, entry.content_encoding, entry.arguments, tried, body),
                 )
             )

@@ -29,6 +29,7 @@ create table detail (
     preview text,
     worker text,
     tenant text,
+    topic text,
     content_type text not null,
     content_encoding text not null,
     arguments text not null,
@@ -45,7 +46,8 @@ HIT = "create table {} (n integer primary key)"
 #: In this order in an insert, and in what `detail` is read with.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen"
 DETAIL = (
-    "n, created_at, message, ending, preview, worker, tenant, content_type, content_encoding, arguments, attempts, body"
+    "n, created_at, message, ending, preview, worker, tenant, topic,"
+    " content_type, content_encoding, arguments, attempts, body"
 )
 MARKS = ", ".join("?" * len(DETAIL.split(",")))
 

@@ -13,6 +13,7 @@ from palermo.webui.pages import (
     scheduled_acting,
     statistics,
     stats,
+    topics,
     workers,
 )
 
@@ -24,6 +25,7 @@ ROUTERS = (
     scheduled.router,
     scheduled_acting.router,
     recurring.router,
+    topics.router,
     history.router,
     job.router,
     workers.router,

@@ -8,26 +8,19 @@ That holds only while nobody else holds messages of the queue; so those who go t
 by the exclusive queue `~failed-log.turn`, which ends with the connection of whoever has it.
 """
 
-import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 
 from palermo.broker import Swept, Verdict
 from palermo.brokers.rabbitmq.failed_log import FailedLog, key_of
-from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.sweep import Reader, sweep
-from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
+from palermo.brokers.rabbitmq.turn import Turn
 from palermo.core.message import Message
 from palermo.core.topology import internal
-from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two attempts to have the turn, and lines about it.
-_LOOK, _SAY = 0.1, 10.0
 
 #: A job that failed less than so many seconds ago may be in the queue and on its way into the log.
 _YOUNG = 60.0
@@ -42,8 +35,7 @@ class Audits:
 
     def __init__(self, exchange: str, failed_log: FailedLog) -> None:
         self._log = failed_log
-        self._name = internal(exchange, "failed-log.turn")
-        self._here = asyncio.Lock()
+        self._turn = Turn(internal(exchange, "failed-log.turn"), "another requeue, discard or trim of failed jobs")
         #: Whether the log is put right, for which its session remembers all that is in it.
         self.wanted = True
 
@@ -56,7 +48,7 @@ class Audits:
         progress: Callable[[Swept], None],
     ) -> Swept:
         """See palermo.broker.Broker.sweep; the log is put right where that takes not too long."""
-        async with self._turn(reader.link) as alone:
+        async with self._turn.taken(reader.link) as alone:
             known = None
             if alone and self.wanted:
                 most = _ENTRIES + _PER_MESSAGE * await reader.count()
@@ -65,42 +57,6 @@ class Audits:
             swept = await sweep(reader, queue, decide, publish, progress, audit.witness)
             await audit.end(swept)
             return swept
-
-    @asynccontextmanager
-    async def _turn(self, link: Link) -> AsyncIterator[bool]:
-        """Wait until nobody else has the turn, and have it; False where the server refuses to say who has it."""
-        async with self._here:
-            channel = await self._take(link)
-            try:
-                yield channel is not None
-            finally:
-                if channel is not None and channel.is_open:
-                    channel.raw.queue_delete(self._name, callback=lambda _: None)
-                    await channel.close()
-
-    async def _take(self, link: Link) -> Channel | None:
-        clock = asyncio.get_running_loop().time
-        said = clock()
-        while True:
-            channel = await link.channel()
-            try:
-                await channel.call(channel.raw.queue_declare, self._name, exclusive=True)
-                return channel
-            except asyncio.CancelledError:
-                # It may be ours all the same; if it is not, the server closes the channel before it comes to this.
-                if channel.is_open:
-                    channel.raw.queue_delete(self._name, callback=lambda _: None)
-                    channel.raw.close()
-                raise
-            except PalermoError:
-                if link.error is not None:
-                    raise
-                if channel.code != RESOURCE_LOCKED:
-                    return None
-            if clock() - said > _SAY:
-                said = clock()
-                log.warning("waiting for another requeue, discard or trim of failed jobs to end")
-            await asyncio.sleep(_LOOK)
 
 
 class _Audit:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from palermo.brokers.rabbitmq.link import Channel, Got, Link
+from palermo.brokers.rabbitmq.link import Channel, Got, Link, delivered
 from palermo.core.topology import amqp_queue
 from palermo.errors import PalermoError
 
@@ -112,7 +112,7 @@ class Bell:
     def _on_delivery(self, raw: Any, method: Any, properties: Any, body: bytes) -> None:
         queue = method.consumer_tag.removeprefix(f"{self._tag}:")
         # Kept until all subscriptions are ended: given back at once it would only come again.
-        self._arrived.append((queue, Got(method.delivery_tag, method.redelivered, properties, body)))
+        self._arrived.append((queue, delivered(method, properties, body)))
         self._rung.set()
 
     def _on_cancelled_by_broker(self, frame: Any) -> None:

@@ -14,10 +14,12 @@ from dataclasses import replace
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
+from palermo.brokers.rabbitmq.adoption import Adoption
 from palermo.brokers.rabbitmq.audit import Audits
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
+from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
@@ -32,18 +34,16 @@ from palermo.brokers.rabbitmq.registry import Names, Registry
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
+from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
-from palermo.errors import BrokerError, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds that closing waits for the registry to learn of a queue.
-_LAST_WORDS = 2.0
 
 
 async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
@@ -63,13 +63,16 @@ class RabbitmqBroker:
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
         self._marks = Marks(self._exchange, link, self._open_publisher, patience=session.timeout)
         self._closed = False
-        self._adopting: asyncio.Task[None] | None = None
-        self._found: set[str] = set()
+        self._adoption = Adoption(self._registry, link)
+        self._wiring = Wiring(session.prefix)
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
         self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
         self.journal = StreamJournal(session, link, self._consume_link)
+        self.events = RabbitmqEvents(
+            session, link, self._wiring, self._declarer_on(link), self._outbox, self._consume_link
+        )
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
@@ -131,7 +134,7 @@ class RabbitmqBroker:
         return consumer
 
     async def queues(self) -> list[QueueInfo]:
-        await self._adopted()
+        await self._adoption.done()
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
         paused = await self._marks.paused()
         workers = await self.workers()
@@ -259,6 +262,11 @@ class RabbitmqBroker:
         return int(frame.method.message_count)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
+        if self._wiring.is_group(queue):
+            raise BrokerRefused(
+                f"queue {queue!r} is that of a group that subscribes to events: it stays as other programs declare it."
+            )
+
         async def busy() -> int:
             return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
 
@@ -299,10 +307,11 @@ class RabbitmqBroker:
         self._declarer.forget(queue)
         await self._registry.remove(queue)
         await self._outbox.failed_log.emptied(queue)
+        await self.events.deleted(queue)
         return int(frame.method.message_count)
 
     async def diagnose(self) -> list[Finding]:
-        await self._adopted()
+        await self._adoption.done()
         return await Diagnosis(self._session, self._link, self._registry).run()
 
     async def lost(self) -> BrokerError:
@@ -322,7 +331,7 @@ class RabbitmqBroker:
         self._closed = True
         links = [self._link] if self._consuming is None else [self._consuming, self._link]
         try:
-            await self._adopted()
+            await self._adoption.done()
         finally:
             # Both at once: of two that are silent, the second must not wait for the first.
             await asyncio.gather(*(link.close() for link in links))
@@ -339,34 +348,10 @@ class RabbitmqBroker:
 
     def _declarer_on(self, link: Link) -> Declarer:
         kind = self._session.queue_type
-        return Declarer(link, self._exchange, kind=kind, register=self._register, adopt=self._adopt)
-
-    async def _register(self, queue: str) -> None:
-        try:
-            await self._registry.add(queue)
-        except BrokerUnavailable as error:
-            if self._link.error is not None:
-                raise
-            # A stream that is down must not keep a job from being stored: its queue is named later.
-            log.warning("cannot register a queue now queue=%s error=%r", queue, str(error))
-            self._adopt(queue)
-
-    def _adopt(self, queue: str) -> None:
-        """See to it, without keeping anyone waiting, that a queue found on the broker is in the registry."""
-        self._found.add(queue)
-        if self._adopting is None or self._adopting.done():
-            self._adopting = asyncio.ensure_future(self._register_found())
-
-    async def _adopted(self) -> None:
-        if self._adopting is not None:
-            await asyncio.wait({self._adopting}, timeout=_LAST_WORDS)
-
-    async def _register_found(self) -> None:
-        with suppress(PalermoError):  # the session is lost; whoever opens the next one finds the queue again
-            while self._found:
-                found, self._found = self._found, set()
-                for queue in sorted(found - await self._registry.names(self._link)):
-                    await self._registry.add(queue)
+        adoption = self._adoption
+        return Declarer(
+            link, self._exchange, kind=kind, register=adoption.register, adopt=adoption.adopt, wiring=self._wiring
+        )
 
     async def _open_publisher(self) -> Publisher:
         return await self._outbox.open()

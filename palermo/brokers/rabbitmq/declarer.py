@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
+from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.topology import CLASSIC, QUORUM, amqp_queue
 from palermo.errors import BrokerRefused, NotFound, PalermoError
 
@@ -34,17 +35,20 @@ class Declarer:
         kind: str,
         register: Callable[[str], Awaitable[None]],
         adopt: Callable[[str], None],
+        wiring: Wiring | None = None,
     ) -> None:
         """`kind` is the type of the queues that it makes.
 
         `register` is awaited with a queue's name before the queue is made, so that no queue of ours is unknown;
-        `adopt` is told of one that was there already, and may be another program's.
+        `adopt` is told of one that was there already, and may be another program's. `wiring` says which queues
+        are those of groups that subscribe to events.
         """
         self._link = link
         self._exchange = exchange
         self._kind = kind
         self._register = register
         self._adopt = adopt
+        self._wiring = wiring or Wiring(exchange)
         self._kinds: dict[str, str] = {}
         self._foreign: set[str] = set()
         self._asked: dict[str, float] = {}
@@ -140,6 +144,9 @@ class Declarer:
         channel = await self._open()
         kind = self._kind
         arguments = versions.arguments(kind, self._link.version)
+        if self._wiring.is_group(queue):
+            kind, arguments = CLASSIC, {"x-queue-type": CLASSIC}
+            channel = await self._make_plain(name)
         try:
             await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
         except PalermoError as error:
@@ -148,7 +155,18 @@ class Declarer:
             kind = self._differs(queue, str(error))
             channel = await self._open()
         await channel.call(channel.raw.queue_bind, name, self._exchange, routing_key=queue)
+        await self._wiring.bind(channel, name, queue)
         return kind
+
+    async def _make_plain(self, name: str) -> Channel:
+        """Make a queue as programs do that know of no arguments. If it has some, whoever declares it next finds out."""
+        channel = await self._open()
+        try:
+            await channel.call(channel.raw.queue_declare, name, durable=True)
+        except PalermoError:
+            if channel.code != PRECONDITION_FAILED:
+                raise
+        return await self._open()
 
     def _differs(self, queue: str, said: str) -> str:
         """The type of a queue that exists with other arguments, from what the broker said of them."""

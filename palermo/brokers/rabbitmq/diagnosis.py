@@ -16,12 +16,14 @@ from pika import spec
 
 from palermo.broker import Finding, Session
 from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.events_diagnosis import look_at_events
 from palermo.brokers.rabbitmq.link import Channel, Link, open_link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.registry import Registry
 from palermo.brokers.rabbitmq.translate import NOT_FOUND, PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
-from palermo.core.topology import FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal
+from palermo.brokers.rabbitmq.wiring import Wiring
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal
 from palermo.errors import PalermoError
 
 #: Seconds that one publish may take before something is wrong.
@@ -82,6 +84,8 @@ class Diagnosis:
         for name in sorted(names):
             async with self._noting(f"queue {name}"):
                 await self._look_at_queue(name)
+        async with self._noting("events"):
+            self._found += await look_at_events(self._session, self._link)
         await self._try_out()
         return self._found
 
@@ -129,16 +133,18 @@ class Diagnosis:
             if channel.code != NOT_FOUND:
                 raise
             return  # it is made when it is needed
+        # A group's queue is declared as other programs declare it.
+        kind = CLASSIC if Wiring(self._session.prefix).is_group(queue) else self._kind
         try:
-            arguments = versions.arguments(self._kind, self._link.version)
+            arguments = versions.arguments(kind, self._link.version)
             await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
         except PalermoError as error:
             if channel.code != PRECONDITION_FAILED:
                 raise
-            self._found.append(differing(queue, str(error), self._link.version, ours=self._kind))
+            self._found.append(differing(queue, str(error), self._link.version, ours=kind))
             return
         await channel.close()
-        self._found.append(Finding.ok(f"queue {queue}", f"{self._kind} and durable, as Palermo makes it"))
+        self._found.append(Finding.ok(f"queue {queue}", f"{kind} and durable, as Palermo makes it"))
 
     # -- what can be done ------------------------------------------------------------------------
 

@@ -36,8 +36,14 @@ class Got:
     redelivered: bool
     properties: spec.BasicProperties
     body: bytes
-    #: The exchange that it was published to; "" for the default one, or where nobody asked.
+    #: The exchange that it was published to, "" for the default one, and with which key.
     exchange: str = ""
+    routing_key: str = ""
+
+
+def delivered(method: Any, properties: spec.BasicProperties, body: bytes) -> Got:
+    """A delivery, or the answer to a get."""
+    return Got(method.delivery_tag, method.redelivered, properties, body, method.exchange, method.routing_key)
 
 
 class Channel:
@@ -106,7 +112,7 @@ class Channel:
 
     def _on_got(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         if self._got is not None:
-            fulfil(self._got, Got(method.delivery_tag, method.redelivered, properties, body))
+            fulfil(self._got, delivered(method, properties, body))
 
     def _on_get_empty(self, _: object) -> None:
         if self._got is not None:

@@ -18,7 +18,7 @@ from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.bell import Bell
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
-from palermo.brokers.rabbitmq.wire import to_message
+from palermo.brokers.rabbitmq.wire import read
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
@@ -235,7 +235,7 @@ class PollSource:
 
     def _delivery(self, queue: str, slot: int, channel: Channel, got: Got) -> Delivery:
         return Delivery(
-            message=to_message(got.properties, got.body, taken_from=queue),
+            message=read(got, queue),
             slot=slot,
             token=(channel, got.tag),
             redelivered=got.redelivered,

@@ -6,8 +6,8 @@ from typing import Any
 
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.declarer import Declarer
-from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.wire import to_message
+from palermo.brokers.rabbitmq.link import Channel, Link, delivered
+from palermo.brokers.rabbitmq.wire import read
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -95,7 +95,7 @@ class Slot:
     def _on_message(self, _: object, method: Any, properties: Any, body: bytes) -> None:
         assert self._channel is not None
         self._arrived = Delivery(
-            message=to_message(properties, body, taken_from=self._source.queue),
+            message=read(delivered(method, properties, body), self._source.queue),
             slot=self._number,
             token=(self._channel, method.delivery_tag),
             redelivered=method.redelivered,

@@ -14,12 +14,13 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.link import Channel, Got, Link, delivered
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
@@ -169,32 +170,39 @@ class Stream:
         Memory is bounded: as long as those that came are not taken, few others do.
         Raises BrokerUnavailable, also if none comes for as long as `patience`, and NotFound if there is no stream.
         """
+        async with aclosing(self.deliveries(link, first or "first", last)) as entries:
+            async for offset, one in entries:
+                if offset >= first:
+                    yield offset, one.properties, one.body
+
+    async def deliveries(
+        self, link: Link, start: int | str | datetime, last: int
+    ) -> AsyncGenerator[tuple[int, Got], None]:
+        """The same, each as it was delivered, and perhaps some that lie shortly before `start`."""
         channel = await link.channel()
-        come: asyncio.Queue[Placed | None] = asyncio.Queue()
+        come: asyncio.Queue[Got | None] = asyncio.Queue()
 
         def on_entry(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-            come.put_nowait((method.delivery_tag, properties, body))
+            come.put_nowait(delivered(method, properties, body))
 
         channel.on_close(lambda: come.put_nowait(None))
         channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
         try:
             await channel.call(channel.raw.basic_qos, prefetch_count=_READ_CREDIT)
-            arguments = {"x-stream-offset": first or "first"}
-            await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments=arguments)
+            await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments={"x-stream-offset": start})
             while (entry := await self._next(come)) is not None:
-                tag, properties, body = entry
-                offset = offset_of(properties)
-                if first <= offset <= last:
-                    yield offset, properties, body
+                offset = offset_of(entry.properties)
+                if offset <= last:
+                    yield offset, entry
                 if offset >= last:
                     return
-                if tag % _ACK_EVERY == 0 and channel.is_open:
-                    channel.raw.basic_ack(tag, multiple=True)
+                if entry.tag % _ACK_EVERY == 0 and channel.is_open:
+                    channel.raw.basic_ack(entry.tag, multiple=True)
             raise channel.error or BrokerUnavailable(f"{self.holds} was deleted while it was being read.")
         finally:
             await channel.close()
 
-    async def _next(self, come: "asyncio.Queue[Placed | None]") -> Placed | None:
+    async def _next(self, come: "asyncio.Queue[Got | None]") -> Got | None:
         if not come.empty():
             return come.get_nowait()
         try:

@@ -8,10 +8,13 @@ so a look is as short as the page; closing a channel gives back everything on it
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
+
+from pika import spec
 
 from palermo.broker import Move, Page, Remove, Stop, Swept, Verdict
-from palermo.brokers.rabbitmq.link import Channel, Got, Link
-from palermo.brokers.rabbitmq.wire import to_message
+from palermo.brokers.rabbitmq.link import Channel, Got, Link, delivered
+from palermo.brokers.rabbitmq.wire import read
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
 from palermo.errors import NotFound, PalermoError
@@ -110,34 +113,33 @@ async def take(channel: Channel, queue: str, count: int, *, cancel: bool = True)
 
     Without `cancel` the channel goes on to be filled up: nothing of it may be settled, and it must be closed soon.
     """
-    got: list[Got] = []
+    taken: list[Got] = []
     news = asyncio.Event()
 
-    def on_message(_: object, method: object, properties: object, body: bytes) -> None:
-        exchange = method.exchange  # type: ignore[attr-defined]
-        got.append(Got(method.delivery_tag, method.redelivered, properties, body, exchange))  # type: ignore[attr-defined]
-        if len(got) >= count:
+    def on_message(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        taken.append(delivered(method, properties, body))
+        if len(taken) >= count:
             news.set()
 
     channel.on_close(news.set)
     await channel.call(channel.raw.basic_qos, prefetch_count=min(count, 65_535))
     frame = await channel.call(channel.raw.basic_consume, queue, on_message)
-    while len(got) < count:
-        seen = len(got)
+    while len(taken) < count:
+        seen = len(taken)
         try:
             async with asyncio.timeout(_QUIET):
                 await news.wait()
         except TimeoutError:
-            if len(got) == seen and not await waits(channel, queue) and len(got) == seen:
+            if len(taken) == seen and not await waits(channel, queue) and len(taken) == seen:
                 break
         if channel.error is not None:
             raise channel.error
     if not cancel:
-        return got
+        return taken
     # With the prefetch used up, or the queue empty, nothing is on its way: pika answers what comes after a cancel
     # by a reject, which on a quorum queue counts as a failed delivery.
     await channel.call(channel.raw.basic_cancel, frame.method.consumer_tag)
-    return got
+    return taken
 
 
 async def waits(channel: Channel, queue: str) -> int:
@@ -161,7 +163,7 @@ async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest:
     finally:
         await reader.close()
     # Read once it is all back in the queue, where somebody may wait for it.
-    messages = [to_message(got.properties, got.body, taken_from=queue) for got in chosen]
+    messages = [read(one, queue) for one in chosen]
     return Page(messages=tuple(reversed(messages) if newest else messages), total=total)
 
 
@@ -224,16 +226,16 @@ def _judge(
     stay: list[Message] = []
     gone: list[tuple[int, Message]] = []
     moves: list[Message] = []
-    for got in batch:
-        there = to_message(got.properties, got.body, taken_from=queue)
+    for one in batch:
+        there = read(one, queue)
         match decide(there):
             case Stop():
                 break
             case Move(message):
                 moves.append(message)
-                gone.append((got.tag, there))
+                gone.append((one.tag, there))
             case Remove():
-                gone.append((got.tag, there))
+                gone.append((one.tag, there))
             case _:
                 stay.append(there)
     return stay, gone, moves

@@ -2,12 +2,15 @@
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.link import Got
 from palermo.brokers.rabbitmq.properties import Properties
 from palermo.core.message import NO_HEADERS, HeaderValue, Message, from_wire, to_headers
+from palermo.core.topics import OCTETS, as_job, group_of
 
 PERSISTENT = 2
 
@@ -53,3 +56,13 @@ def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str
         new_id=new_id,
         properties=kept,
     )
+
+
+def read(got: Got, queue: str | None) -> Message:
+    """The message in what was taken from this queue; an event as the job that it is in its group's queue."""
+    group = group_of(got.exchange, queue) if queue else ""
+    message = to_message(got.properties, got.body, taken_from=queue)
+    if not group:
+        return message
+    event = message if got.properties.content_type else replace(message, content_type=OCTETS)
+    return as_job(event, group=group, topic=got.routing_key)

@@ -12,6 +12,7 @@ from palermo.brokers.sqlite import holders, marks, orders, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
+from palermo.brokers.sqlite.events import SqliteEvents, deleted
 from palermo.brokers.sqlite.faults import unusable
 from palermo.brokers.sqlite.journal import TableJournal
 from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, insert_many, to_row
@@ -55,6 +56,7 @@ class SqliteBroker:
         self._bell = Bell(self._directory, store.data_version)
         self._timekeeper = Timekeeper(store, self._bell, exchange)
         self.journal = TableJournal(store, Bell(self._directory, store.data_version, "journal-bell"), session)
+        self.events = SqliteEvents(store, self._bell, session)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
@@ -234,6 +236,7 @@ class SqliteBroker:
 
         def drop(db: sqlite3.Connection) -> int:
             number = self._number(db, queue)
+            deleted(db, self._exchange, queue)
             late = db.execute("delete from job where queue = ? and holder is null", (number,)).rowcount
             # A job that a worker holds may come back, and then needs a queue to come back to.
             db.execute("update queue set hidden = 1 where id = ?", (number,))

@@ -1,0 +1,106 @@
+"""`palermo publish` and `palermo topics`: events told, and who subscribes to them."""
+
+import json
+from typing import Any, NoReturn
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.options import broker_options, json_option, parse_since, yes_option
+from palermo.cli.output import Column, confirm, field, note, print_rows, progress
+from palermo.cli.text import count, safe
+from palermo.rows import Row
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--payload", metavar="JSON", help="What happened, as JSON; without it nothing but the topic.")
+@click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
+@broker_options
+@click.pass_obj
+def publish(run: Run, /, topic: str, payload: str | None, id: str | None) -> None:
+    """Tell an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
+    client = run.client()
+    click.echo(client.publish(topic, _parsed(payload), id=id))
+
+
+@click.group(invoke_without_command=True)
+@broker_options
+@json_option
+@click.pass_context
+def topics(ctx: click.Context, as_json: bool) -> None:
+    """See which groups subscribe to which topics; tell one of them old events again, or take it away."""
+    if ctx.invoked_subcommand is None:
+        _show(ctx.ensure_object(Run), as_json=as_json)
+
+
+@topics.command("list")
+@broker_options
+@json_option
+@click.pass_obj
+def list_topics(run: Run, /, as_json: bool) -> None:
+    """List the groups by name, with their topics and queues."""
+    _show(run, as_json=as_json)
+
+
+@topics.command("replay")
+@click.argument("group")
+@click.option("--topic", metavar="PATTERN", help="Only events of these topics, be the group subscribed to them or not.")
+@click.option("--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z.")
+@click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
+@broker_options
+@click.pass_obj
+def replay(run: Run, /, group: str, **old: Any) -> None:
+    """Tell events that are kept to GROUP once more, and to no other; print how many."""
+    with progress("replay") as show:
+        told = run.inspector().replay(group, **old, progress=show)
+    click.echo(told)
+
+
+@topics.command("remove")
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@yes_option
+@broker_options
+@click.pass_obj
+def remove(run: Run, /, groups: tuple[str, ...], yes: bool) -> None:
+    """Have no more events come to groups, until a worker of theirs starts. What waits in their queues stays."""
+    inspector = run.inspector()
+    confirm(f"have no more events come to {', '.join(groups)}?", yes=yes)
+    for group in groups:
+        inspector.unsubscribe(group)
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    inspector = run.inspector()
+    wiring = inspector.wiring()
+    if not as_json:
+        note(f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. {_kept(wiring)}")
+    columns: list[Column] = [
+        ("Topics", lambda row: ", ".join(row["topics"])),
+        field("Group"),
+        field("Queue"),
+        field("Function"),
+        field("Pending"),
+        ("In progress", lambda row: row["in_progress"]),
+        field("Workers"),
+    ]
+    print_rows(wiring["groups"], columns, as_json=as_json, none="no group subscribes to events.")
+
+
+def _kept(wiring: Row) -> str:
+    if wiring["kept"] is None:
+        return "Events that nobody subscribes to are refused."
+    return f"{count(wiring['kept'], 'event')} kept."
+
+
+def _parsed(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--payload is not JSON: {safe(str(error))}.", click.get_current_context()) from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")

@@ -1,0 +1,166 @@
+"""Events: their topics, the patterns that subscribe to these, the names of what carries them, and the job each becomes.
+
+An event goes to the fanout `<prefix>_gateway`, from there to the topic exchange `<prefix>_distributor`, and by the
+patterns of its groups into a queue `<prefix>_<group>` for each: docs/wire.md, "Events". In its group's queue it is
+a job that bears the group's name.
+"""
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
+from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue
+from palermo.errors import QueueNameInvalid, TopicInvalid
+
+#: A routing key is a short string of AMQP.
+MAX_TOPIC_BYTES = 255
+
+#: What wildcards stand for: one word, and any number of words.
+ONE, ANY = "*", "#"
+
+#: The media type of an event that came without one: JSON where it decodes, and bytes where it does not.
+OCTETS = "application/octet-stream"
+
+_GATEWAY, _DISTRIBUTOR = "_gateway", "_distributor"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, to be told to all groups that want to know."""
+
+    topic: str
+    #: The payload and its headers; it names no queue and no job.
+    message: Message
+
+
+def gateway(prefix: str) -> str:
+    """The exchange that events are published to."""
+    return f"{prefix}{_GATEWAY}"
+
+
+def distributor(prefix: str) -> str:
+    """The exchange that gives each group what its patterns match."""
+    return f"{prefix}{_DISTRIBUTOR}"
+
+
+def group_queue(exchange: str, prefix: str, group: str) -> str:
+    """The queue of a group; on RabbitMQ it is called `<prefix>_<group>`.
+
+    Raises QueueNameInvalid.
+    """
+    name = check_job_queue(f"{prefix}_{group}")
+    return name if exchange in (DEFAULT_EXCHANGE, prefix) else check_job_queue(f"{LITERAL}{name}")
+
+
+def group_of(source: str, queue: str) -> str:
+    """The group of a queue in which a message was found that was published to the exchange `source`.
+
+    "" unless that is how an event comes to a group.
+    """
+    for suffix in (_GATEWAY, _DISTRIBUTOR):
+        if source.endswith(suffix):
+            start = f"{source.removesuffix(suffix)}_"
+            name = queue.removeprefix(LITERAL)
+            return name.removeprefix(start) if name.startswith(start) else ""
+    return ""
+
+
+def check_group(group: object) -> str:
+    """The name, if it may name a group. Raises TopicInvalid."""
+    if not isinstance(group, str) or not group:
+        raise TopicInvalid(f'group {group!r} is no name; say who subscribes, as in group="notifications".')
+    try:
+        return check_job_queue(group)
+    except QueueNameInvalid as error:
+        raise TopicInvalid(str(error).replace("queue name", "group", 1)) from None
+
+
+def check_topic(topic: object) -> str:
+    """The topic, if an event may be published to it: words with dots between, `tracker.artifact.updated`.
+
+    Raises TopicInvalid.
+    """
+    for word in _words(topic):
+        if ONE in word or ANY in word:
+            raise TopicInvalid(
+                f"topic {topic!r} has a wildcard: an event happens to one thing. Patterns are for who subscribes."
+            )
+    return str(topic)
+
+
+def check_pattern(pattern: object) -> str:
+    """The pattern, if it may be subscribed to: a topic with `*` for one word, `#` for any number.
+
+    Raises TopicInvalid.
+    """
+    for word in _words(pattern):
+        if word not in (ONE, ANY) and (ONE in word or ANY in word):
+            raise TopicInvalid(
+                f"pattern {pattern!r} has a wildcard within a word, where it means itself."
+                " `*` stands for one whole word, `#` for any number of them."
+            )
+    return str(pattern)
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a topic is one that the pattern means, by the rules of AMQP."""
+    words = pattern.split(".") if pattern else []
+    at = _reached(words, {0})
+    for word in topic.split(".") if topic else []:
+        stay = {place for place in at if place < len(words) and words[place] == ANY}
+        go = {place + 1 for place in at if place < len(words) and words[place] in (ONE, word)}
+        at = _reached(words, stay | go)
+    return len(words) in at
+
+
+def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
+    """An event as the job of a group, whatever it said itself of job and topic.
+
+    Each group's is a job of its own, with an id of its own. `run` tells this one from an earlier one of the same
+    group, where an old event is told again.
+    """
+    own = f"@{group}{f'~{run}' if run else ''}"
+    id = f"{event.id}{own}"
+    if len(id.encode()) > MAX_ID_BYTES:
+        id = f"{sha256(event.id.encode()).hexdigest()}{own}"
+    return replace(event, id=id, job=group, extra={**event.extra, TOPIC: topic, EVENT_ID: event.id})
+
+
+def is_untyped(message: Message) -> bool:
+    """Whether this is an event of which nobody said what its payload is."""
+    return message.content_type == OCTETS and bool(message.topic) and not message.content_encoding
+
+
+def typed(message: Message) -> Message:
+    """An untyped event as JSON if it decodes as that; any other message as it is."""
+    if not is_untyped(message):
+        return message
+    import json  # costs milliseconds, which `import palermo` should not
+
+    try:
+        json.loads(message.body)
+    except (ValueError, RecursionError):
+        return message
+    return replace(message, content_type=JSON)
+
+
+def _reached(words: list[str], at: set[int]) -> set[int]:
+    """These places in a pattern and those behind any `#` there, which may stand for nothing."""
+    for place, word in enumerate(words):
+        if place in at and word == ANY:
+            at.add(place + 1)
+    return at
+
+
+def _words(topic: object) -> list[str]:
+    rule = "A topic is words with dots between, such as 'tracker.artifact.updated', up to 255 bytes"
+    if not isinstance(topic, str) or not topic:
+        raise TopicInvalid(f"topic {topic!r} is no text. {rule}.")
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError:
+        raise TopicInvalid(f"topic {topic!r} cannot be written as UTF-8. {rule}.") from None
+    words = topic.split(".")
+    if size > MAX_TOPIC_BYTES or topic != topic.strip() or not all(words):
+        raise TopicInvalid(f"topic {topic[:80]!r} ({size} bytes) cannot be used. {rule}, and none of them empty.")
+    return words

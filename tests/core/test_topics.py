@@ -1,0 +1,123 @@
+"""Topics, patterns, the names of queues, and events as jobs."""
+
+import pytest
+
+from palermo.core.message import Message
+from palermo.core.topics import (
+    OCTETS,
+    as_job,
+    check_group,
+    check_pattern,
+    check_topic,
+    group_of,
+    group_queue,
+    is_untyped,
+    matches,
+    typed,
+)
+from palermo.core.topology import amqp_queue
+from palermo.errors import QueueNameInvalid, TopicInvalid
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "expected"),
+    [
+        ("a.b", "a.b", True),
+        ("a.b", "a.c", False),
+        ("a.*", "a.b", True),
+        ("a.*", "a", False),
+        ("a.*", "a.b.c", False),
+        ("*.b", "a.b", True),
+        ("#", "a.b.c", True),
+        ("#", "", True),
+        ("*", "", False),
+        ("a.#", "a", True),
+        ("a.#", "a.b.c", True),
+        ("a.#", "b.a", False),
+        ("#.c", "c", True),
+        ("#.c", "a.b.c", True),
+        ("a.#.c", "a.c", True),
+        ("a.#.c", "a.b.b.c", True),
+        ("a.#.c", "a.b.c.d", False),
+        ("#.a.#", "x.a.y.z", True),
+        ("*.#", "", False),
+        ("*.#", "a.b", True),
+        ("#.#", "a", True),
+        ("", "", True),
+        ("", "a", False),
+    ],
+)
+def test_patterns_match_as_those_of_a_topic_exchange(pattern: str, topic: str, expected: bool) -> None:
+    assert matches(pattern, topic) is expected
+
+
+@pytest.mark.parametrize("topic", ["order.paid", "a", "tracker.artifact.updated", "ü.1", "a b.c"])
+def test_words_with_dots_between_are_topics(topic: str) -> None:
+    assert check_topic(topic) == check_pattern(topic) == topic
+
+
+@pytest.mark.parametrize("topic", ["", None, 7, ".a", "a.", "a..b", "a.b ", "x" * 256, "\ud800"])
+def test_what_is_no_topic_is_refused(topic: object) -> None:
+    for check in (check_topic, check_pattern):
+        with pytest.raises(TopicInvalid, match="topic"):
+            check(topic)
+
+
+def test_wildcards_are_for_whole_words_of_who_subscribes() -> None:
+    assert check_pattern("*.b.#") == "*.b.#"
+    with pytest.raises(TopicInvalid, match="Patterns are for who subscribes"):
+        check_topic("order.*")
+    with pytest.raises(TopicInvalid, match="one whole word"):
+        check_pattern("order.pa*")
+
+
+@pytest.mark.parametrize("group", ["", None, " a", "~a", "x" * 200])
+def test_what_is_no_group_is_refused(group: object) -> None:
+    with pytest.raises((TopicInvalid, QueueNameInvalid), match="group"):
+        check_group(group)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "prefix", "queue", "amqp"),
+    [
+        ("palermo", "palermo", "palermo_mail", "palermo_mail"),
+        ("shop", "shop", "shop_mail", "shop_mail"),
+        ("palermo", "tuleap", "tuleap_mail", "tuleap_mail"),
+        ("shop", "tuleap", "=tuleap_mail", "tuleap_mail"),
+    ],
+)
+def test_a_groups_queue_has_the_same_name_on_the_broker_whatever_the_exchange(
+    exchange: str, prefix: str, queue: str, amqp: str
+) -> None:
+    assert group_queue(exchange, prefix, "mail") == queue
+    assert amqp_queue(exchange, queue) == amqp
+    assert group_of(f"{prefix}_gateway", queue) == group_of(f"{prefix}_distributor", queue) == "mail"
+    assert group_of(exchange, queue) == group_of("", queue) == group_of("other_gateway", queue) == ""
+
+
+def test_an_event_becomes_a_job_of_its_group_whatever_it_said() -> None:
+    event = Message(id="e1", queue="shop_mail", job="shop.DeleteAll", extra={"topic": "other", "x": 1})
+
+    job = as_job(event, group="mail", topic="order.paid", run="")
+    again = as_job(event, group="mail", topic="order.paid", run="7")
+
+    assert (job.id, job.job, job.topic, job.extra["x"]) == ("e1@mail", "mail", "order.paid", 1)
+    assert (job.signed_id, job.signed_job) == ("e1", "order.paid")
+    assert (again.id, again.signed_id) == ("e1@mail~7", "e1")
+    assert event.topic == ""
+
+
+def test_a_long_id_still_gives_one_that_fits() -> None:
+    job = as_job(Message(id="x" * 255, queue="shop_mail", job=""), group="mail", topic="a")
+
+    assert len(job.id) <= 255
+    assert job.id.endswith("@mail")
+
+
+@pytest.mark.parametrize(("body", "json"), [(b'{"a": 1}', True), (b"7", True), (b"\xff\x00", False), (b"hello", False)])
+def test_an_event_that_does_not_say_what_it_is_is_json_if_it_decodes(body: bytes, json: bool) -> None:
+    job = as_job(Message(id="1", queue="q", job="", body=body, content_type=OCTETS), group="mail", topic="a")
+
+    assert typed(job).content_type == ("application/json" if json else OCTETS)
+    assert is_untyped(typed(job)) is not json
+    assert not is_untyped(Message(id="1", queue="q", job="a", body=body, content_type=OCTETS))

@@ -1,0 +1,135 @@
+"""The page of topics, its drawing, and /api/topics."""
+
+import re
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from palermo.client import Client
+from palermo.events import Subscription
+from palermo.webui.drawing import WIDTH, drawing_of
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+from tests.webui.test_scheduled_pages import text_of
+
+XSS = "<script>alert(1)</script>"
+
+
+def subscribe(web: Web, group: str = "mail", *topics: str) -> Subscription:
+    """As a worker does when it starts."""
+    client: Client = web.inspector._client
+    queue = f"{client.settings.prefix}_{group}"
+    one = Subscription(group=group, queue=queue, topics=topics or ("order.*",), function=f"shop.{group}")
+    client.run(lambda broker: broker.events.subscribe(one))
+    return one
+
+
+def form(web: Web, path: str, **fields: str) -> Any:
+    token = re.search(r'name="token" value="([^"]+)"', web.http.get("/topics").text)
+    assert token is not None
+    return web.http.post(path, data={"token": token[1], **fields}, follow_redirects=True)
+
+
+def row(group: str, *topics: str, **more: Any) -> dict[str, Any]:
+    counts = {"pending": 0, "in_progress": 0, "workers": 1, "paused": False}
+    return {"group": group, "topics": list(topics), "queue": f"palermo_{group}", "function": "", **counts, **more}
+
+
+def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
+    subscribe(web)
+    subscribe(web, "audit", "#", "order.#")
+    for number in range(3):
+        web.inspector._client.publish("order.paid", number)
+
+    answer = web.http.get("/api/topics").json()
+
+    assert answer["rows"] == web.inspector.topics()
+    assert [each["group"] for each in answer["rows"]] == ["audit", "mail"]
+    assert (answer["gateway"], answer["distributor"]) == ("palermo_gateway", "palermo_distributor")
+    assert (answer["kept"], answer["unsubscribed"], answer["total"]) == (3, "keep", 2)
+    assert answer["rows"][1]["pending"] == 3
+    assert web.http.post("/api/topics/mail/replay", json={}).json() == {"told": 3}
+    assert web.http.post("/api/topics/mail/replay", json={"topic": "bill.*", "age": 60}).json() == {"told": 0}
+    assert web.inspector.size("palermo_mail") == 6
+    assert web.http.post("/api/topics/nobody/replay", json={}).status_code == 404
+    assert web.http.post("/api/topics/mail/replay", json={"topic": "a..b"}).status_code == 422
+    assert web.http.delete("/api/topics/mail").json() == {"removed": 1}
+    assert web.http.delete("/api/topics/mail").status_code == 404
+    assert [each["group"] for each in web.inspector.topics()] == ["audit"]
+
+
+def test_t8_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: Web) -> None:
+    subscribe(web, "mail", "order.*", "bill.paid")
+    web.inspector._client.publish("order.paid", {"password": "hunter2"})
+
+    text = web.http.get("/topics?ask=x").text
+    drawn = text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
+    for name in ("palermo_gateway", "palermo_distributor", "palermo_mail", "order.*", "bill.paid", "shop.mail"):
+        assert name in text
+    assert "1 waiting, 0 running, 0 workers" in drawn
+    assert ">1 kept<" in drawn
+    assert f'href="/queues/{quote("palermo_mail")}"' in drawn
+
+    said = form(web, "/topics/mail/replay", age="hour")
+    assert "Told mail 1 event again." in said.text
+    assert web.inspector.size("palermo_mail") == 2
+    wrong = form(web, "/topics/mail/replay", topic="order.pa*")
+    assert wrong.status_code == 422
+    assert "one whole word" in wrong.text
+    assert form(web, "/topics/mail/replay", age="year").status_code == 422
+    assert "No more events come to mail." in form(web, "/topics/mail/remove").text
+    assert web.inspector.topics() == []
+    assert "No group subscribes to events." in text_of(web.http.get("/topics"))
+
+
+def test_names_from_elsewhere_are_text(web: Web) -> None:
+    subscribe(web, f"mail{XSS}", f"order.{XSS}")
+
+    text = web.http.get("/topics").text
+
+    assert XSS not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: Any, serve: Serve) -> None:
+    web = serve(replace(settings, events_unsubscribed="refuse"))
+    subscribe(web)
+
+    text = web.http.get("/topics").text
+
+    assert "Events that nobody subscribes to are refused." in text
+    assert "Replay" not in text
+    assert web.http.get("/api/topics").json()["kept"] is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "height"),
+    [
+        ([], 116),  # the exchanges, 48, and what is kept below
+        ([row("a", "x")], 116),
+        ([row("a", "x"), row("b", "y"), row("c", "z")], 3 * 48 + 4 * 14),
+        ([row("a", *"abcdefghij"), row("b", "y")], 10 * 17 + 48 + 3 * 14),
+    ],
+)
+def test_a_group_is_drawn_as_high_as_its_patterns(groups: list[dict[str, Any]], height: float) -> None:
+    drawing = drawing_of(groups)
+
+    assert (drawing.width, drawing.height, drawing.middle) == (WIDTH, height, height / 2)
+    assert [branch.row for branch in drawing.branches] == groups
+    places = [branch.y for branch in drawing.branches]
+    assert places == sorted(places)
+    for branch in drawing.branches:
+        labels = [label.y for label in branch.labels]
+        assert labels == sorted(labels)
+        assert all(0 < y < height for y in labels)
+
+
+def test_what_has_no_room_in_the_drawing_is_cut() -> None:
+    drawing = drawing_of([row("g" * 60, "t" * 60, function="f" * 60)])
+
+    (branch,) = drawing.branches
+    assert len(branch.queue) == 36
+    assert branch.queue.endswith("…")
+    assert (len(branch.labels[0].text), branch.labels[0].whole) == (30, "t" * 60)

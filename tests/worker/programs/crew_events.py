@@ -1,0 +1,30 @@
+"""Groups that subscribe to events, and note what they were told."""
+
+import os
+from typing import Any
+
+import palermo
+
+
+def note(group: str, payload: Any) -> None:
+    job = palermo.current_job()
+    assert job is not None
+    with open(os.environ["PALERMO_TEST_TRACE"], "a") as file:
+        file.write(f"{group} {job.topic} {payload!r}\n")
+
+
+@palermo.subscribe("tracker.*.updated", group="notifications")
+def notify(payload: Any) -> None:
+    note("notifications", payload)
+
+
+@palermo.subscribe("tracker.#", group="audit", from_start=True)
+class Audit:
+    def process(self, payload: Any) -> None:
+        note("audit", payload)
+
+
+@palermo.subscribe("tracker.broken", "tracker.hurt", group="flaky", retries=1, backoff=0.01)
+def fails(payload: Any) -> None:
+    note("flaky", payload)
+    raise ValueError(f"cannot do {payload}")

@@ -1,0 +1,80 @@
+"""Events: who subscribes to what, and old ones told again."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from palermo.webui import topics_acting
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed
+from palermo.webui.site import Visiting
+from palermo.webui.wired import wired
+
+router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
+
+Group = Annotated[str, Path(max_length=255)]
+
+
+class TopicRow(BaseModel):
+    """A group that subscribes to events."""
+
+    group: str
+    topics: list[str] = Field(description="Patterns: * is one word, # any number of them.")
+    queue: str = Field(description="Where its events wait.")
+    function: str = Field(description='What handles them; "" where that is not known.')
+    since: Instant | None = Field(description="When it first subscribed.")
+    pending: int
+    in_progress: int
+    workers: int
+    paused: bool
+
+
+class Topics(BaseModel):
+    """All groups, by name, and what carries events to them."""
+
+    rows: list[TopicRow]
+    total: int
+    page: int
+    limit: int
+    gateway: str = Field(description="The exchange that events are published to.")
+    distributor: str = Field(description="The exchange that gives each group what its patterns match.")
+    unsubscribed: str = Field(description="What becomes of events that nobody subscribes to: keep or refuse.")
+    kept: int | None = Field(description="About how many events are kept; null where none are.")
+
+
+class Replay(BaseModel):
+    """Which events are told again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str | None = Field(default=None, max_length=255, description="A pattern; else what the group subscribes to.")
+    age: float | None = Field(default=None, gt=0, description="Only those of the last so many seconds.")
+
+
+class Replayed(BaseModel):
+    """How many events were told again; null if that takes long, and goes on."""
+
+    told: int | None
+
+
+@router.get("", name="api_topics")
+def topics(visit: Visiting) -> Topics:
+    """All groups that subscribe to events, by name."""
+    wiring = wired(visit).row()
+    rows = wiring["groups"]
+    listed = {"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)}
+    return Topics.model_validate({**{name: wiring[name] for name in Topics.model_fields if name in wiring}, **listed})
+
+
+@router.post("/{group:palermo}/replay", name="api_replay_topics")
+def replay(visit: Visiting, group: Group, old: Replay) -> Replayed:
+    """Tell events that are kept to this group once more, as jobs with new ids. Role: operator."""
+    told = topics_acting.replay(visit, group, topic=old.topic, age=old.age, wait=30.0)
+    return Replayed(told=told)
+
+
+@router.delete("/{group:palermo}", name="api_remove_topics")
+def remove(visit: Visiting, group: Group) -> Removed:
+    """Have no more events come to this group, until a worker of it starts; its queue stays. Role: admin."""
+    topics_acting.unsubscribe(visit, group)
+    return Removed(removed=1)
