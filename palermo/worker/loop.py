@@ -174,7 +174,7 @@ class Worker:
             id=self._id,
             host=self._host,
             pid=self._pid,
-            queues=self._selection.patterns,
+            queues=self._selection.written,
             slots=len(self._lanes),
             state=self.state,
             started_at=self._started_at,

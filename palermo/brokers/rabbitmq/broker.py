@@ -142,7 +142,7 @@ class RabbitmqBroker:
             if name.startswith("~"):
                 continue  # a mark of our own, see migrate
             if counted is not None or name in paused:
-                serving = sum(name in QueueSelection(worker.queues).select([name]) for worker in workers)
+                serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
                 info = QueueInfo(
                     name=name,
                     pending=counted[0] if counted else 0,

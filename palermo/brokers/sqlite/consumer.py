@@ -7,7 +7,6 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar
 
 from palermo.broker import Delivery
@@ -15,6 +14,7 @@ from palermo.brokers.sqlite import holders, marks
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
 from palermo.brokers.sqlite.orders import Listener
+from palermo.brokers.sqlite.served import Served
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
@@ -26,9 +26,6 @@ T = TypeVar("T")
 
 #: How often we say what we do, and look whether others still live: within a second both must be known.
 TICK = 0.25
-
-#: SQLite functions take 127 arguments; more queues than this are nested.
-_QUEUES_PER_CALL = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,6 @@ class SqliteConsumer:
         self._lock = lock
         self._holder = holder
         self._exchange = exchange
-        self._selection = selection
         self._report = report
         self._reported = reported
         self._orders = orders
@@ -75,9 +71,7 @@ class SqliteConsumer:
         #: Calls that wait for a job, and calls that wait for their slot to be free.
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._blocked: deque[asyncio.Future[None]] = deque()
-        #: The queues to serve, by number, in order of priority; as of the queue table's state `_known`.
-        self._queues: dict[int, str] = {}
-        self._known: int | None = None
+        self._served = Served(exchange, selection)
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
         self._ticking = self._loop.create_task(self._tick())
@@ -143,7 +137,7 @@ class SqliteConsumer:
     async def waiting(self) -> set[str]:
         def find(db: sqlite3.Connection) -> set[str]:
             rows = db.execute("select queue from job where id = ?", (self._find(db),)).fetchall()
-            return {self._queues[queue] for (queue,) in rows}
+            return {self._served.name(queue) for (queue,) in rows}
 
         return await self._store.read(find)
 
@@ -192,21 +186,21 @@ class SqliteConsumer:
         return delivery
 
     def _find(self, db: sqlite3.Connection) -> int | None:
-        self._resolve(db)
-        ((found,),) = db.execute(f"select {_first(len(self._queues))}", tuple(self._queues)).fetchall()
+        first, numbers = self._served.look(db)
+        ((found,),) = db.execute(f"select {first}", numbers).fetchall()
         return None if found is None else int(found)
 
     def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
-        self._resolve(db)
+        first, numbers = self._served.look(db)
         rows = db.execute(
-            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
+            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {first}"
             f" returning id, claims, deaths, queue, {COLUMNS}",
-            (self._holder, slot, *self._queues),
+            (self._holder, slot, *numbers),
         ).fetchall()
         if not rows:
             return None
         number, claims, deaths, queue, *row = rows[0]
-        message = from_row(row, self._queues[queue])
+        message = from_row(row, self._served.name(queue))
         by = marks.find(db, self._exchange, message)
         return Delivery(
             message=message,
@@ -217,18 +211,6 @@ class SqliteConsumer:
             cancelled_by=by or "",
             deaths=tuple(deaths.split()),
         )
-
-    def _resolve(self, db: sqlite3.Connection) -> None:
-        """Learn which queues there are and which are paused, if that has changed."""
-        ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
-        if version == self._known:
-            return
-        rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
-        known: dict[str, int] = dict(rows)
-        paused = marks.paused(db, self._exchange)
-        chosen = (name for name in self._selection.select(known) if name in known and name not in paused)
-        self._queues = {known[name]: name for name in chosen}
-        self._known = version
 
     # -- writing -----------------------------------------------------------
 
@@ -368,15 +350,3 @@ class SqliteConsumer:
 
 #: The condition that a claim still stands.
 _OURS = "id = ? and holder = ? and claims = ?"
-
-
-@cache
-def _first(queues: int) -> str:
-    """SQL for the oldest job in the first of so many queues that has one; coalesce looks no further than it must."""
-    one = "(select id from job where queue = ? and holder is null order by id limit 1)"
-    groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
-    return _coalesce([_coalesce([one] * size) for size in groups])
-
-
-def _coalesce(parts: list[str]) -> str:
-    return f"coalesce({', '.join([*parts, 'null', 'null'])})"
