@@ -31,6 +31,7 @@
     │   ├── JobCrashed             the job's process died under it
     │   ├── JobOutOfMemory         it was killed for growing above the worker's limit
     │   ├── JobTimeout             it ran longer than it may
+    │   ├── LockExpired            it was still running when its claim ended
     │   ├── JobExpired             it was not started in time, and not run
     │   └── JobTerminated          raised in a job that the ending worker stops and gives back
     ├── ResultError                why a job's result cannot be had
@@ -171,6 +172,10 @@ class JobOutOfMemory(JobError):
 
 class JobTimeout(JobError):
     """The job ran longer than its timeout: raised in it first, and the reason for killing it if it goes on."""
+
+
+class LockExpired(JobError):
+    """The job had not ended `lock_for` seconds after it began: its process was killed, and it runs again."""
 
 
 class JobExpired(JobError):

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from palermo.core.message import MAX_SECONDS
 from palermo.core.retry import Own, backoff
-from palermo.core.topology import check_id, check_job_queue
+from palermo.core.topology import MAX_PRIORITY, check_id, check_job_queue
 from palermo.errors import OptionInvalid
 from palermo.moments import Delay, Instant, instant, seconds
 from palermo.registry import nearest
@@ -21,12 +21,16 @@ class ManyOptions(TypedDict, total=False):
     sign: bool | None
     #: Seconds that one run may take.
     timeout: float | None
+    #: Seconds after which a run that has not ended is killed, and the job runs again.
+    lock_for: float | None
     #: Seconds from now, or from when it is due, within which it must be started.
     expires: float | None
     #: How long it waits before it may run: seconds, or a timedelta.
     delay: Delay | None
     #: The same as an instant: Unix seconds, or an aware datetime.
     run_at: Instant | None
+    #: What goes first within its queue, from 0 to 9.
+    priority: int | None
     #: How often the job's policy may try it again.
     retries: int | None
     #: Whether what it returns is kept in the journal, for `Job.result`.
@@ -47,6 +51,7 @@ CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
+    *("lock_for", "priority"),
     *CRON,
 )
 #: What `.options()` takes.
@@ -62,7 +67,6 @@ LATER = {
     "limit": "limits on what runs at once",
     "limit_key": "limits on what runs at once",
     "rate": "limits on what runs at once",
-    "priority": "priorities within a queue",
     "batch": "batches",
 }
 
@@ -88,8 +92,12 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
             case "sign" | "keep_result" if not isinstance(value, bool):
                 raise OptionInvalid(f"option {name}={value!r} is neither True nor False.")
-            case "timeout" | "expires" | "retry_for" if not _is_duration(value):
+            case "timeout" | "expires" | "retry_for" | "lock_for" if not _is_duration(value):
                 raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
+            case "priority" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PRIORITY:
+                raise OptionInvalid(
+                    f"option priority={value!r} is not from 0 to {MAX_PRIORITY}; the highest goes first."
+                )
             case "delay":
                 seconds(value)
             case "run_at":

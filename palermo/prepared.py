@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo import hooks
-from palermo.core.message import Message
+from palermo.core.message import NO_HEADERS, Message
 from palermo.core.preview import preview
 from palermo.errand import Errand
 from palermo.io_thread import IoThread
@@ -84,6 +84,7 @@ def prepare(
         **more,
     )
     now, timeout, expires, keep_result = time.time(), chosen("timeout"), chosen("expires"), chosen("keep_result")
+    lock_for, priority = chosen("lock_for"), chosen("priority")
     message = Message(
         id=id,
         queue=queue,
@@ -96,6 +97,8 @@ def prepare(
         queued_at=now,
         preview=preview(args, kwargs),
         timeout=None if timeout is None else float(timeout),
+        lock_for=None if lock_for is None else float(lock_for),
+        properties={"priority": priority} if priority else NO_HEADERS,
         expires_at=None if expires is None else (run_at or now) + expires,
         run_at=run_at,
         max_retries=options.get("retries"),

@@ -40,6 +40,10 @@ class JobDefinition:
     sign: bool | None = None
     #: Seconds that one run may take; None where the worker's own default decides.
     timeout: float | None = None
+    #: Seconds after which a run that has not ended is killed and the job runs again; None for never.
+    lock_for: float | None = None
+    #: What goes first within its queue, from 0 to 9; None for 0.
+    priority: int | None = None
     #: Seconds from its enqueuing within which it must be started; None for no limit.
     expires: float | None = None
     #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
@@ -199,6 +203,12 @@ class Registry:
     def queues(self, default: str = DEFAULT_QUEUE) -> tuple[str, ...]:
         """The queues that the jobs name, sorted; `default` stands for those that name none."""
         return tuple(sorted({definition.queue or default for definition in self._jobs.values()}))
+
+
+def declaring(jobs: Registry, option: str) -> dict[str, Any]:
+    """The value of one option, by job, for the jobs that declare it."""
+    found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from palermo.core.message import Message
+from palermo.core.message import NO_HEADERS, Message
 from palermo.core.preview import preview
 from palermo.entries import CODE, CONFIG, Entry
 from palermo.errors import OptionInvalid
@@ -81,6 +81,8 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         arguments=encoded.arguments,
         preview=preview(recurring.args, recurring.kwargs),
         timeout=definition.timeout if definition else None,
+        lock_for=definition.lock_for if definition else None,
+        properties={"priority": definition.priority} if definition and definition.priority else NO_HEADERS,
         keep_result=definition.keep_result if definition else None,
     )
     return Entry(

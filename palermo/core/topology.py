@@ -15,6 +15,10 @@ FAILED_PREFIX = "failed:"
 #: What a queue on RabbitMQ may be; the first is the default.
 CLASSIC, QUORUM = QUEUE_TYPES = ("classic", "quorum")
 
+#: The highest priority of a job within its queue; 0 is the lowest, and that of jobs without one. A classic queue keeps
+#: a queue in itself for each, and RabbitMQ advises single digits.
+MAX_PRIORITY = 9
+
 #: AMQP 0-9-1 short strings hold 255 bytes; half is left for the exchange's prefix and our own suffixes.
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255

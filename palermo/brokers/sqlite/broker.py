@@ -157,7 +157,7 @@ class SqliteBroker:
             number = self._number(db, queue)
             rows = db.execute(
                 f"select {COLUMNS} from job where queue = ? and holder is null"
-                f" order by id {'desc' if newest else 'asc'} limit ? offset ?",
+                f" order by {'priority, id desc' if newest else 'priority desc, id'} limit ? offset ?",
                 (number, *page),
             ).fetchall()
             ((total,),) = db.execute(

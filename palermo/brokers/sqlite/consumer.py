@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 #: How often we say what we do, and look whether others still live: within a second both must be known.
 TICK = 0.25
+
+#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends itself.
+LOCK_LAG = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,7 @@ class SqliteConsumer:
     def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
         first, numbers = self._served.look(db)
         rows = db.execute(
-            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {first}"
+            f"update job set holder = ?, slot = ?, held_until = null, claims = claims + 1 where id = {first}"
             f" returning id, claims, deaths, queue, {COLUMNS}",
             (self._holder, slot, *numbers),
         ).fetchall()
@@ -201,6 +205,10 @@ class SqliteConsumer:
             return None
         number, claims, deaths, queue, *row = rows[0]
         message = from_row(row, self._served.name(queue))
+        if message.lock_for is not None:
+            db.execute(
+                "update job set held_until = ? where id = ?", (time.time() + message.lock_for + LOCK_LAG, number)
+            )
         by = marks.find(db, self._exchange, message)
         return Delivery(
             message=message,

@@ -50,8 +50,11 @@ class Served:
 
 @cache
 def _first(queues: int) -> str:
-    """SQL for the oldest job in the first of so many queues that has one; coalesce looks no further than it must."""
-    one = "(select id from job where queue = ? and holder is null order by id limit 1)"
+    """SQL for the job to take first, in the first of so many queues that has one.
+
+    coalesce looks no further than it must.
+    """
+    one = "(select id from job where queue = ? and holder is null order by priority desc, id limit 1)"
     groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
     return _coalesce([_coalesce([one] * size) for size in groups])
 

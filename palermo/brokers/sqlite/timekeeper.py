@@ -155,7 +155,7 @@ class Timekeeper:
             (self._exchange, time.time(), _STEP),
         ).fetchall()
         for number, queue, *row in rows:
-            insert(db, self._exchange, queue, (*row, None, ""))
+            insert(db, self._exchange, queue, (*row, None, "", from_row(row, queue).priority))
             db.execute("delete from later where id = ?", (number,))
         return recurring.fire(db, self._exchange, time.time())
 
