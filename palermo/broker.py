@@ -262,7 +262,7 @@ class Broker(Timetable, Entries, Protocol):
         """Remove all messages that wait; returns how many. Raises NotFound."""
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
-        """Make the queue one of another type, "classic" or "quorum", with all that is in it; how many jobs moved.
+        """Make the queue one of another type, one of MIGRATABLE, with all that is in it; how many jobs moved.
 
         Interrupted at any instant it loses nothing, and run again it goes on. Raises NotFound,
         and BrokerRefused from a broker whose queues have no types.
@@ -299,6 +299,8 @@ class Session:
     exchange: str = DEFAULT_EXCHANGE
     #: What queues that are not there yet are made as, where the broker has several types: "classic" or "quorum".
     queue_type: str = CLASSIC
+    #: The queues, among those, that get priorities.
+    prioritized: frozenset[str] = frozenset()
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: The most that the journal may take, in bytes, and for how many seconds it is kept.

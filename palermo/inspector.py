@@ -26,7 +26,7 @@ from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import (
     FAILED_QUEUE,
-    QUEUE_TYPES,
+    MIGRATABLE,
     check_id,
     check_job_queue,
     check_queue_name,
@@ -148,14 +148,15 @@ class Inspector:
         return count
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
-        """Make a queue one of another type, "classic" or "quorum", with all jobs in it; returns how many were moved.
+        """Make a queue one of another type, with all jobs in it; returns how many were moved.
 
+        The types are "classic", "quorum" and "priority": a classic one with priorities.
         Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
         and BrokerRefused on a broker that has but one type.
         """
         check_queue_name(queue)
-        if kind not in QUEUE_TYPES:
-            raise UsageError(f"there is no queue type {kind!r}; the types are {' and '.join(QUEUE_TYPES)}.")
+        if kind not in MIGRATABLE:
+            raise UsageError(f"there is no queue type {kind!r}; the types are {', '.join(MIGRATABLE)}.")
         count = self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
         self._acted("migrate", queue=queue, count=count, what=kind)
         return count

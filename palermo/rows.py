@@ -97,6 +97,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
             for attempt in attempts(message, state)
         ],
         "worker": None if message.worker is None else printable(message.worker),
+        "priority": message.priority,
         "tenant": printable(tenant) if isinstance(tenant, str) else None,
     }
 

@@ -19,7 +19,7 @@ MAX_LIMIT, MAX_DEPTH = 500, 10_000
 _NONE: dict[str, Any] = dict.fromkeys(
     (
         *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
-        *("worker", "tenant"),
+        *("worker", "priority", "tenant"),
     )
 )
 

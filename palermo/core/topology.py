@@ -19,6 +19,10 @@ CLASSIC, QUORUM = QUEUE_TYPES = ("classic", "quorum")
 #: a queue in itself for each, and RabbitMQ advises single digits.
 MAX_PRIORITY = 9
 
+#: What a classic queue is made of that has priorities, and what queues may be migrated to.
+PRIORITY = "priority"
+MIGRATABLE = (*QUEUE_TYPES, PRIORITY)
+
 #: AMQP 0-9-1 short strings hold 255 bytes; half is left for the exchange's prefix and our own suffixes.
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255

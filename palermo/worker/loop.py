@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from palermo.broker import Broker, Consumer
@@ -84,7 +85,7 @@ class Worker:
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
         self.link = Link(
-            options.settings.session("worker"),
+            replace(options.settings.session("worker"), prioritized=registered.prioritized),
             give_up=options.burst,
             duties=Duties.of(options, registered, self.chronicle.fired),
             consume=self._consume,

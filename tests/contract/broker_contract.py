@@ -14,6 +14,7 @@ from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
 from tests.contract.parking import ParkingContract
+from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import PublishingContract
 from tests.contract.recurring import RecurringContract
 from tests.contract.retrying import RetryingContract
@@ -35,6 +36,7 @@ class BrokerContract(
     TimingContract,
     RecurringContract,
     JournalingContract,
+    PrioritizingContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

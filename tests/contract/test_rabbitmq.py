@@ -64,6 +64,10 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
     queue_type = "quorum"
 
+    @pytest.fixture
+    def has_priorities(self) -> bool:
+        return False  # before RabbitMQ 4.0
+
     async def test_a_queue_is_not_browsed(self, broker: Broker) -> None:
         await broker.publish(message())
 

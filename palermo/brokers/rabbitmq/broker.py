@@ -338,8 +338,7 @@ class RabbitmqBroker:
     # -- names ----------------------------------------------------------------------------------
 
     def _declarer_on(self, link: Link) -> Declarer:
-        kind = self._session.queue_type
-        return Declarer(link, self._exchange, kind=kind, register=self._register, adopt=self._adopt)
+        return Declarer.of(self._session, link, register=self._register, adopt=self._adopt)
 
     async def _register(self, queue: str) -> None:
         try:
