@@ -329,6 +329,12 @@ class Kills(RuleBasedStateMachine):
                 world.held.remove(found)
 
     @precondition(lambda self: self.world.held)
+    @rule()
+    def copy(self) -> None:
+        """Somebody publishes once more what a worker has."""
+        self.world.queue.append((self.world.held[0].message, False))
+
+    @precondition(lambda self: self.world.held)
     @rule(chosen=st.integers(0, 9))
     def kill_a_worker(self, chosen: int) -> None:
         found = self.world.held.pop(chosen % len(self.world.held))
@@ -373,4 +379,4 @@ class Kills(RuleBasedStateMachine):
 
 
 TestKills = Kills.TestCase
-TestKills.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestKills.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
