@@ -155,6 +155,16 @@ class Key:
         """When time changes something that must be written down: Unix seconds, or None."""
         return self.due if self.next is not None and self.holder is None else None
 
+    @property
+    def over(self) -> float | None:
+        """When the key is free without anything being done; None if it is not by then."""
+        if self.next is not None or (self.holder is not None and self.holder.until is None):
+            return None
+        until = [one.until for one in self.ended]
+        until += [self.closed.until] if self.closed is not None else []
+        until += [self.holder.until] if self.holder is not None and self.holder.until is not None else []
+        return max(until, default=None)
+
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
         return {name: value for name, value in _plain(self).items() if value not in (None, [])}

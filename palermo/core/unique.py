@@ -162,6 +162,28 @@ def start(key: Key, message: Message, *, worker: str, run: str, again: bool, now
     return _started(key, key.holder, worker, run, now)
 
 
+def readmit(key: Key, message: Message, now: float) -> tuple[Step, bool]:
+    """A job comes back among those that wait, by a person's hand: the key after that, and whether it may.
+
+    It is published by whoever asks. A window in which enqueues are refused does not keep it away.
+    """
+    key = current(key, now)
+    lock, holder = lock_of(message), key.holder
+    if lock is None or not lock.asks:
+        return Step(key=key), True
+    if holder is not None:
+        return Step(key=key), holder.id == message.id
+    return replace(_take(key, Kept(message=message, call=""), now), jobs=()), True
+
+
+def gone(key: Key, id: str, now: float, *, drop_next: bool = False) -> Step:
+    """A job that waits is taken away: by a person, or with all of its queue, and then without what was to follow it."""
+    holder = key.holder
+    if holder is None or holder.id != id or holder.phase is not Phase.WAITING:
+        return Step(key=current(key, now))
+    return free(key, now=now, drop_next=drop_next)
+
+
 def end(key: Key, id: str, how: End, *, serial: int | None, now: float) -> Step:
     """The run of a job has ended, which matters only if that had the key. `serial` is that of its start."""
     key = current(key, now)
