@@ -21,6 +21,7 @@ from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
 from palermo.journal import Journal
 from palermo.timetable import Timetable
+from palermo.uniqueness import Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,10 @@ class Delivery:
     deaths: tuple[str, ...] = ()
     #: The id of a worker that lives and still runs a job of this id, or that knows how it ended; "" if none does.
     running_at: str = ""
+    #: The id of the job that has the key which this one needs: it is not to be run. "" if it may be.
+    duplicate_of: str = ""
+    #: What was said about the key when it was admitted; nobody else's business.
+    grant: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +156,14 @@ class Consumer(Protocol):
         cases nothing was taken away.
         """
 
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        """Ask whether a job that needs a key may be started now: the delivery that is to be run and settled.
+
+        It may have other arguments than the one that came. With `duplicate_of` it is not to be run.
+        None if the delivery was settled here, since the job has ended or another worker has it. A delivery
+        that needs no key, or is cancelled, is returned as it is. Raises what `settle` raises.
+        """
+
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
@@ -173,6 +186,8 @@ class Broker(Timetable, Entries, Protocol):
 
     #: What is written down of jobs, workers and operators.
     journal: Journal
+    #: Who decides about the keys of unique jobs.
+    keys: Keys
 
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from palermo.broker import Delivery
 from palermo.core.failure import Failure, from_exception
+from palermo.core.keys import UNIQUE_KEY
 from palermo.core.lifecycle import (
     Ack,
     Cancelled,
@@ -26,7 +27,15 @@ from palermo.core.lifecycle import (
 )
 from palermo.core.message import Message
 from palermo.crew import RunningJob
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
+from palermo.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DeliveryLost,
+    DuplicateJob,
+    NotFound,
+    PalermoError,
+    WorkerDied,
+)
 from palermo.worker.chronicle import Chronicle
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
@@ -136,10 +145,21 @@ class Lane:
                 self.waiting = False
             try:
                 if not delivery.running_at or delivery.cancelled or not await floor.parking.take(live, delivery):
-                    await self._work(live, delivery)
+                    await self._admit(live, delivery)
             except Exception as error:  # the edge again: the job goes back with the session
                 log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
                 link.lose(live, error)
+
+    async def _admit(self, live: Live, delivery: Delivery) -> None:
+        """Run the job, if it has the key that it needs."""
+        try:
+            admitted = await live.consumer.admit(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._floor.link.lose(live, error)
+            return
+        if admitted is not None:
+            await self._work(live, admitted)
 
     async def _work(self, live: Live, delivery: Delivery) -> None:
         floor, message = self._floor, delivery.message
@@ -153,6 +173,8 @@ class Lane:
         try:
             if delivery.cancelled:
                 result = Cancelled()
+            elif delivery.duplicate_of:
+                result = _duplicate(delivery)
             elif floor.max_deaths is not None and len(delivery.deaths) >= floor.max_deaths:
                 result = Raised(_worker_died(delivery))
             else:
@@ -279,6 +301,19 @@ class Lane:
 def _in_short(failure: Failure) -> str:
     text = failure.message.partition("\n")[0][:200]
     return f"{failure.exception_class}: {text}"
+
+
+def _duplicate(delivery: Delivery) -> Result:
+    """What becomes of a job that may not run, since another one has its key."""
+    message, holder = delivery.message, delivery.duplicate_of
+    if "recurring" in message.extra:
+        return Dropped(f"job {holder} has its key")
+    error = DuplicateJob(
+        f"job {holder} has the key {message.extra.get(UNIQUE_KEY)!r}, so this one was not run. Requeue it when"
+        " that one has ended, or discard it.",
+        id=holder,
+    )
+    return Raised(from_exception(error, failed_at=int(time.time())))
 
 
 def _worker_died(delivery: Delivery) -> Failure:

@@ -10,6 +10,7 @@ from palermo.broker import Broker, Session, open_broker
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.journaling import JournalingContract
+from tests.contract.keying import KeyingContract
 from tests.contract.kit import Open
 from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
@@ -37,6 +38,7 @@ class BrokerContract(
     RecurringContract,
     JournalingContract,
     PrioritizingContract,
+    KeyingContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

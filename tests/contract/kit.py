@@ -67,6 +67,12 @@ class Worker:
         self._running(*self._report.info.jobs, now)
         return delivery
 
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        admitted = await self._consumer.admit(delivery)
+        if admitted is None:
+            self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
+        return admitted
+
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         await self._consumer.settle(delivery, settlement)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))

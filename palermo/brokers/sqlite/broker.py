@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
-from palermo.brokers.sqlite import holders, marks, orders, sweeping
+from palermo.brokers.sqlite import holders, keys, marks, orders, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -55,6 +55,7 @@ class SqliteBroker:
         self._bell = Bell(self._directory, store.data_version)
         self._timekeeper = Timekeeper(store, self._bell, exchange)
         self.journal = TableJournal(store, Bell(self._directory, store.data_version, "journal-bell"), session)
+        self.keys = keys.TableKeys(store, self._bell, exchange)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
@@ -143,7 +144,12 @@ class SqliteBroker:
 
     async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
         chosen = list(ids)
-        await self._store.write(lambda db: marks.cancel(db, self._exchange, chosen, by))
+
+        def mark(db: sqlite3.Connection) -> None:
+            marks.cancel(db, self._exchange, chosen, by)
+            keys.cancelled(db, self._exchange, chosen)
+
+        await self._store.write(mark)
 
     async def restore(self, ids: Iterable[str]) -> None:
         chosen = list(ids)
@@ -224,7 +230,7 @@ class SqliteBroker:
     async def purge(self, queue: str) -> int:
         await self._settle_down()
         number = await self._store.read(lambda db: self._number(db, queue))
-        return await sweeping.purge(self._store, number)
+        return await sweeping.purge(self._store, number, self._exchange)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
         raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
@@ -234,7 +240,7 @@ class SqliteBroker:
 
         def drop(db: sqlite3.Connection) -> int:
             number = self._number(db, queue)
-            late = db.execute("delete from job where queue = ? and holder is null", (number,)).rowcount
+            late = sweeping.purge_step(db, number, self._exchange, _MOST)
             # A job that a worker holds may come back, and then needs a queue to come back to.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(

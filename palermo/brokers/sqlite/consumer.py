@@ -3,25 +3,30 @@
 import asyncio
 import contextlib
 import json
+import logging
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
-from palermo.brokers.sqlite import holders, marks
+from palermo.brokers.sqlite import holders, keys, marks
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.served import Served
+from palermo.brokers.sqlite.sleepers import Sleepers
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.unique import Start
 from palermo.crew import WorkerInfo
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
+
+log = logging.getLogger("palermo.sqlite")
 
 T = TypeVar("T")
 
@@ -73,8 +78,8 @@ class SqliteConsumer:
         self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
         #: Calls that wait for a job, and calls that wait for their slot to be free.
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._blocked: deque[asyncio.Future[None]] = deque()
+        self._waiting = Sleepers()
+        self._blocked = Sleepers()
         self._served = Served(exchange, selection)
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
@@ -84,28 +89,56 @@ class SqliteConsumer:
     async def receive(self, slot: int) -> Delivery:
         try:
             while slot in self._held:
-                await self._sleep(self._blocked)
+                await self._blocked.sleep()
             look = False
             while True:
                 self._check()
                 delivery = await self._take(slot, look=look)
                 if delivery is not None:
                     # One ring may stand for many jobs: each who finds one wakes the next.
-                    self._wake()
+                    self._waiting.wake()
                     return delivery
                 look = True
                 await self._wait()
         except asyncio.CancelledError:
             # Perhaps it was this call that had been woken.
-            self._wake()
+            self._waiting.wake()
             raise
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not must_ask(delivery):
+            return delivery
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+
+        def ask(db: sqlite3.Connection) -> Start:
+            run = f"{claim.job}/{claim.claims}"
+            return keys.start(
+                db,
+                self._exchange,
+                delivery.message,
+                worker=self._reported.id,
+                run=run,
+                again=delivery.redelivered,
+            )
+
+        found = admitted(delivery, await self._write(ask))
+        if found is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+        return found
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
         if self._held.get(delivery.slot) != claim and claim not in self._parked:
             raise self._not_ours(delivery)
         self._check()
+        ended = self._ended(delivery, settlement)
         match settlement:
+            case Ack() if ended is not None:
+                found = await self._write(lambda db: self._delete(db, claim) and ended(db))
+                self._bell.ring()
             case Ack():
                 # Taken out of the file with the slot's next claim, in one transaction instead of two;
                 # or in the loop's next round, should the slot not ask for another job at once.
@@ -113,14 +146,14 @@ class SqliteConsumer:
                 self._loop.call_soon(self._flush_soon)
                 found = True
             case Fail(message, queue):
-                found = await self._replace(claim, message, queue)
+                found = await self._replace(claim, message, queue, ended)
             case Retry(message):
-                found = await self._replace(claim, message, message.queue, marked=True)
+                found = await self._replace(claim, message, message.queue, ended, marked=True)
                 self._bell.ring()
             case Release():
 
                 def give_back(db: sqlite3.Connection) -> bool:
-                    return release(db, _OURS, self._key(claim)) == 1
+                    return release(db, _OURS, self._key(claim)) == 1 and (ended is None or ended(db))
 
                 found = await self._write(give_back)
                 self._bell.ring()
@@ -128,7 +161,7 @@ class SqliteConsumer:
             self._parked.discard(claim)
         else:
             del self._held[delivery.slot]
-            self._wake_all(self._blocked)
+            self._blocked.wake_all()
         if not found:
             raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
 
@@ -136,7 +169,7 @@ class SqliteConsumer:
         if self._held.get(delivery.slot) != delivery.token:
             raise self._not_ours(delivery)
         self._parked.add(self._held.pop(delivery.slot))
-        self._wake_all(self._blocked)
+        self._blocked.wake_all()
 
     async def waiting(self) -> set[str]:
         def find(db: sqlite3.Connection) -> set[str]:
@@ -160,8 +193,8 @@ class SqliteConsumer:
         self._ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticking
-        self._wake_all(self._waiting)
-        self._wake_all(self._blocked)
+        self._waiting.wake_all()
+        self._blocked.wake_all()
         held = [*self._held, *self._parked]
         self._held, self._parked = {}, set()
         try:
@@ -238,7 +271,22 @@ class SqliteConsumer:
             self._lose(BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead."))
         return result
 
-    async def _replace(self, claim: Claim, message: Message, queue: str, *, marked: bool = False) -> bool:
+    def _ended(self, delivery: Delivery, settlement: Settlement) -> Work[bool] | None:
+        """What the settlement means for the job's key, to be done in its transaction; None for nothing."""
+        told = how_ended(delivery, settlement)
+        if told is None:
+            return None
+        return lambda db: keys.end(db, self._exchange, delivery.message, *told)
+
+    async def _replace(
+        self,
+        claim: Claim,
+        message: Message,
+        queue: str,
+        ended: Work[bool] | None,
+        *,
+        marked: bool = False,
+    ) -> bool:
         """In one transaction put the message in a queue and take the job out of the file, if it is still ours.
 
         With `marked` a mark that the job is cancelled stays, which goes with a job that is taken out.
@@ -250,6 +298,8 @@ class SqliteConsumer:
             if found := self._delete(db, claim):
                 insert(db, self._exchange, queue, row)
                 marks.put_back(db, marks_of)
+                if ended is not None:
+                    ended(db)
             return found
 
         return await self._write(replace)
@@ -277,34 +327,12 @@ class SqliteConsumer:
     async def _wait(self) -> None:
         """Until there may be a job."""
         if not self._waiting:
-            self._bell.listen(self._wake)
+            self._bell.listen(self._waiting.wake)
         try:
-            await self._sleep(self._waiting)
+            await self._waiting.sleep()
         finally:
             if not self._waiting:
-                self._bell.ignore(self._wake)
-
-    async def _sleep(self, among: "deque[asyncio.Future[None]]") -> None:
-        future = self._loop.create_future()
-        among.append(future)
-        try:
-            await future
-        finally:
-            if future in among:
-                among.remove(future)
-
-    def _wake(self) -> None:
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-
-    def _wake_all(self, among: "deque[asyncio.Future[None]]") -> None:
-        while among:
-            future = among.popleft()
-            if not future.done():
-                future.set_result(None)
+                self._bell.ignore(self._waiting.wake)
 
     async def _tick(self) -> None:
         version = self._store.data_version()
@@ -318,7 +346,7 @@ class SqliteConsumer:
             # The net under the bell: a publisher may have died between its commit and its ring.
             if (found := self._store.data_version()) != version:
                 version = found
-                self._wake()
+                self._waiting.wake()
 
     async def _show(self) -> None:
         """Store the worker's report, if it has changed."""
@@ -345,8 +373,8 @@ class SqliteConsumer:
     def _lose(self, error: BrokerError) -> None:
         """The session is lost; all that wait learn it."""
         self._lost = self._lost or error
-        self._wake_all(self._waiting)
-        self._wake_all(self._blocked)
+        self._waiting.wake_all()
+        self._blocked.wake_all()
 
     def _not_ours(self, delivery: Delivery) -> DeliveryLost:
         return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")

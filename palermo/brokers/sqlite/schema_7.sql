@@ -1,8 +1,15 @@
--- `held_until` is when the claim on a job ends although its holder lives, in Unix seconds; null for never.
--- `priority` is what goes first in a queue.
+-- Keys of unique jobs. `state` is all that is known of one, as JSON; `holder` and `queue` are of the job that has it, null
+-- if none has; `due`, in Unix seconds, is when a job that is kept in the state is published, or else when the row says nothing any more.
 
-alter table job add column held_until real;
-alter table job add column priority integer not null default 0;
+create table key (
+    exchange text not null,
+    name text not null,
+    holder text,
+    queue text,
+    due real,
+    state text not null,
+    primary key (exchange, name)
+) without rowid;
 
-create index job_next on job (queue, priority desc, id) where holder is null;
-create index job_held_until on job (held_until) where held_until is not null;
+create index key_holder on key (exchange, holder) where holder is not null;
+create index key_due on key (exchange, due) where due is not null;

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from palermo.brokers.sqlite import recurring
+from palermo.brokers.sqlite import keys, recurring
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.store import Store
@@ -100,6 +100,8 @@ class Timekeeper:
         )
 
         def put(db: sqlite3.Connection, found: list[Message]) -> None:
+            if action in (CANCEL, GIVE_UP):
+                keys.gone(db, self._exchange, found)
             if action == GIVE_UP:
                 given_up = (give_up(message) for message in found)
                 there = [(failed_queue(one.queue, per_queue=failed_per_queue), to_row(one)) for one in given_up]
@@ -145,8 +147,8 @@ class Timekeeper:
 
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        ticks = recurring.next_due(db, self._exchange)
-        return min((float(each) for each in (due, ticks) if each is not None), default=None)
+        also = (recurring.next_due(db, self._exchange), keys.next_due(db, self._exchange))
+        return min((float(each) for each in (due, *also) if each is not None), default=None)
 
     def _put_in_queues(self, db: sqlite3.Connection) -> list[Message]:
         """Those that were fired."""
@@ -157,6 +159,7 @@ class Timekeeper:
         for number, queue, *row in rows:
             insert(db, self._exchange, queue, (*row, None, "", from_row(row, queue).priority))
             db.execute("delete from later where id = ?", (number,))
+        keys.look_after(db, self._exchange, time.time())
         return recurring.fire(db, self._exchange, time.time())
 
     def _where(self, db: sqlite3.Connection, chosen: Chosen) -> tuple[str, tuple[Any, ...]]:
