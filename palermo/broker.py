@@ -15,6 +15,7 @@ from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import LimitInfo
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
@@ -164,6 +165,13 @@ class Consumer(Protocol):
         that needs no key, or is cancelled, is returned as it is. Raises what `settle` raises.
         """
 
+    async def permit(self, delivery: Delivery) -> float | None:
+        """Ask whether a job with a limit or a rate may run now: after how many seconds, which are few.
+
+        None if the delivery was settled here: the job is put aside, and comes again when it may run. To be asked
+        after `admit`; what it was given ends with `settle`. Raises what `settle` raises.
+        """
+
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
@@ -188,6 +196,9 @@ class Broker(Timetable, Entries, Protocol):
     journal: Journal
     #: Who decides about the keys of unique jobs.
     keys: Keys
+
+    async def limits(self) -> list[LimitInfo]:
+        """The keys of jobs with a limit or a rate of which something is known now, by name."""
 
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.

@@ -1,10 +1,11 @@
 """The options of a job: which there are, which are planned, and which values they take."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from palermo.core.message import MAX_SECONDS
+from palermo.core.permits import MAX_LIMIT, Rate, check_key
 from palermo.core.retry import Own, backoff
 from palermo.core.topology import MAX_PRIORITY, check_id, check_job_queue
 from palermo.errors import OptionInvalid
@@ -31,6 +32,12 @@ class ManyOptions(TypedDict, total=False):
     run_at: Instant | None
     #: What goes first within its queue, from 0 to 9.
     priority: int | None
+    #: How many of the job, or with its limit_key, may run at once, over all workers.
+    limit: int | None
+    #: What the limit and the rate are of, instead of the whole job: text, or a function of the job's arguments.
+    limit_key: str | Callable[..., str] | None
+    #: How often it may run, over all workers: 50/s, 100/min.
+    rate: str | None
     #: How often the job's policy may try it again.
     retries: int | None
     #: Whether what it returns is kept in the journal, for `Job.result`.
@@ -51,7 +58,7 @@ CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
-    *("lock_for", "priority"),
+    *("lock_for", "priority", "limit", "limit_key", "rate"),
     *CRON,
 )
 #: What `.options()` takes.
@@ -64,9 +71,6 @@ LATER = {
     "unique_key": "unique jobs",
     "on_duplicate": "unique jobs",
     "debounce": "unique jobs",
-    "limit": "limits on what runs at once",
-    "limit_key": "limits on what runs at once",
-    "rate": "limits on what runs at once",
     "batch": "batches",
 }
 
@@ -98,6 +102,14 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(
                     f"option priority={value!r} is not from 0 to {MAX_PRIORITY}; the highest goes first."
                 )
+            case "limit" if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
+                raise OptionInvalid(
+                    f"option limit={value!r} is not from 1 to {MAX_LIMIT:,}: it says how many run at once."
+                )
+            case "limit_key" if not callable(value):
+                check_key(value)
+            case "rate":
+                Rate.parse(value)
             case "delay":
                 seconds(value)
             case "run_at":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo import hooks
 from palermo.core.message import NO_HEADERS, Message
+from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
 from palermo.errand import Errand
 from palermo.io_thread import IoThread
@@ -99,6 +100,7 @@ def prepare(
         timeout=None if timeout is None else float(timeout),
         lock_for=None if lock_for is None else float(lock_for),
         properties={"priority": priority} if priority else NO_HEADERS,
+        extra=asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate")) or NO_HEADERS,
         expires_at=None if expires is None else (run_at or now) + expires,
         run_at=run_at,
         max_retries=options.get("retries"),
@@ -108,6 +110,12 @@ def prepare(
     keeps = keep_result if definition is None else bool(keep_result)
     handle = Job(id, queue, name, created_at=message.created_at, keep_result=keeps, _client=client)
     return Prepared(handle, message, definition, args, kwargs)
+
+
+def _key(chosen: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What a job is limited by beside its name; "" for nothing. Raises OptionInvalid, and what the function does."""
+    key = chosen(*args, **kwargs) if callable(chosen) else chosen
+    return "" if key is None else check_key(key)
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:

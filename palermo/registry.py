@@ -44,6 +44,10 @@ class JobDefinition:
     lock_for: float | None = None
     #: What goes first within its queue, from 0 to 9; None for 0.
     priority: int | None = None
+    #: How many may run at once over all workers, of the job or of each key, and how often; None for any number.
+    limit: int | None = None
+    limit_key: str | Callable[..., str] | None = None
+    rate: str | None = None
     #: Seconds from its enqueuing within which it must be started; None for no limit.
     expires: float | None = None
     #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from palermo.core.message import NO_HEADERS, Message
+from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
 from palermo.entries import CODE, CONFIG, Entry
 from palermo.errors import OptionInvalid
@@ -84,6 +85,7 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         lock_for=definition.lock_for if definition else None,
         properties={"priority": definition.priority} if definition and definition.priority else NO_HEADERS,
         keep_result=definition.keep_result if definition else None,
+        extra=_limited(definition, recurring) if definition else NO_HEADERS,
     )
     return Entry(
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),
@@ -92,6 +94,13 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         since=time.time(),
         expires=definition.expires if definition else None,
     )
+
+
+def _limited(definition: JobDefinition, recurring: Recurring) -> Mapping[str, Any]:
+    key = definition.limit_key
+    if callable(key):
+        key = check_key(key(*recurring.args, **recurring.kwargs))
+    return asking(definition.name, definition.limit, key or "", definition.rate) or NO_HEADERS
 
 
 def declarations(client: "Client") -> list[Entry]:

@@ -26,6 +26,7 @@ from palermo.core.lifecycle import (
     without_value,
 )
 from palermo.core.message import Message
+from palermo.core.permits import demand_of
 from palermo.crew import RunningJob
 from palermo.errors import (
     BrokerError,
@@ -81,7 +82,7 @@ class Floor(Protocol):
 class Lane:
     """One slot as the worker's loop sees it."""
 
-    __slots__ = ("_delivery", "_floor", "_refusals", "_started_at", "number", "progress", "tag", "waiting")
+    __slots__ = ("_asking", "_delivery", "_floor", "_refusals", "_started_at", "number", "progress", "tag", "waiting")
 
     def __init__(self, number: int, tag: str, floor: Floor) -> None:
         self.number = number
@@ -93,6 +94,8 @@ class Lane:
         self.progress = Progress()
         self._floor = floor
         self._delivery: Delivery | None = None
+        #: What it runs, or asks leave to run.
+        self._asking: Message | None = None
         self._started_at = 0.0
         #: How many results in a row the broker would not store.
         self._refusals = 0
@@ -113,6 +116,12 @@ class Lane:
             text=progress.text,
             line=progress.lines[-1] if progress.lines else "",
         )
+
+    @property
+    def permit(self) -> tuple[str, str] | None:
+        """The key and the id of a job with a limit that it runs, or asks leave to run."""
+        demand = None if self._asking is None else demand_of(self._asking)
+        return None if demand is None or self._asking is None else (demand.key, self._asking.id)
 
     @property
     def message(self) -> Message | None:
@@ -158,8 +167,26 @@ class Lane:
             if isinstance(error, BrokerUnavailable):
                 self._floor.link.lose(live, error)
             return
-        if admitted is not None:
-            await self._work(live, admitted)
+        if admitted is None:
+            return
+        self._asking = admitted.message
+        try:
+            if await self._permitted(live, admitted):
+                await self._work(live, admitted)
+        finally:
+            self._asking = None
+
+    async def _permitted(self, live: Live, delivery: Delivery) -> bool:
+        """Whether it may run now, if it has a limit or a rate."""
+        try:
+            wait = await live.consumer.permit(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._floor.link.lose(live, error)
+            return False
+        if wait:
+            await asyncio.sleep(wait)
+        return wait is not None
 
     async def _work(self, live: Live, delivery: Delivery) -> None:
         floor, message = self._floor, delivery.message

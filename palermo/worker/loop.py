@@ -183,6 +183,7 @@ class Worker:
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
             outcomes=self.outcomes.ids,
+            permits=tuple(permit for lane in self._lanes if (permit := lane.permit) is not None),
             clock=self.link.live is not None and self.link.live.broker.leads,
         )
 

@@ -12,6 +12,7 @@ from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.journaling import JournalingContract
 from tests.contract.keying import KeyingContract
 from tests.contract.kit import Open
+from tests.contract.limiting import LimitingContract
 from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
 from tests.contract.parking import ParkingContract
@@ -38,6 +39,7 @@ class BrokerContract(
     RecurringContract,
     JournalingContract,
     PrioritizingContract,
+    LimitingContract,
     KeyingContract,
 ):
     @pytest.fixture

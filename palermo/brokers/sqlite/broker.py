@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
-from palermo.brokers.sqlite import holders, keys, marks, orders, sweeping
+from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -20,6 +20,7 @@ from palermo.brokers.sqlite.store import Store
 from palermo.brokers.sqlite.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import LimitInfo
 from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
@@ -249,6 +250,9 @@ class SqliteBroker:
             return late
 
         return removed + await self._store.write(drop)
+
+    async def limits(self) -> list[LimitInfo]:
+        return await self._store.read(lambda db: permits.known(db, self._exchange))
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store, self._exchange)

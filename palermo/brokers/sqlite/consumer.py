@@ -7,14 +7,14 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
-from palermo.brokers.sqlite import holders, keys, marks
+from palermo.brokers.sqlite import claims, holders, keys, marks, permits
 from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
+from palermo.brokers.sqlite.claims import Claim
+from palermo.brokers.sqlite.messages import COLUMNS, from_row, to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.served import Served
 from palermo.brokers.sqlite.sleepers import Sleepers
@@ -22,6 +22,7 @@ from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import Aside, Go, demand_of, put_aside
 from palermo.core.unique import Start
 from palermo.crew import WorkerInfo
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
@@ -35,14 +36,6 @@ TICK = 0.25
 
 #: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends itself.
 LOCK_LAG = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What proves that a job is ours: given back and claimed again, it is another claim."""
-
-    job: int
-    claims: int
 
 
 class SqliteConsumer:
@@ -113,7 +106,7 @@ class SqliteConsumer:
             raise self._not_ours(delivery)
 
         def ask(db: sqlite3.Connection) -> Start:
-            run = f"{claim.job}/{claim.claims}"
+            run = f"{claim.job}/{claim.times}"
             return keys.start(
                 db,
                 self._exchange,
@@ -129,6 +122,31 @@ class SqliteConsumer:
             await self.settle(delivery, Ack(done=False))
         return found
 
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+
+        def ask(db: sqlite3.Connection) -> Go | Aside:
+            verdict = permits.take(db, self._exchange, claim.job, demand, time.time())
+            if isinstance(verdict, Aside):
+                waiting = put_aside(delivery.message, verdict)
+                ended = self._ended(delivery, Retry(waiting))
+                claims.replace(db, claim, self._exchange, (waiting.queue, to_row(waiting)), ended, marked=True)
+                permits.line_up(db, self._exchange, demand, verdict)
+            return verdict
+
+        verdict = await self._write(ask)
+        if isinstance(verdict, Go):
+            return verdict.wait
+        del self._held[delivery.slot]
+        self._blocked.wake_all()
+        self._bell.ring()
+        return None
+
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
         if self._held.get(delivery.slot) != claim and claim not in self._parked:
@@ -136,8 +154,8 @@ class SqliteConsumer:
         self._check()
         ended = self._ended(delivery, settlement)
         match settlement:
-            case Ack() if ended is not None:
-                found = await self._write(lambda db: self._delete(db, claim) and ended(db))
+            case Ack() if ended is not None or demand_of(delivery.message) is not None:
+                found = await self._write(lambda db: claims.delete(db, claim) and (ended is None or ended(db)))
                 self._bell.ring()
             case Ack():
                 # Taken out of the file with the slot's next claim, in one transaction instead of two;
@@ -153,7 +171,7 @@ class SqliteConsumer:
             case Release():
 
                 def give_back(db: sqlite3.Connection) -> bool:
-                    return release(db, _OURS, self._key(claim)) == 1 and (ended is None or ended(db))
+                    return claims.give_back(db, claim) and (ended is None or ended(db))
 
                 found = await self._write(give_back)
                 self._bell.ring()
@@ -236,7 +254,7 @@ class SqliteConsumer:
         ).fetchall()
         if not rows:
             return None
-        number, claims, deaths, queue, *row = rows[0]
+        number, times, deaths, queue, *row = rows[0]
         message = from_row(row, self._served.name(queue))
         if message.lock_for is not None:
             db.execute(
@@ -246,8 +264,8 @@ class SqliteConsumer:
         return Delivery(
             message=message,
             slot=slot,
-            token=Claim(number, claims),
-            redelivered=claims > 1,
+            token=Claim(number, self._holder, times),
+            redelivered=times > 1,
             cancelled=by is not None,
             cancelled_by=by or "",
             deaths=tuple(deaths.split()),
@@ -262,7 +280,7 @@ class SqliteConsumer:
         def delete_and_work(db: sqlite3.Connection) -> tuple[T, bool]:
             nonlocal done
             done = tuple(self._done)
-            deleted = [self._delete(db, claim) for claim in done]
+            deleted = [claims.delete(db, claim) for claim in done]
             return work(db), all(deleted)
 
         result, ours = await self._store.write(delete_and_work)
@@ -292,17 +310,9 @@ class SqliteConsumer:
         With `marked` a mark that the job is cancelled stays, which goes with a job that is taken out.
         """
         row = to_row(message)
-
-        def replace(db: sqlite3.Connection) -> bool:
-            marks_of = marks.of(db, self._exchange, message.id) if marked else []
-            if found := self._delete(db, claim):
-                insert(db, self._exchange, queue, row)
-                marks.put_back(db, marks_of)
-                if ended is not None:
-                    ended(db)
-            return found
-
-        return await self._write(replace)
+        return await self._write(
+            lambda db: claims.replace(db, claim, self._exchange, (queue, row), ended, marked=marked)
+        )
 
     def _flush_soon(self) -> None:
         if self._done and self._flushing is None:
@@ -315,12 +325,6 @@ class SqliteConsumer:
             self._lose(error)
         finally:
             self._flushing = None
-
-    def _key(self, claim: Claim) -> tuple[int, int, int]:
-        return (claim.job, self._holder, claim.claims)
-
-    def _delete(self, db: sqlite3.Connection, claim: Claim) -> bool:
-        return db.execute(f"delete from job where {_OURS}", self._key(claim)).rowcount == 1
 
     # -- waiting, and showing that we live ---------------------------------
 
@@ -382,7 +386,3 @@ class SqliteConsumer:
     def _check(self) -> None:
         if self._lost is not None:
             raise type(self._lost)(str(self._lost))
-
-
-#: The condition that a claim still stands.
-_OURS = "id = ? and holder = ? and claims = ?"

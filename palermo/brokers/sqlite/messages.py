@@ -91,7 +91,9 @@ def declare(db: sqlite3.Connection, exchange: str, queue: str) -> int:
 def release(db: sqlite3.Connection, held: str, values: tuple[Any, ...]) -> int:
     """Give the held jobs that match the condition back to their queues, at their old places; returns how many."""
     db.execute(f"update queue set hidden = 0 where hidden and id in (select queue from job where {held})", values)
-    return db.execute(f"update job set holder = null, slot = null, held_until = null where {held}", values).rowcount
+    return db.execute(
+        f"update job set holder = null, slot = null, held_until = null, permit = null where {held}", values
+    ).rowcount
 
 
 def _new_id() -> str:
