@@ -1,10 +1,10 @@
 """What an answer about a key means for a delivery, and a settlement for the key: the same for all brokers."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from palermo.broker import Delivery
 from palermo.core.keys import lock_of
-from palermo.core.lifecycle import Ack, Fail, Settlement
+from palermo.core.lifecycle import Ack, Fail, Retry, Settlement
 from palermo.core.unique import End, Start, Why, with_content
 
 
@@ -26,19 +26,31 @@ def admitted(delivery: Delivery, grant: Start) -> Delivery | None:
     return None
 
 
-def how_ended(delivery: Delivery, settlement: Settlement) -> tuple[End, int | None] | None:
-    """What to tell of the job's key before the delivery is gone, and of which start; None for nothing."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told of a job's key before its delivery is gone."""
+
+    how: End
+    #: Of which start; None where nobody had to ask.
+    serial: int | None
+    #: When it runs again, in Unix seconds.
+    run_at: float | None
+
+
+def how_ended(delivery: Delivery, settlement: Settlement, *, parked: bool = False) -> Told | None:
+    """What to tell of the job's key; None for nothing. A `parked` job was started by another worker."""
     grant, lock = delivery.grant, lock_of(delivery.message)
     started = isinstance(grant, Start) and grant.tell
-    if lock is None or delivery.duplicate_of or not (started or delivery.cancelled or not lock.asks):
+    if lock is None or delivery.duplicate_of or not (started or parked or delivery.cancelled or not lock.asks):
         return None
+    how, run_at = End.AGAIN, None
     match settlement:
         case Ack(done):
             how = End.DONE if done else End.OVER
         case Fail():
             how = End.OVER
-        case _:
-            how = End.AGAIN
+        case Retry(message):
+            run_at = message.run_at
     if not lock.asks and how is not End.OVER:
         return None  # its seconds pass by themselves
-    return how, (grant.serial or None if isinstance(grant, Start) else None)
+    return Told(how, grant.serial or None if isinstance(grant, Start) else None, run_at)

@@ -184,8 +184,11 @@ def gone(key: Key, id: str, now: float, *, drop_next: bool = False) -> Step:
     return free(key, now=now, drop_next=drop_next)
 
 
-def end(key: Key, id: str, how: End, *, serial: int | None, now: float) -> Step:
-    """The run of a job has ended, which matters only if that had the key. `serial` is that of its start."""
+def end(key: Key, id: str, how: End, *, serial: int | None, now: float, run_at: float | None = None) -> Step:
+    """The run of a job has ended, which matters only if that had the key.
+
+    `serial` is that of its start, `run_at` when it runs again, in Unix seconds; None for at once, or never.
+    """
     key = current(key, now)
     holder = key.holder
     if holder is None or holder.id != id or (serial is not None and serial != holder.serial):
@@ -193,7 +196,8 @@ def end(key: Key, id: str, how: End, *, serial: int | None, now: float) -> Step:
             return Step(key=key)
         return Step(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
     if how is End.AGAIN:
-        return Step(key=replace(key, holder=replace(holder, phase=Phase.WAITING, worker="", run="")))
+        waiting = replace(holder, phase=Phase.WAITING, worker="", run="", run_at=run_at)
+        return Step(key=replace(key, holder=waiting))
     if holder.mode is Mode.WINDOW and how is End.DONE:
         return Step(key=key)
     ended = Ended(id=id, call=holder.call, until=now + REMEMBERED)

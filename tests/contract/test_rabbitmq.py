@@ -13,9 +13,11 @@ import pytest
 
 from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, Verdict, open_broker
 from palermo.brokers.rabbitmq import failed_log
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, JobState, fail, requeue
 from palermo.core.message import Message
+from palermo.core.topology import amqp_queue
 from palermo.errors import NotBrowsable, NotFound
 from palermo.failures import trim_failed
 from palermo.rows import job_row
@@ -57,6 +59,11 @@ class TestRabbitmq(BrokerContract):
 
         runner.run(tidy(session.exchange))
         runner.run(tidy(f"{session.exchange}-2"))
+
+    async def take_away_behind_our_back(self, broker: Broker) -> None:
+        assert isinstance(broker, RabbitmqBroker)
+        channel = await broker._link.channel()
+        await channel.call(channel.raw.queue_purge, amqp_queue(broker._exchange, "jobs"))
 
 
 class TestRabbitmqWithQuorumQueues(TestRabbitmq):

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from palermo.broker import Swept, Verdict
 from palermo.brokers.rabbitmq.failed_log import FailedLog, key_of
 from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.sweep import Reader, sweep
+from palermo.brokers.rabbitmq.sweep import Gate, Reader, sweep
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -54,6 +54,7 @@ class Audits:
         decide: Callable[[Message], Verdict],
         publish: Callable[[list[Message]], Awaitable[object]],
         progress: Callable[[Swept], None],
+        gate: Gate | None = None,
     ) -> Swept:
         """See palermo.broker.Broker.sweep; the log is put right where that takes not too long."""
         async with self._turn(reader.link) as alone:
@@ -62,7 +63,7 @@ class Audits:
                 most = _ENTRIES + _PER_MESSAGE * await reader.count()
                 known = await self._log.known(reader.link, queue, most=most)
             audit = _Audit(self._log, queue, known)
-            swept = await sweep(reader, queue, decide, publish, progress, audit.witness)
+            swept = await sweep(reader, queue, decide, publish, progress, audit.witness, gate)
             await audit.end(swept)
             return swept
 

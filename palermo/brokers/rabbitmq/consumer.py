@@ -6,7 +6,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource, give_back
@@ -41,6 +43,7 @@ class RabbitmqConsumer:
         past: Past,
         count: Callable[[str], Awaitable[tuple[int, int] | None]],
         is_foreign: Callable[[str], bool],
+        keys: RabbitmqKeys,
     ) -> None:
         self._source = source
         self._steering = steering
@@ -51,6 +54,7 @@ class RabbitmqConsumer:
         self._past = past
         self._count = count
         self._is_foreign = is_foreign
+        self._keys = keys
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._parked: dict[int, Delivery] = {}
@@ -82,14 +86,37 @@ class RabbitmqConsumer:
         """What was handed out and is not settled."""
         return self._unsettled.values()
 
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not must_ask(delivery):
+            return delivery
+        self._ours(delivery)
+        grant = await self._keys.start(delivery, worker=self._presence.worker)
+        found = admitted(delivery, grant)
+        if found is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+            return None
+        self._ours(delivery)
+        self._check(delivery)
+        self._unsettled[delivery.slot] = found
+        return found
+
+    def _ours(self, delivery: Delivery) -> None:
+        if self._unsettled.get(delivery.slot) is not delivery:
+            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         parked = id(delivery) in self._parked
-        if not parked and self._unsettled.get(delivery.slot) is not delivery:
-            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+        if not parked:
+            self._ours(delivery)
         channel, tag = delivery.token
+        told = how_ended(delivery, settlement, parked=parked)
         match settlement:
             case Ack():
                 self._check(delivery)
+                if told is not None:
+                    await self._keys.tell(delivery.message, told)
+                    self._check(delivery)
                 channel.raw.basic_ack(tag)
                 # The next job comes only after it.
                 channel.link.raw.flush()
@@ -103,9 +130,14 @@ class RabbitmqConsumer:
             case Fail(message, queue):
                 # Publish before ack. Dying in between runs the job twice; the other order loses it.
                 await self._publish(message, queue)
+                if told is not None:
+                    await self._keys.tell(delivery.message, told)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
             case Retry(message):
+                if told is not None:
+                    # First, so that whoever is asked to start the copy knows that this run is over.
+                    await self._keys.tell(delivery.message, told)
                 await self._publish(message, message.queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
@@ -118,8 +150,7 @@ class RabbitmqConsumer:
     async def park(self, delivery: Delivery) -> None:
         self._check(delivery)
         await self._source.park(delivery)
-        if self._unsettled.get(delivery.slot) is not delivery:
-            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+        self._ours(delivery)
         self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
 

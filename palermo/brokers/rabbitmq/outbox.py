@@ -209,6 +209,18 @@ class Outbox:
         except (Unroutable, Nacked, NotFound) as error:
             await self._publish_again(message, place, error)
 
+    async def kind(self, queue: str) -> str:
+        """The type of a job queue, which is made if need be."""
+        return await self._declarer.ensure(queue)
+
+    async def route(self, message: Message) -> tuple[str, str, str]:
+        """Where a message is to be published now, once that is made: exchange, routing key, and the queue's type."""
+        place = _place(message, message.queue)
+        kind = await self._ensure(place)
+        if isinstance(place, str):
+            return self._session.exchange, place, kind
+        return "", queue_of(self._session.exchange, place), kind
+
     async def open(self) -> Publisher:
         """The channel to publish on now."""
         async with self._opening:

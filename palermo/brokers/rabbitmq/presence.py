@@ -67,6 +67,11 @@ class Presence:
         self._ended = False
         self._returning: asyncio.Task[None] | None = None
 
+    @property
+    def worker(self) -> str:
+        """The id of the worker."""
+        return self._report().id
+
     async def listen(self, link: Link) -> None:
         """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()

@@ -294,7 +294,7 @@ class SqliteConsumer:
         told = how_ended(delivery, settlement)
         if told is None:
             return None
-        return lambda db: keys.end(db, self._exchange, delivery.message, *told)
+        return lambda db: keys.end(db, self._exchange, delivery.message, told)
 
     async def _replace(
         self,

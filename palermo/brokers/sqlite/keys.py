@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from palermo.admission import Told
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import insert_many, to_row
 from palermo.brokers.sqlite.store import Store
 from palermo.core import unique
 from palermo.core.keys import Claim, Key, lock_of
 from palermo.core.message import Message
-from palermo.core.unique import Answer, End, Start, Step
+from palermo.core.unique import Answer, Start, Step
 from palermo.errors import PublishRefused
 from palermo.uniqueness import MAX_KEYED_BODY, Stray
 
@@ -108,12 +109,12 @@ def start(db: sqlite3.Connection, exchange: str, message: Message, *, worker: st
     return answer
 
 
-def end(db: sqlite3.Connection, exchange: str, message: Message, how: End, serial: int | None) -> bool:
+def end(db: sqlite3.Connection, exchange: str, message: Message, told: Told) -> bool:
     """A run of a job has ended; true, as whatever else is done in its transaction."""
     lock = lock_of(message)
     if lock is not None:
-        key = _load(db, exchange, lock.key)
-        _keep(db, exchange, unique.end(key, message.id, how, serial=serial, now=time.time()))
+        key, now = _load(db, exchange, lock.key), time.time()
+        _keep(db, exchange, unique.end(key, message.id, told.how, serial=told.serial, now=now, run_at=told.run_at))
     return True
 
 

@@ -1,0 +1,402 @@
+"""The arbiter: whoever leads decides about all keys of unique jobs, one thing after another.
+
+What is asked while one batch is being stored goes into the next one, so that a commit serves many. Every answer is
+given after what it says is stored. What the keys are is kept in memory, and read again after anything that went wrong.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from palermo.brokers.rabbitmq.keylog import KeyLog
+from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.outbox import Outbox
+from palermo.core import unique
+from palermo.core.keys import Claim, Key, Phase, lock_of
+from palermo.core.message import Message
+from palermo.core.unique import Answer, End, Outcome, Start, Step, Why
+from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
+
+log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
+
+#: Things that one batch is made of, at most, and bytes of bodies.
+_AT_ONCE, _BYTES = 500, 4 * 1024 * 1024
+
+#: Seconds between two looks at what is due, and at what may be forgotten.
+_LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
+
+#: Seconds until the log, which could not be read, is tried again.
+_AGAIN = 1.0
+
+
+class Turn:
+    """What one batch changes."""
+
+    def __init__(self, keys: dict[str, Key], holders: dict[str, set[str]], now: float) -> None:
+        self._keys = keys
+        self._holders = holders
+        self.now = now
+        self.changed: dict[str, Key] = {}
+        self.jobs: list[Message] = []
+
+    def get(self, name: str) -> Key:
+        """What is known of a key."""
+        return self._keys.get(name) or Key(name=name)
+
+    def held_by(self, id: str) -> list[Key]:
+        """The keys that this job has."""
+        return [self._keys[name] for name in sorted(self._holders.get(id, ()))]
+
+    def all(self) -> list[Key]:
+        """All keys, as they are now, by name."""
+        keys = (unique.current(key, self.now) for key in self._keys.values())
+        return sorted((key for key in keys if not key.is_free), key=lambda key: key.name)
+
+    def forget(self) -> None:
+        """Forget what time has made of no account, which needs not be written down."""
+        for name in [name for name, key in self._keys.items() if unique.current(key, self.now).is_free]:
+            remember(self._keys, self._holders, Key(name=name))
+
+    def put(self, step: Step) -> None:
+        """A key after something happened to it."""
+        key, old = step.key, self.get(step.key.name)
+        self.jobs += step.jobs
+        if key == old and not step.jobs:
+            return
+        self.changed[key.name] = key
+        remember(self._keys, self._holders, key)
+
+
+def remember(keys: dict[str, Key], holders: dict[str, set[str]], key: Key) -> None:
+    """Keep a key in memory, findable by its holder."""
+    old = keys.get(key.name)
+    if old is not None and old.holder is not None:
+        named = holders.get(old.holder.id, set())
+        named.discard(key.name)
+        if not named:
+            holders.pop(old.holder.id, None)
+    if key.is_free:
+        keys.pop(key.name, None)
+        return
+    keys[key.name] = key
+    if key.holder is not None:
+        holders.setdefault(key.holder.id, set()).add(key.name)
+
+
+@dataclass(slots=True)
+class _Asked(Generic[T]):
+    """Something to be done in a batch."""
+
+    do: Callable[[Turn], T]
+    future: "asyncio.Future[T]"
+    size: int = 0
+    #: Awaited once it is stored, before anything else is decided.
+    after: Callable[[], Awaitable[None]] | None = None
+    result: Any = field(default=None)
+
+
+class Arbiter:
+    """See the module's first lines. `ask` is for anyone who leads; `run` for who does so for long."""
+
+    def __init__(
+        self, exchange: str, link: Link, outbox: Outbox, arguments: Mapping[str, Any], *, now: Callable[[], float]
+    ) -> None:
+        """`arguments` are those that the queue of the log is declared with."""
+        self._link = link
+        self._log = KeyLog(exchange, link, outbox, arguments, self._on_end)
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._keys: dict[str, Key] = {}
+        self._holders: dict[str, set[str]] = {}
+        self._asked: list[_Asked[Any]] = []
+        self._working: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._closed = False
+        #: When anybody asked last, on the loop's clock.
+        self.asked_at = self._loop.time()
+
+    async def run(self) -> None:
+        """Publish what is due, until this is cancelled."""
+        while not await self._log.exists():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TIDY_EVERY):
+                    await self._news.wait()
+            self._news.clear()
+        tidied = self._loop.time()
+        while True:
+            self._news.clear()
+            wait = _LOOK_EVERY
+            try:
+                wait = await self._ask(self._tick)
+                if self._loop.time() - tidied >= _TIDY_EVERY:
+                    tidied = self._loop.time()
+                    await self._ask(Turn.forget, after=self._tidy)
+            except PalermoError as error:
+                if self._link.error is not None:
+                    raise
+                log.warning("keys of unique jobs cannot be looked after now error=%r", str(error))
+                await asyncio.sleep(_AGAIN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+
+    async def close(self) -> None:
+        """Decide about nothing more."""
+        self._closed = True
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait({self._working})
+
+    @property
+    def knows(self) -> bool:
+        """Whether it has ever had to look at keys."""
+        return self._log.is_open
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being decided."""
+        return self._working is not None and not self._working.done()
+
+    def touch(self) -> None:
+        """Somebody asks."""
+        self.asked_at = self._loop.time()
+
+    # -- what may be asked
+
+    async def enqueue(self, claims: Sequence[Claim]) -> list[Answer]:
+        """See palermo.uniqueness.Keys."""
+        answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
+        if any(answer.outcome is Outcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
+            # What others wrote of the ends of jobs before this was asked is known after this.
+            await self._log.reach()
+            again = [
+                self._enqueue(claim)
+                for claim, answer in zip(claims, answers, strict=True)
+                if answer.outcome is Outcome.DUPLICATE
+            ]
+            later = iter([await asked for asked in again])
+            answers = [next(later) if answer.outcome is Outcome.DUPLICATE else answer for answer in answers]
+        return answers
+
+    async def start(self, message: Message, *, worker: str, run: str, again: bool) -> Start:
+        """A worker wants to start a job that it has."""
+        lock = lock_of(message)
+        if lock is None:
+            return Start(why=Why.RUN)
+        name = lock.key
+
+        def do(turn: Turn) -> Start:
+            step, answer = unique.start(turn.get(name), message, worker=worker, run=run, again=again, now=turn.now)
+            turn.put(step)
+            return answer
+
+        answer = await self._ask(do)
+        if answer.why in (Why.COPY, Why.DUPLICATE):
+            await self._log.reach()
+            answer = await self._ask(do)
+        return answer
+
+    async def readmit(self, messages: Sequence[Message]) -> list[bool]:
+        """Which of these may be put among those that wait again, by a person's hand; they take their keys."""
+
+        def do(turn: Turn) -> list[bool]:
+            may = []
+            for message in messages:
+                lock = lock_of(message)
+                step, allowed = (None, True) if lock is None else unique.readmit(turn.get(lock.key), message, turn.now)
+                if step is not None:
+                    turn.put(step)
+                may.append(allowed)
+            return may
+
+        return await self._ask(do)
+
+    async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """These jobs, keys and ids, are about to be taken away if they wait."""
+
+        def do(turn: Turn) -> None:
+            for name, id in jobs:
+                turn.put(unique.gone(turn.get(name), id, turn.now))
+
+        await self._ask(do)
+
+    async def cancelled(self, ids: Iterable[str]) -> None:
+        """These jobs, if they wait, are not going to run."""
+
+        def do(turn: Turn) -> None:
+            for id in ids:
+                for key in turn.held_by(id):
+                    turn.put(unique.gone(key, id, turn.now))
+
+        await self._ask(do)
+
+    async def emptied(self, queue: str, empty: Callable[[], Awaitable[None]]) -> None:
+        """Free the keys of all that waits in a queue, and empty it before anything else is decided."""
+
+        def do(turn: Turn) -> None:
+            for key in turn.all():
+                holder = key.holder
+                if holder is not None and holder.queue == queue and not (holder.run_at or 0) > turn.now:
+                    turn.put(unique.gone(key, holder.id, turn.now, drop_next=True))
+
+        await self._ask(do, after=empty)
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        """See palermo.uniqueness.Keys."""
+
+        def do(turn: Turn) -> list[str]:
+            there = [name for name in dict.fromkeys(names) if not unique.current(turn.get(name), turn.now).is_free]
+            for name in there:
+                turn.put(unique.free(turn.get(name), now=turn.now))
+            return there
+
+        return await self._ask(do)
+
+    async def free_strays(self, strays: Iterable[tuple[str, int]]) -> list[str]:
+        """Take these keys from the holders with these serials, unless they moved; which it did."""
+
+        def do(turn: Turn) -> list[str]:
+            freed = []
+            for name, serial in strays:
+                key = turn.get(name)
+                if key.holder is not None and key.holder.serial == serial:
+                    turn.put(unique.free(key, now=turn.now))
+                    freed.append(name)
+            return freed
+
+        return await self._ask(do)
+
+    async def known(self) -> list[Key]:
+        """All keys of which something is known now, by name."""
+        await self._ask(lambda turn: None)
+        await self._log.reach()
+        return await self._ask(Turn.all)
+
+    # -- batches
+
+    def _enqueue(self, claim: Claim) -> "asyncio.Future[Answer]":
+        def do(turn: Turn) -> Answer:
+            step, answer = unique.enqueue(turn.get(claim.key), claim, turn.now)
+            turn.put(step)
+            return answer
+
+        return self._ask(do, size=len(claim.message.body))
+
+    def _ask(
+        self,
+        do: Callable[[Turn], T],
+        *,
+        size: int = 0,
+        after: Callable[[], Awaitable[None]] | None = None,
+    ) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(_leads_no_more())
+            return future
+        self._asked.append(_Asked(do, future, size, after))
+        if self._working is None or self._working.done():
+            self._working = self._loop.create_task(self._work())
+        return future
+
+    async def _work(self) -> None:
+        """Store one batch after another until nothing is asked any more."""
+        while self._asked:
+            batch: list[_Asked[Any]] = []
+            try:
+                if not self._log.is_open:
+                    await self._learn()
+                batch = self._next_batch()
+                await self._store(batch)
+            except asyncio.CancelledError:
+                self._fail([*batch, *self._asked], _leads_no_more())
+                raise
+            except Exception as error:
+                self._log.let_go()
+                self._keys, self._holders = {}, {}
+                rest, self._asked = self._asked, []
+                if not isinstance(error, PalermoError):
+                    log.exception("a batch of keys cannot be stored")
+                self._fail([*batch, *rest], error)
+
+    async def _learn(self) -> None:
+        self._keys, self._holders = {}, {}
+        for key in (await self._log.open()).values():
+            remember(self._keys, self._holders, key)
+        self._news.set()
+
+    def _next_batch(self) -> list[_Asked[Any]]:
+        batch: list[_Asked[Any]] = []
+        size = 0
+        while self._asked and len(batch) < _AT_ONCE and size <= _BYTES:
+            asked = self._asked.pop(0)
+            batch.append(asked)
+            size += asked.size
+            if asked.after is not None:
+                break
+        return batch
+
+    async def _store(self, batch: list[_Asked[Any]]) -> None:
+        turn = Turn(self._keys, self._holders, self._now())
+        for asked in batch:
+            asked.result = asked.do(turn)
+        if turn.changed or turn.jobs:
+            await self._log.commit(turn.changed, turn.jobs)
+            if any(key.alarm is not None for key in turn.changed.values()):
+                self._news.set()
+        for asked in batch:
+            if asked.after is not None:
+                await asked.after()
+            if not asked.future.done():
+                asked.future.set_result(asked.result)
+
+    @staticmethod
+    def _fail(batch: Iterable[_Asked[Any]], error: Exception) -> None:
+        told = error if isinstance(error, PalermoError) else PublishRefused(f"a job cannot be stored: {error!r}.")
+        for asked in batch:
+            if not asked.future.done():
+                asked.future.set_exception(told)
+                asked.future.exception()  # nobody may be left to be told
+
+    def _on_end(self, record: Mapping[str, Any], tag: int) -> None:
+        """A worker wrote that a run has ended."""
+        try:
+            told = record["end"]
+            name, id, how, serial, run_at = (
+                str(told["key"]),
+                str(told["id"]),
+                End(told["how"]),
+                told.get("serial"),
+                told.get("run_at"),
+            )
+        except (KeyError, TypeError, ValueError):
+            log.warning("the end of a job cannot be read record=%.200r", record)
+            return
+
+        def do(turn: Turn) -> None:
+            turn.put(unique.end(turn.get(name), id, how, serial=serial, now=turn.now, run_at=run_at))
+
+        asked = self._ask(do)
+        asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(tag))
+
+    def _tick(self, turn: Turn) -> float:
+        """Publish what is due; seconds until the next look."""
+        wait = _LOOK_EVERY
+        for key in [key for key in self._keys.values() if key.alarm is not None]:
+            assert key.alarm is not None
+            if key.alarm <= turn.now:
+                turn.put(unique.tick(key, turn.now))
+            else:
+                wait = min(wait, key.alarm - turn.now)
+        return wait
+
+    async def _tidy(self) -> None:
+        await self._log.tidy(self._keys)
+
+
+def _leads_no_more() -> BrokerUnavailable:
+    return BrokerUnavailable("who kept the time does so no more.")
