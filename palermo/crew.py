@@ -45,8 +45,9 @@ class WorkerInfo:
     jobs: tuple[RunningJob, ...] = ()
     #: The ids of jobs that ended here after the broker had taken them back: it can say how.
     outcomes: tuple[str, ...] = ()
-    #: What it runs, or asks leave to run, of jobs with a limit or a rate: keys, and ids of jobs.
+    #: What it runs, and what it waits to be allowed to run, of jobs with a limit or a rate: keys, and ids of jobs.
     permits: tuple[tuple[str, str], ...] = ()
+    asks: tuple[tuple[str, str], ...] = ()
     #: Whether it is the one that brings delayed jobs to their queues when they are due.
     clock: bool = False
 
@@ -57,6 +58,7 @@ class WorkerInfo:
             "queues": list(self.queues),
             "outcomes": list(self.outcomes),
             "permits": [list(pair) for pair in self.permits],
+            "asks": [list(pair) for pair in self.asks],
             "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
         }
 
@@ -69,12 +71,12 @@ class WorkerInfo:
             for job in plain.get("jobs", ())
         )
         lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
-        permits = tuple((str(key), str(id)) for key, id in plain.get("permits", ()))
-        return cls(**{**known, **lists, "jobs": jobs, "permits": permits})
+        pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
+        return cls(**{**known, **lists, **pairs, "jobs": jobs})
 
 
 #: The fields of a WorkerInfo that JSON has as lists.
-_LISTS = ("jobs", "queues", "outcomes", "permits")
+_LISTS = ("jobs", "queues", "outcomes", "permits", "asks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,6 +192,8 @@ class _Key:
     pace: Pace = Pace()
     #: Who runs one, a worker and a job's id, and since when it may.
     running: dict[Holder, float] = field(default_factory=dict)
+    #: Those of them of which it is not known whether they run one, or only asked another who decided before.
+    doubtful: set[Holder] = field(default_factory=set)
     #: Ids that were called, and ids that wait, the first first, with the instants at which they have lost their places.
     called: dict[str, float] = field(default_factory=dict)
     line: dict[str, float] = field(default_factory=dict)
@@ -239,6 +241,10 @@ class Permits:
         key.limit, key.written = demand.limit, demand.written
         key.forget(now)
         id = holder[1]
+        if holder in key.doubtful:
+            # It asks again, so it was given nothing.
+            key.doubtful.discard(holder)
+            key.running.pop(holder, None)
         if demand.limit is not None and holder not in key.running and key.free + (id in key.called) <= 0:
             return self._line_up(key, demand.limit, id, now)
         if demand.rate is not None and holder not in key.running:
@@ -260,20 +266,38 @@ class Permits:
         """A run has ended, well or not."""
         key = self._keys.get(name)
         since = None if key is None else key.running.pop(holder, None)
+        if key is not None:
+            key.doubtful.discard(holder)
         if key is not None and since is not None:
             key.took += (now - since - key.took) / 4
 
-    def learn(self, workers: Iterable[tuple[str, Iterable[tuple[str, str]]]], now: float) -> None:
-        """What all workers that live say they run, or ask for: each its id, and keys with ids of jobs."""
+    def learn(
+        self,
+        workers: Iterable[tuple[str, Iterable[tuple[str, str]]]],
+        now: float,
+        *,
+        asked: Iterable[tuple[str, Iterable[tuple[str, str]]]] = (),
+    ) -> None:
+        """What all workers that live say they run: each its id, and keys with ids of jobs.
+
+        `asked`, the first time, is what they wait to be told: whoever decided before may have let it run.
+        """
         told = {worker: set(runs) for worker, runs in workers}
         for name, key in self._keys.items():
             for holder, since in list(key.running.items()):
                 worker, id = holder
                 if worker not in told or ((name, id) not in told[worker] and now - since > GRACE):
                     del key.running[holder]
+                    key.doubtful.discard(holder)
         for worker, runs in told.items():
             for name, id in runs:
+                key = self._key(name)
+                key.running.setdefault((worker, id), now)
+                key.doubtful.discard((worker, id))
+        for worker, asks in asked:
+            for name, id in asks:
                 self._key(name).running.setdefault((worker, id), now)
+                self._key(name).doubtful.add((worker, id))
 
     def call(self, now: float, is_near: Callable[[str], bool]) -> list[str]:
         """Those to be called now, since there are permits for them: ids, of jobs that are at hand."""

@@ -82,7 +82,10 @@ class Floor(Protocol):
 class Lane:
     """One slot as the worker's loop sees it."""
 
-    __slots__ = ("_asking", "_delivery", "_floor", "_refusals", "_started_at", "number", "progress", "tag", "waiting")
+    __slots__ = (
+        *("_asking", "_delivery", "_floor", "_refusals", "_started_at"),
+        *("number", "permitted", "progress", "tag", "waiting"),
+    )
 
     def __init__(self, number: int, tag: str, floor: Floor) -> None:
         self.number = number
@@ -94,8 +97,9 @@ class Lane:
         self.progress = Progress()
         self._floor = floor
         self._delivery: Delivery | None = None
-        #: What it runs, or asks leave to run.
+        #: What it runs, or waits to be allowed to run, and whether it was allowed to.
         self._asking: Message | None = None
+        self.permitted = False
         self._started_at = 0.0
         #: How many results in a row the broker would not store.
         self._refusals = 0
@@ -118,8 +122,8 @@ class Lane:
         )
 
     @property
-    def permit(self) -> tuple[str, str] | None:
-        """The key and the id of a job with a limit that it runs, or asks leave to run."""
+    def demand(self) -> tuple[str, str] | None:
+        """The key and the id of a job with a limit that it runs, or waits to be allowed to run."""
         demand = None if self._asking is None else demand_of(self._asking)
         return None if demand is None or self._asking is None else (demand.key, self._asking.id)
 
@@ -174,7 +178,7 @@ class Lane:
             if await self._permitted(live, admitted):
                 await self._work(live, admitted)
         finally:
-            self._asking = None
+            self._asking, self.permitted = None, False
 
     async def _permitted(self, live: Live, delivery: Delivery) -> bool:
         """Whether it may run now, if it has a limit or a rate."""
@@ -184,6 +188,7 @@ class Lane:
             if isinstance(error, BrokerUnavailable):
                 self._floor.link.lose(live, error)
             return False
+        self.permitted = wait is not None
         if wait:
             await asyncio.sleep(wait)
         return wait is not None

@@ -183,7 +183,8 @@ class Worker:
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
             outcomes=self.outcomes.ids,
-            permits=tuple(permit for lane in self._lanes if (permit := lane.permit) is not None),
+            permits=tuple(lane.demand for lane in self._lanes if lane.demand is not None and lane.permitted),
+            asks=tuple(lane.demand for lane in self._lanes if lane.demand is not None and not lane.permitted),
             clock=self.link.live is not None and self.link.live.broker.leads,
         )
 

@@ -77,10 +77,17 @@ class Worker:
     async def permit(self, delivery: Delivery) -> float | None:
         demand = demand_of(delivery.message)
         asked = () if demand is None else ((demand.key, delivery.message.id),)
-        self._report.info = replace(self._report.info, permits=(*self._report.info.permits, *asked))
-        wait = await self._consumer.permit(delivery)
+        before = self._report.info
+        self._report.info = replace(before, asks=(*before.asks, *asked))
+        try:
+            wait = await self._consumer.permit(delivery)
+        finally:
+            now = self._report.info
+            self._report.info = replace(now, asks=tuple(one for one in now.asks if one not in asked))
         if wait is None:
             self._ended(delivery)
+        else:
+            self._report.info = replace(self._report.info, permits=(*self._report.info.permits, *asked))
         return wait
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:

@@ -113,6 +113,21 @@ def test_a_permit_of_a_worker_that_is_gone_is_free_and_one_that_is_asked_for_cou
     assert permits.ask(THREE, ("new", "9"), NOW + GRACE + 0.1) == Go()
 
 
+def test_who_begins_to_decide_counts_those_who_asked_another_until_they_ask_again() -> None:
+    permits, two = Permits(NOW), Demand(key="sync", limit=2)
+    permits.learn([("a", [("sync", "1")]), ("b", [])], NOW, asked=[("b", [("sync", "2")])])
+
+    assert isinstance(permits.ask(two, ("c", "3"), NOW), Aside)
+    assert permits.ask(two, ("b", "2"), NOW) == Go()
+    assert isinstance(permits.ask(two, ("c", "4"), NOW), Aside)
+    # What came of an answer of the other's after all counts as any other.
+    fresh = Permits(NOW)
+    fresh.learn([("b", [])], NOW, asked=[("b", [("sync", "2"), ("sync", "5")])])
+    fresh.learn([("b", [("sync", "2")])], NOW + GRACE + 0.1)
+    assert fresh.ask(two, ("c", "3"), NOW + 3) == Go()
+    assert isinstance(fresh.ask(two, ("c", "4"), NOW + 3), Aside)
+
+
 @pytest.mark.parametrize("jitter", [0.0, 0.01, 0.08, 0.5])
 def test_a_rate_is_kept_however_late_those_come_that_were_given_turns(jitter: float) -> None:
     rate, pace, chance = Rate(50, 1.0), Pace(), random.Random(5)

@@ -20,6 +20,7 @@ from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
+from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
 from palermo.brokers.rabbitmq.migration import Migration
@@ -36,6 +37,7 @@ from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import LimitInfo
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
@@ -71,6 +73,7 @@ class RabbitmqBroker:
         self._outbox = Outbox(session, link, self._declarer)
         self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
+        self._limits = RabbitmqLimits(self._timekeeper)
         self.journal = StreamJournal(session, link, self._consume_link)
         self.keys = RabbitmqKeys(session, link, self._outbox, self._timekeeper)
         log_of_failed = self._outbox.failed_log
@@ -125,6 +128,7 @@ class RabbitmqBroker:
             count=self._declarer_on(link).count,
             is_foreign=declarer.is_foreign,
             keys=self.keys,
+            limits=self._limits,
         )
         try:
             # The ear before the look: a stream that is made after this is announced.
@@ -292,6 +296,9 @@ class RabbitmqBroker:
 
     async def delete(self, queue: str) -> int:
         return await self._removal.delete(queue)
+
+    async def limits(self) -> list[LimitInfo]:
+        return await self._limits.known()
 
     async def diagnose(self) -> list[Finding]:
         await self._adopted()

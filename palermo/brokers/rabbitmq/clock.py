@@ -23,6 +23,7 @@ from palermo.brokers.rabbitmq.door import Door
 from palermo.brokers.rabbitmq.held import Due
 from palermo.brokers.rabbitmq.later import Later, Roll
 from palermo.brokers.rabbitmq.leader import Lease, Part, Send
+from palermo.brokers.rabbitmq.limiting import Limiting
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.publisher import Publisher
@@ -68,7 +69,8 @@ class Clock:
         self.ticker = ticker
         #: The keys of unique jobs, and what is asked about them.
         self.arbiter = arbiter
-        self.door = Door(exchange, link, arbiter)
+        self._limiting = Limiting(exchange, link, due)
+        self.door = Door(exchange, link, arbiter, self._limiting)
         self._exchange = exchange
         self._link = link
         self._lease = lease
@@ -123,6 +125,7 @@ class Clock:
         beside = (
             self.ticker.run(),
             self.arbiter.run(),
+            self._limiting.run(),
             strays.watch(self._exchange, self._link, self.arbiter, self._now),
         )
         tasks = [asyncio.ensure_future(work) for work in beside]
@@ -216,7 +219,7 @@ class Clock:
                 return self._recurring(send)
             case {"ask": "recurring", "change": dict(change)}:
                 return self._change(Change.from_plain(change))
-            case {"ask": "keys"}:
+            case {"ask": "keys"} | {"ask": "limits"}:
                 return self.door.answer(question)
         return None
 

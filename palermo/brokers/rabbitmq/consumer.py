@@ -9,6 +9,7 @@ from dataclasses import replace
 from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
+from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource, give_back
@@ -20,6 +21,7 @@ from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.delay import adopted, is_early
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
+from palermo.core.permits import Aside, demand_of, put_aside
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -44,6 +46,7 @@ class RabbitmqConsumer:
         count: Callable[[str], Awaitable[tuple[int, int] | None]],
         is_foreign: Callable[[str], bool],
         keys: RabbitmqKeys,
+        limits: RabbitmqLimits,
     ) -> None:
         self._source = source
         self._steering = steering
@@ -55,6 +58,9 @@ class RabbitmqConsumer:
         self._count = count
         self._is_foreign = is_foreign
         self._keys = keys
+        self._limits = limits
+        #: By job, the key of the permit that it runs with.
+        self._permits: dict[str, str] = {}
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._parked: dict[int, Delivery] = {}
@@ -100,6 +106,20 @@ class RabbitmqConsumer:
         self._check(delivery)
         self._unsettled[delivery.slot] = found
         return found
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        self._ours(delivery)
+        id = delivery.message.id
+        verdict = await self._limits.ask(demand, id=id, worker=self._presence.worker)
+        if isinstance(verdict, Aside):
+            await self.settle(delivery, Retry(put_aside(delivery.message, verdict)))
+            return None
+        self._permits[id] = demand.key
+        self._ours(delivery)
+        return verdict.wait
 
     def _ours(self, delivery: Delivery) -> None:
         if self._unsettled.get(delivery.slot) is not delivery:
@@ -262,6 +282,9 @@ class RabbitmqConsumer:
 
     def _forget(self, delivery: Delivery) -> None:
         parked = self._parked.pop(id(delivery), None) is not None
+        job = delivery.message.id
+        if not parked and (key := self._permits.pop(job, None)) is not None:
+            self._limits.ended(key, id=job, worker=self._presence.worker)
         if not parked:
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()

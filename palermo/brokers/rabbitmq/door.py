@@ -1,9 +1,10 @@
-"""The arbiter's door: what others ask about keys, as values that JSON has, and the answers."""
+"""The arbiter's door: what others ask about keys and limits, as values that JSON has, and the answers."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.arbiter import Arbiter
+from palermo.brokers.rabbitmq.limiting import ABOUT, Limiting
 from palermo.brokers.rabbitmq.link import Link
 from palermo.core.keys import Claim, message_from_plain, message_to_plain
 from palermo.core.topology import amqp_queue
@@ -16,15 +17,18 @@ Plain = Mapping[str, Any]
 class Door:
     """Has the arbiter do what is asked, in the process that leads."""
 
-    def __init__(self, exchange: str, link: Link, arbiter: Arbiter) -> None:
+    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting) -> None:
         self._exchange = exchange
         self._link = link
         self._arbiter = arbiter
+        self._limiting = limiting
 
     async def answer(self, question: Plain) -> Plain:
         """The answer: `refused` says why it cannot be done, `missing` that there is no such queue."""
         self._arbiter.touch()
         try:
+            if question.get("ask") == ABOUT:
+                return await self._limiting.answer(question)
             return await self._answer(question)
         except (PublishRefused, BrokerRefused) as error:
             return {"refused": str(error)}

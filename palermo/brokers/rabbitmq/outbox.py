@@ -216,7 +216,7 @@ class Outbox:
     async def route(self, message: Message) -> tuple[str, str, str]:
         """Where a message is to be published now, once that is made: exchange, routing key, and the queue's type."""
         place = _place(message, message.queue)
-        kind = await self._ensure(place)
+        kind = await self._ensure(place, message.priority)
         if isinstance(place, str):
             return self._session.exchange, place, kind
         return "", queue_of(self._session.exchange, place), kind
