@@ -8,6 +8,7 @@ from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
 from palermo.core.permits import LimitInfo
 from tests.contract.kit import FAILURE, Open, Report, Worker, consume, message, nothing_for, take, take_and_ack, until
+from tests.contract.timing import time_kept
 
 
 def limited(id: str, limit: int | None = 1, *, key: str = "", rate: str = "", queue: str = "jobs") -> Message:
@@ -43,16 +44,17 @@ class LimitingContract:
         self, broker: Broker, another: Open
     ) -> None:
         await broker.publish_many([limited("1"), limited("2"), message("free")])
-        consumer, other = await worker(broker, 1), await worker(await another(), 2)
-        first = await permitted(consumer)
+        async with time_kept(await another()):
+            consumer, other = await worker(broker, 1), await worker(await another(), 2)
+            first = await permitted(consumer)
 
-        assert (await permitted(other)).message.id == "free"
-        second = await worker(await another(), 3)
-        await nothing_permitted(second)
-        await consumer.settle(first, Ack())
+            assert (await permitted(other)).message.id == "free"
+            second = await worker(await another(), 3)
+            await nothing_permitted(second)
+            await consumer.settle(first, Ack())
 
-        assert (await permitted(second)).message.id == "2"
-        assert first.message.id == "1"
+            assert (await permitted(consumer)).message.id == "2"
+            assert first.message.id == "1"
 
     async def test_keys_have_limits_of_their_own(self, broker: Broker) -> None:
         await broker.publish_many([limited("a1", key="a"), limited("a2", key="a"), limited("b1", key="b")])
@@ -63,19 +65,20 @@ class LimitingContract:
 
         assert running == {"a1", "b1"}
 
-    async def test_a_permit_ends_with_failure_and_with_being_given_back(self, broker: Broker) -> None:
+    async def test_a_permit_ends_with_failure_and_with_being_given_back(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([limited("1"), limited("2")])
-        consumer = await consume(broker)
-        first = await permitted(consumer)
-        await consumer.settle(first, Release())
+        async with time_kept(await another()):
+            consumer = await worker(broker, 1)
+            first = await permitted(consumer)
+            await consumer.settle(first, Release())
 
-        again = await permitted(consumer)
-        await consumer.settle(again, Fail(fail(again.message, FAILURE, worker="w")))
+            again = await permitted(consumer)
+            await consumer.settle(again, Fail(fail(again.message, FAILURE, worker="w")))
 
-        ended = await permitted(consumer)
-        assert {again.message.id, ended.message.id} == {"1", "2"}
-        await consumer.settle(ended, Ack())
-        await until(broker.limits, [])
+            ended = await permitted(consumer)
+            assert {again.message.id, ended.message.id} == {"1", "2"}
+            await consumer.settle(ended, Ack())
+            await until(broker.limits, [])
 
     async def test_a_worker_that_is_gone_has_no_permits(self, broker: Broker, another: Open) -> None:
         leaving = await another()
@@ -105,15 +108,17 @@ class LimitingContract:
                 began.append(time.monotonic())
                 await consumer.settle(delivery, Ack())
 
+        keeper = await another()
+        keeping = asyncio.create_task(keeper.keep_time())
         working = [asyncio.create_task(work(consumer)) for consumer in workers]
 
         async def runs() -> int:
             return len(began)
 
         await until(runs, 20, within=30)
-        for task in working:
+        for task in (*working, keeping):
             task.cancel()
-        await asyncio.wait(working)
+        await asyncio.wait({*working, keeping})
         # 20 runs have 19 gaps of 50 ms; the clocks that sleep are wrong by some.
         assert began[-1] - began[0] > 19 * 0.05 - 0.05
 
