@@ -42,7 +42,7 @@ from palermo.jobs import registry
 from palermo.moments import Instant, instant
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
-from palermo.rows import CANCELLED, Listing, Row, job_row, queue_row, worker_row
+from palermo.rows import CANCELLED, Listing, Row, job_row, limit_row, queue_row, worker_row
 from palermo.steering import cancel, check_action, control
 from palermo.verdicts import Taken
 
@@ -84,6 +84,10 @@ class Inspector:
     def workers(self) -> list[Row]:
         """All workers that are alive, by id, with the jobs they run."""
         return [worker_row(info) for info in self._ask(lambda broker: broker.workers(), again=True)]
+
+    def limits(self) -> list[Row]:
+        """The keys of jobs with a limit or a rate, by name: how many run, and how many are put aside."""
+        return [limit_row(info) for info in self._ask(lambda broker: broker.limits(), again=True)]
 
     def jobs(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Listing:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
@@ -148,9 +152,8 @@ class Inspector:
         return count
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
-        """Make a queue one of another type, with all jobs in it; returns how many were moved.
+        """Make a queue one of another type ("classic", "quorum", "priority") with all jobs in it; returns how many were moved.
 
-        The types are "classic", "quorum" and "priority": a classic one with priorities.
         Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
         and BrokerRefused on a broker that has but one type.
         """

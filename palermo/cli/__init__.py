@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queues": ("palermo.cli.lists:queues", "List the queues."),
     "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
     "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
+    "limits": ("palermo.cli.lists:limits", "List what limits and rates hold back."),
     "stats": ("palermo.cli.stats:stats", "Say how many jobs were processed and failed, and how long they took."),
     "top": ("palermo.cli.top:top", "Watch queues, workers, rates and the newest failures."),
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
