@@ -152,7 +152,7 @@ class Inspector:
         return count
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
-        """Make a queue one of another type ("classic", "quorum", "priority") with all jobs in it; returns how many were moved.
+        """Make a queue one of another type, "classic", "quorum" or "priority", with all in it; returns how many moved.
 
         Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
         and BrokerRefused on a broker that has but one type.
