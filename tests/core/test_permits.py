@@ -156,10 +156,11 @@ def test_whoever_comes_new_takes_no_turn_of_those_that_wait() -> None:
     pace, third = pace.ask(rate, NOW + 1.5, turn=False)
     pace, late = pace.ask(rate, NOW + 1.6, turn=True)
 
-    assert (first, second, third, late) == (Go(), Aside(NOW + 1, turn=True), Aside(NOW + 2, turn=True), Go())
+    gap = rate.gap
+    assert (first, second, third, late) == (Go(), Aside(NOW + gap, turn=True), Aside(NOW + 2 * gap, turn=True), Go())
 
 
 def test_who_begins_to_decide_waits_for_what_another_may_have_let_run() -> None:
     permits, slow = Permits(NOW), Demand(key="sync", rate=Rate(1, 10.0), written="1/10s")
 
-    assert permits.ask(slow, ("w", "1"), NOW + 1) == Aside(NOW + 10, turn=True)
+    assert permits.ask(slow, ("w", "1"), NOW + 1) == Aside(NOW + Rate(1, 10.0).gap, turn=True)
