@@ -53,7 +53,7 @@ def test_C4_a_handler_ends_in_success_error_or_retry_with_a_delay(place: Place) 
     assert [after - before >= 0.5 for before, after in pairwise(times)] == [True, True]
     assert "fine" in lines
     # What is raised is an error, and no more is made of it than was asked for.
-    eventually(lambda: place.errors() == {failed.id: "builtins.ValueError: wrong"})
+    eventually(lambda: place.errors() == {failed.id: "ValueError: wrong"})
     eventually(lambda: [job.status() == "done" for job in (done, again)] == [True, True])
 
 
