@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from palermo.claiming import lock_for
+from palermo.core.keys import locked
 from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.entries import CODE, CONFIG, Entry
@@ -70,6 +72,13 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         sign=chosen.get("sign", settings.sign),
         one=definition is not None and definition.one,
     )
+    lock = lock_for(
+        lambda name: getattr(definition, name, None),
+        client.serializers,
+        definition or recurring.job,
+        recurring.args,
+        recurring.kwargs,
+    )
     queue = recurring.queue or (definition.queue if definition else None) or settings.default_queue
     message = Message(
         id=recurring.name,
@@ -83,6 +92,8 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         timeout=definition.timeout if definition else None,
         keep_result=definition.keep_result if definition else None,
     )
+    if lock is not None and lock.asks:
+        message = locked(message, lock)
     return Entry(
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),
         message=message,
