@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks, recurrence
+from palermo import hooks, keyholders, recurrence
 from palermo import scheduled as scheduled_jobs
 from palermo.acting import Actor, write_down
 from palermo.broker import Broker, Page, Swept, Verdict
@@ -270,8 +270,11 @@ class Inspector:
     retry_now = scheduled_jobs.retry_now
     give_up = scheduled_jobs.give_up
 
-    # -- recurring jobs
+    # -- recurring jobs, and keys of unique ones
 
+    keys = keyholders.keys
+    free_keys = keyholders.free_keys
+    stray_keys = keyholders.stray_keys
     recurring = recurrence.recurring
     put_recurring = recurrence.put_recurring
     remove_recurring = recurrence.remove_recurring

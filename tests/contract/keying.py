@@ -232,6 +232,7 @@ class KeyingContract:
         first = await begun(worker)
         await broker.publish(keyed("a"))
         assert await worker.admit(await take(worker, 2)) is None
+        await worker.rest(2)
         await worker.settle(first, Ack())
         await broker.publish(keyed("a"))
         assert await worker.admit(await take(worker, 1)) is None
