@@ -144,8 +144,15 @@ def main(url: str, exchange: str, kills: int, path: Path) -> None:
     crew = Crew(url, exchange, path)
     roles = [crew.works] * WORKERS + [crew.enqueues] * ENQUEUERS
     running = [(crew.fork(role), role) for role in roles]
-    for _ in range(kills):
+    ran = 0
+    for number in range(kills):
         time.sleep(random.uniform(0.0, 0.3))
+        if number % 3 == 0:
+            # Else on a busy machine nobody lives long enough to do anything.
+            until = time.monotonic() + PATIENCE
+            while len(crew.lines("ran")) == ran and time.monotonic() < until:
+                time.sleep(random.uniform(0.0, 0.05))
+            ran = len(crew.lines("ran"))
         chosen = random.randrange(len(running))
         pid, role = running[chosen]
         os.kill(pid, signal.SIGKILL)
