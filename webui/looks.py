@@ -45,6 +45,13 @@ def recurring(visit: Visit) -> list[Row]:
     return [redact.arguments_shown(row, visit.site.hidden) for row in ahead(visit.site).recurring()]
 
 
+def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
+    """A page of the keys of unique jobs by name, of those that hold the text."""
+    rows = visit.inspector.keys()
+    found = [row for row in rows if text in f"{row['key']} {row['job'] or ''} {row['id'] or ''}"]
+    return Listing(found[(page - 1) * limit : page * limit], len(found))
+
+
 def job(visit: Visit, id: str, *, queue: str = "") -> Row:
     """The row of one job: running, waiting, scheduled or failed, as far as `find` looks. Raises NotFound."""
     check_id(id)

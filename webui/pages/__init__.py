@@ -13,6 +13,7 @@ from palermo.webui.pages import (
     scheduled_acting,
     statistics,
     stats,
+    unique,
     workers,
 )
 
@@ -24,6 +25,7 @@ ROUTERS = (
     scheduled.router,
     scheduled_acting.router,
     recurring.router,
+    unique.router,
     history.router,
     job.router,
     workers.router,
