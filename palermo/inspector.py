@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks, recurrence
+from palermo import hooks, keyholders, recurrence
 from palermo import scheduled as scheduled_jobs
 from palermo.acting import Actor, write_down
 from palermo.broker import Broker, Page, Swept, Verdict
@@ -42,7 +42,7 @@ from palermo.jobs import registry
 from palermo.moments import Instant, instant
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
-from palermo.rows import CANCELLED, Listing, Row, job_row, limit_row, queue_row, worker_row
+from palermo.rows import CANCELLED, Listing, Row, job_row, queue_row, worker_row
 from palermo.steering import cancel, check_action, control
 from palermo.verdicts import Taken
 
@@ -84,10 +84,6 @@ class Inspector:
     def workers(self) -> list[Row]:
         """All workers that are alive, by id, with the jobs they run."""
         return [worker_row(info) for info in self._ask(lambda broker: broker.workers(), again=True)]
-
-    def limits(self) -> list[Row]:
-        """The keys of jobs with a limit or a rate, by name: how many run, and how many are put aside."""
-        return [limit_row(info) for info in self._ask(lambda broker: broker.limits(), again=True)]
 
     def jobs(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Listing:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
@@ -274,8 +270,12 @@ class Inspector:
     retry_now = scheduled_jobs.retry_now
     give_up = scheduled_jobs.give_up
 
-    # -- recurring jobs
+    # -- recurring jobs, keys of unique ones, limits
 
+    limits = keyholders.limits
+    keys = keyholders.keys
+    free_keys = keyholders.free_keys
+    stray_keys = keyholders.stray_keys
     recurring = recurrence.recurring
     put_recurring = recurrence.put_recurring
     remove_recurring = recurrence.remove_recurring

@@ -262,6 +262,12 @@ def job(
     expires: float | None = None,
     delay: Delay | None = None,
     keep_result: bool | None = None,
+    unique: str | float | None = None,
+    unique_key: str | Callable[..., str] | None = None,
+    on_duplicate: str | None = None,
+    dedupe: float | None = None,
+    debounce: float | None = None,
+    throttle: float | None = None,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -285,7 +291,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `limit_key` where that is given (docs/limits.md); `priority`, from 0 to 9, is what goes first in its queue
     (docs/priorities.md).
     `delay` is how long it waits first. `keep_result` has what it returns kept, for `Job.result` (docs/results.md).
-    `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it fails
+    `unique`, `unique_key`, `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice
+    (docs/unique.md). `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it fails
     (docs/retries.md), and `cron` or `every` when it runs of itself (docs/recurring.md).
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """

@@ -54,6 +54,14 @@ class JobDefinition:
     delay: float | None = None
     #: Whether what it returns is kept in the journal, unless an enqueue says otherwise; None for no.
     keep_result: bool | None = None
+    #: How long one of its jobs keeps others of the same key from being enqueued; what happens to those; and which key
+    #: it is: see palermo.options.ManyOptions, here and in the next five.
+    unique: str | float | None = None
+    unique_key: str | Callable[..., str] | None = None
+    on_duplicate: str | None = None
+    dedupe: float | None = None
+    debounce: float | None = None
+    throttle: float | None = None
     #: What is done when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None

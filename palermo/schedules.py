@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from palermo.claiming import lock_for
+from palermo.core.keys import locked
 from palermo.core.message import NO_HEADERS, Message
 from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
@@ -71,6 +73,13 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         sign=chosen.get("sign", settings.sign),
         one=definition is not None and definition.one,
     )
+    lock = lock_for(
+        lambda name: getattr(definition, name, None),
+        client.serializers,
+        definition or recurring.job,
+        recurring.args,
+        recurring.kwargs,
+    )
     queue = recurring.queue or (definition.queue if definition else None) or settings.default_queue
     message = Message(
         id=recurring.name,
@@ -87,6 +96,8 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         keep_result=definition.keep_result if definition else None,
         extra=_limited(definition, recurring) if definition else NO_HEADERS,
     )
+    if lock is not None and lock.asks:
+        message = locked(message, lock)
     return Entry(
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),
         message=message,

@@ -304,3 +304,11 @@ def _about(which: Which) -> str:
         return "all failed jobs" if which.everything else f"failed jobs with {which}"
     ids = [which] if isinstance(which, str) else list(which)
     return ", ".join(ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
+
+
+def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
+    """Take keys from the unique jobs that have them; which there were. Raises NotFound if none was."""
+    with acting(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
+        freed = visit.inspector.free_keys(keys)
+        facts["freed"] = len(freed)
+    return freed

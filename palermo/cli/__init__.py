@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
     "scheduled": ("palermo.cli.scheduled:scheduled", "Look at jobs that are due later, and change them."),
     "retries": ("palermo.cli.retries:retries", "Look at jobs that wait to be tried again; run them now, give them up."),
+    "unique": ("palermo.cli.unique:unique", "Look at the keys of unique jobs, and free some."),
     "recurring": ("palermo.cli.recurring:recurring", "Look at jobs that run again and again, and change them."),
     "history": ("palermo.cli.history:history", "List finished jobs, or tell all that is known of one."),
     "audit": ("palermo.cli.history:audit", "List who did what to queues, jobs and workers, and when."),

@@ -140,10 +140,15 @@ class Aside:
 
 
 def asking(job: str, limit: int | None, key: str, rate: str | None) -> dict[str, Any]:
-    """The headers of a job with these options; none if it is not limited. A key is the job's own."""
+    """The headers of a job with these options; none if it is not limited. A key is the job's own.
+
+    Raises OptionInvalid for a key without a limit.
+    """
     if limit is None and rate is None:
+        if key:
+            raise OptionInvalid("limit_key says nothing without limit= or rate=.")
         return {}
-    headers: dict[str, Any] = {LIMIT_KEY: f"{job} {key}"} if key else {}
+    headers: dict[str, Any] = {LIMIT_KEY: f"{job}:{key}"} if key else {}
     if limit is not None:
         headers[LIMIT] = limit
     if rate is not None:

@@ -1,6 +1,6 @@
 """The API: the same rows as the command line's `--json`, typed, under /api."""
 
-from palermo.webui.api import failed, history, jobs, queues, recurring, scheduled, stats, workers
+from palermo.webui.api import failed, history, jobs, limits, queues, recurring, scheduled, stats, unique, workers
 
 ROUTERS = (
     queues.router,
@@ -9,6 +9,8 @@ ROUTERS = (
     scheduled.router,
     scheduled.retries_router,
     recurring.router,
+    limits.router,
+    unique.router,
     history.router,
     jobs.router,
     workers.router,

@@ -5,6 +5,7 @@ from palermo.webui.pages import (
     failures_acting,
     history,
     job,
+    limits,
     live,
     overview,
     queues,
@@ -13,6 +14,7 @@ from palermo.webui.pages import (
     scheduled_acting,
     statistics,
     stats,
+    unique,
     workers,
 )
 
@@ -24,6 +26,8 @@ ROUTERS = (
     scheduled.router,
     scheduled_acting.router,
     recurring.router,
+    limits.router,
+    unique.router,
     history.router,
     job.router,
     workers.router,
