@@ -1,8 +1,8 @@
 """What limits cost, and how exactly a rate is kept.
 
-    python -m benchmarks.limited rate   [--url URL]    50/s for 20 s over two workers of four slots: how near, how many in any second
-    python -m benchmarks.limited cost   [--url URL]    jobs a second of one worker: plain, with a limit that never holds, with a priority
-    python -m benchmarks.limited kills  [--url URL]    limit=3 under 20 slots of ten workers, of which one is killed every second
+    python -m benchmarks.limited rate     50/s for 20 s, two workers of four slots: how near, how many in any second
+    python -m benchmarks.limited cost     jobs a second of a worker: plain, with a priority, with a limit that never holds
+    python -m benchmarks.limited kills    limit=3 under 20 slots of ten workers, of which one is killed every second
 
 On the embedded broker in a directory of its own, or on the broker that --url names.
 """

@@ -257,7 +257,8 @@ class Permits:
         if demand.limit is not None and holder not in key.running and key.free + (id in key.called) <= 0:
             return self._line_up(key, demand.limit, id, now)
         if demand.rate is not None and holder not in key.running:
-            if not key.pace.next:
+            if not key.pace.next and not demand.turn:
+                # One that has its turn already got it from whoever decided before, a gap from all others.
                 key.pace = Pace(next=self._since + demand.rate.gap)
             key.pace, verdict = key.pace.ask(demand.rate, now, turn=demand.turn)
             if isinstance(verdict, Aside):

@@ -1,6 +1,7 @@
 """Permits and rates as those who decide apply them: pure, with a clock of the test's own."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -164,3 +165,5 @@ def test_who_begins_to_decide_waits_for_what_another_may_have_let_run() -> None:
     permits, slow = Permits(NOW), Demand(key="sync", rate=Rate(1, 10.0), written="1/10s")
 
     assert permits.ask(slow, ("w", "1"), NOW + 1) == Aside(NOW + Rate(1, 10.0).gap, turn=True)
+    # But not one that has had its turn from that other: leaders that change often would keep it from running at all.
+    assert Permits(NOW).ask(replace(slow, turn=True), ("w", "1"), NOW + 1) == Go()
