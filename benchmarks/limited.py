@@ -1,7 +1,7 @@
 """What limits cost, and how exactly a rate is kept.
 
     python -m benchmarks.limited rate     50/s for 20 s, two workers of four slots: how near, how many in any second
-    python -m benchmarks.limited cost     jobs a second of a worker: plain, with a priority, with a limit that never holds
+    python -m benchmarks.limited cost     jobs a second: plain, with a priority, with a limit that is never met
     python -m benchmarks.limited kills    limit=3 under 20 slots of ten workers, of which one is killed every second
 
 On the embedded broker in a directory of its own, or on the broker that --url names.

@@ -28,9 +28,7 @@ def unique(
     """The keys that jobs have, by name; only those that hold a text, if one is given."""
     listing = looks.keys(visit, text=text, page=number, limit=_LIMIT)
     address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
-    rows = [
-        {**row, "digest": hashlib.blake2b(row["key"].encode(), digest_size=6).hexdigest()} for row in listing.rows
-    ]
+    rows = [{**row, "digest": hashlib.blake2b(row["key"].encode(), digest_size=6).hexdigest()} for row in listing.rows]
     return page(
         request,
         "unique.html",
