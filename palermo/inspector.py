@@ -272,7 +272,7 @@ class Inspector:
 
     # -- recurring jobs, and keys of unique ones
 
-    keys = keyholders.keys
+    unique_keys = keyholders.unique_keys
     free_keys = keyholders.free_keys
     stray_keys = keyholders.stray_keys
     recurring = recurrence.recurring
