@@ -6,7 +6,7 @@ another. Every broker passes the same suite, tests/contract/broker_contract.py.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -114,9 +114,13 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Publish this message to its queue, and once that is confirmed take the old one out."""
+    """Publish this message to its queue, and once that is confirmed take the old one out.
+
+    Not where another job has the key that it needs: then the old one stays, and `refused` is called.
+    """
 
     message: Message
+    refused: Callable[[], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

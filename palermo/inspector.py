@@ -273,7 +273,7 @@ class Inspector:
     # -- recurring jobs, keys of unique ones, limits
 
     limits = keyholders.limits
-    keys = keyholders.keys
+    unique_keys = keyholders.unique_keys
     free_keys = keyholders.free_keys
     stray_keys = keyholders.stray_keys
     recurring = recurrence.recurring

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from palermo.inspector import Inspector
 
 
-def keys(inspector: "Inspector") -> list[Row]:
+def unique_keys(inspector: "Inspector") -> list[Row]:
     """All keys of unique jobs that something is known of, by name; of throttled and debounced jobs as well.
 
     A row is `key`, `id`, `job` and `queue` of the job that has it, `unique` ("until_start", "until_done", "seconds"),

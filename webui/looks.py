@@ -53,7 +53,7 @@ def recurring(visit: Visit) -> list[Row]:
 
 def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
     """A page of the keys of unique jobs by name, of those that hold the text."""
-    rows = visit.inspector.keys()
+    rows = visit.inspector.unique_keys()
     found = [row for row in rows if text in f"{row['key']} {row['job'] or ''} {row['id'] or ''}"]
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 

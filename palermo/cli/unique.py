@@ -26,7 +26,7 @@ def list_keys(run: Run, /, strays: bool, as_json: bool) -> None:
         print_rows(inspector.stray_keys(), columns, as_json=as_json, none="no key without its job.")
         return
     columns = [field("Key"), ("State", _state), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-    print_rows(inspector.keys(), columns, as_json=as_json, none="no job has a key.")
+    print_rows(inspector.unique_keys(), columns, as_json=as_json, none="no job has a key.")
 
 
 @unique.command("free")

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 import palermo
+from palermo.broker import Broker
 from palermo.client import Client
+from palermo.core.lifecycle import Fail, fail
 from palermo.errors import DuplicateJob, OptionInvalid
+from palermo.inspector import Inspector
 from tests.client.conftest import Waiting
+from tests.contract.kit import FAILURE, consume, take
 
 
 @palermo.job(name="shop.sync", unique="until_done")
@@ -179,3 +183,26 @@ def test_options_that_mean_nothing_are_refused(client: Client, options: dict[str
 def test_arguments_that_cannot_be_told_apart_need_a_key(client: Client) -> None:
     with pytest.raises(OptionInvalid, match="unique_key="):
         sync.options(serializer="pickle").enqueue("a", tags=object)
+
+
+def test_a_failed_job_that_is_not_requeued_says_why(client: Client) -> None:
+    async def fail_first(broker: Broker) -> None:
+        worker = await consume(broker)
+        delivery = await worker.admit(await take(worker))
+        assert delivery is not None
+        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        await worker.close()
+
+    inspector = Inspector(client)
+    first = sync.enqueue("a")
+    client.run(fail_first)
+    second = sync.enqueue("a")
+    assert second.id != first.id
+
+    with pytest.raises(DuplicateJob, match=r"another job has. The job stays in `failed`\."):
+        inspector.requeue(first.id)
+
+    assert [row["id"] for row in inspector.failed()] == [first.id]
+    inspector.purge("jobs")
+    assert [taken.id for taken in inspector.requeue(first.id)] == [first.id]
+    assert not sync.enqueue("a")

@@ -198,10 +198,14 @@ async def sweep(
                 stay, gone = _judge(batch, decide, queue)
                 looked = len(stay) + len(gone)
                 if gate is not None and gone:
-                    may = await gate([(there, put) for _, there, put in gone])
-                    stay += [there for (_, there, _), allowed in zip(gone, may, strict=True) if not allowed]
+                    may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
+                    kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
                     gone = [one for one, allowed in zip(gone, may, strict=True) if allowed]
-                moves = [put for _, _, put in gone if put is not None]
+                    for _, there, move in kept_back:
+                        stay.append(there)
+                        if move is not None and move.refused is not None:
+                            move.refused()
+                moves = [move.message for _, _, move in gone if move is not None]
                 if moves:
                     await publish(moves)
                 kept += len(batch) - len(gone)
@@ -230,17 +234,17 @@ async def sweep(
 
 def _judge(
     batch: list[Got], decide: Callable[[Message], Verdict], queue: str | None
-) -> tuple[list[Message], list[tuple[int, Message, Message | None]]]:
+) -> tuple[list[Message], list[tuple[int, Message, Move | None]]]:
     """What stays, and what is to leave the queue, with its tag and what is published before."""
     stay: list[Message] = []
-    gone: list[tuple[int, Message, Message | None]] = []
+    gone: list[tuple[int, Message, Move | None]] = []
     for got in batch:
         there = to_message(got.properties, got.body, taken_from=queue)
         match decide(there):
             case Stop():
                 break
-            case Move(message):
-                gone.append((got.tag, there, message))
+            case Move() as move:
+                gone.append((got.tag, there, move))
             case Remove():
                 gone.append((got.tag, there, None))
             case _:

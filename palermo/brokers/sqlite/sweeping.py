@@ -19,7 +19,7 @@ _STEP_BYTES = 8 * 1024 * 1024
 _PURGE_STEP = 2_000
 
 #: What to do with one message: its number, itself, and what to put in its place.
-_Change = tuple[int, Message, Message | None]
+_Change = tuple[int, Message, Move | None]
 
 
 async def sweep(
@@ -53,8 +53,8 @@ async def sweep(
             match verdict:
                 case Remove():
                     changes.append((id, there, None))
-                case Move(message):
-                    changes.append((id, there, message))
+                case Move() as move:
+                    changes.append((id, there, move))
                 case Keep():
                     pass
         removed, put = 0, 0
@@ -116,10 +116,13 @@ def _apply(db: sqlite3.Connection, exchange: str, queue: str, changes: list[_Cha
     A failed job that another one keeps from its key stays where it is.
     """
     removed = moved = 0
-    for id, there, put in changes:
+    for id, there, move in changes:
+        put = None if move is None else move.message
         if db.execute("select 1 from job where id = ? and holder is null", (id,)).fetchone() is None:
             continue  # a worker, or another sweep, was faster
         if put is not None and not is_failed(put.queue) and not keys.readmitted(db, exchange, put):
+            if move is not None and move.refused is not None:
+                move.refused()
             continue
         db.execute("delete from job where id = ?", (id,))
         if put is None:
