@@ -63,6 +63,9 @@ class Floor(Protocol):
     #: Set once the worker stops.
     stopping: asyncio.Event
 
+    #: The keys of limited jobs that were put aside here: until these have run a burst is not over.
+    put_aside: set[str]
+
     #: After how many deaths of workers a job fails without being run; None for never.
     max_deaths: int | None
     #: Where jobs wait that another worker still runs, and the results that another worker may ask for.
@@ -190,6 +193,8 @@ class Lane:
                 self._floor.link.lose(live, error)
             return False
         self.permitted = wait is not None
+        if wait is None and (demand := self.demand) is not None:
+            self._floor.put_aside.add(demand[0])
         if wait:
             await asyncio.sleep(wait)
         return wait is not None

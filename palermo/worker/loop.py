@@ -79,6 +79,7 @@ class Worker:
         self.chronicle = Chronicle(recorder, release=options.settings.release)
         self.runner = runner
         self.taking = True
+        self.put_aside: set[str] = set()
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
@@ -340,7 +341,9 @@ class Worker:
             return -1
         # What waits in a paused queue is not to be done now, and a burst must not wait for ever.
         known = {queue.name: 0 if queue.paused else queue.pending for queue in await live.broker.queues()}
-        return sum(known.get(name, 0) for name in self._selection.select(known))
+        aside = await live.broker.limits() if self.put_aside else ()
+        waiting = sum(info.waiting for info in aside if info.key in self.put_aside)
+        return waiting + sum(known.get(name, 0) for name in self._selection.select(known))
 
     async def _emptied(self) -> None:
         if self._processed:

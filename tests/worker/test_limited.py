@@ -57,9 +57,9 @@ def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:
     for account in ("a", "b") * 3:
         site.enqueue("one_of_each", str(site.notes_path), account, module="crew_limited", limit=1, limit_key=account)
 
-    site.start("-c", "4", modules=MODULE)
-    eventually(lambda: len(site.notes()) == 12, within=60)
+    site.burst("-c", "4", modules=MODULE)
 
+    assert len(site.notes()) == 12
     for account in ("a", "b"):
         own = [note for note in site.notes() if note.startswith(account)]
         assert own == [f"{account} begins", f"{account} ends"] * 3
