@@ -37,6 +37,8 @@ from tests.contract.kit import (
     take,
     until,
 )
+from tests.contract.limiting import LimitingContract
+from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import PublishingContract
 
 
@@ -302,6 +304,9 @@ async def unseen(broker: Broker) -> int:
     return (await broker.browse("failed")).unseen
 
 
+#: What is tested of quorum queues too.
+_OF_QUORUM = (PublishingContract, ConsumingContract, PrioritizingContract, LimitingContract)
+
 for _name in dir(BrokerContract):
-    if _name.startswith("test_") and not hasattr(PublishingContract, _name) and not hasattr(ConsumingContract, _name):
+    if _name.startswith("test_") and not any(hasattr(contract, _name) for contract in _OF_QUORUM):
         setattr(TestRabbitmqWithQuorumQueues, _name, None)
