@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from palermo.brokers.rabbitmq.held import Due
 from palermo.brokers.rabbitmq.link import Link
-from palermo.brokers.rabbitmq.presence import ask_workers
-from palermo.core.permits import Aside, Demand, Go, LimitInfo, Permits, Rate
+from palermo.brokers.rabbitmq.presence import call_roll
+from palermo.core.permits import SOON, Aside, Demand, Go, LimitInfo, Permits, Rate
 from palermo.errors import PalermoError
 
 Plain = Mapping[str, Any]
@@ -43,7 +43,8 @@ class Limiting:
         """What is asked, as values that JSON has. Raises BrokerUnavailable."""
         match question:
             case {"do": "ask", "key": str(key), "id": str(id), "worker": str(worker)}:
-                await self._begin()
+                if not await self._begin():
+                    return {"at": time.time() + SOON, "turn": question.get("turn") is True}
                 rate, limit = question.get("rate") or "", question.get("limit")
                 demand = Demand(
                     key=key,
@@ -69,26 +70,27 @@ class Limiting:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             if self._permits.contended:
-                with suppress(TimeoutError):
-                    await self._learn()
+                await self._learn()
                 self._call()
 
     def _known(self) -> list[LimitInfo]:
         return self._permits.known(time.time())
 
-    async def _begin(self) -> None:
-        """Decide nothing before it is known what runs."""
-        if self._learnt:
-            return
-        async with self._learning:
-            if not self._learnt:
-                await self._learn(first=True)
-                self._learnt = True
+    async def _begin(self) -> bool:
+        """Whether it is known what runs: before that nothing is decided."""
+        if not self._learnt:
+            async with self._learning:
+                self._learnt = self._learnt or await self._learn(first=True)
+        return self._learnt
 
-    async def _learn(self, *, first: bool = False) -> None:
-        workers = await ask_workers(self._link, self._exchange)
+    async def _learn(self, *, first: bool = False) -> bool:
+        """Ask all workers; whether all answered. Of one that lives and is silent nothing is believed."""
+        workers = await call_roll(self._link, self._exchange)
+        if workers is None:
+            return False
         asked = [(worker.id, worker.asks) for worker in workers] if first else ()
         self._permits.learn([(worker.id, worker.permits) for worker in workers], time.time(), asked=asked)
+        return True
 
     def _call(self) -> None:
         """Bring to their queues those that wait and for which there are permits."""

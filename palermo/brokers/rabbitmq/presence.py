@@ -155,6 +155,15 @@ async def ask_workers(link: Link, exchange: str) -> list[WorkerInfo]:
     return sorted((WorkerInfo.from_plain(answer) for answer in answers), key=lambda worker: worker.id)
 
 
+async def call_roll(link: Link, exchange: str) -> list[WorkerInfo] | None:
+    """The same, if all that live have answered; None if it is not known of some what they do."""
+    before = await census(link, exchange)
+    workers = await ask_workers(link, exchange)
+    if len(workers) < before and len(workers) < await census(link, exchange):
+        return None
+    return workers
+
+
 async def command_workers(link: Link, exchange: str, order: Order, *, timeout: float) -> list[Answer]:
     """What those answered who had something to do about the order, by id."""
     named = set(order.workers)

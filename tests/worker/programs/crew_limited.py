@@ -9,13 +9,21 @@ from crew import write
 import palermo
 
 
+def runs(pid):
+    """Whether a process runs; one that was killed and waits to be buried does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 @palermo.job(limit=3)
 def probed(path, folder, seconds):
     """Write how many of these run now, those of processes that were killed left out."""
     mine = Path(folder) / str(os.getpid())
     mine.touch()
     time.sleep(seconds / 2)
-    running = [one for one in Path(folder).iterdir() if Path(f"/proc/{one.name}").exists()]
+    running = [one for one in Path(folder).iterdir() if runs(one.name)]
     time.sleep(seconds / 2)
     mine.unlink()
     write(path, f"{len(running)}")
