@@ -8,13 +8,16 @@ from typing import Any
 
 from palermo.brokers.sqlite.values import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
-from palermo.core.topology import is_failed
+from palermo.core.topology import MAX_PRIORITY, is_failed
 
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
 #: What of a Row is in the columns, which is all but when it is due, its wire name and its priority.
 WIDTH = 6
+
+#: The priority in its queue of a job that has waited for its turn or its permit already: before all others.
+BEFORE_ALL = MAX_PRIORITY + 1
 
 Row = tuple[str, str, str, str, str, bytes, float | None, str, int]
 

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from typing import Any
 
-from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, to_row
+from palermo.brokers.sqlite.messages import BEFORE_ALL, COLUMNS, from_row, insert, to_row
 from palermo.core.permits import LATE, Aside, Demand, Go, LimitInfo, Pace, Rate
 
 
@@ -51,7 +51,7 @@ def hand_on(db: sqlite3.Connection, permit: str) -> None:
     ).fetchall()
     for number, exchange, queue, *row in rows:
         message = from_row(row, None)
-        insert(db, exchange, queue, (*to_row(message)[:6], None, message.job, message.priority))
+        insert(db, exchange, queue, (*to_row(message)[:6], None, message.job, BEFORE_ALL))
         db.execute("update job set permit = ? where id = (select max(id) from job)", (permit,))
         db.execute("delete from later where id = ?", (number,))
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from palermo.brokers.sqlite import keys, recurring
 from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.messages import BEFORE_ALL, COLUMNS, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.store import Store
 from palermo.brokers.sqlite.values import loads
 from palermo.core.delay import moved
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
+from palermo.core.permits import TURN
 from palermo.core.topology import failed_queue
 from palermo.entries import Change, Entry
 from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled, Tell
@@ -157,7 +158,9 @@ class Timekeeper:
             (self._exchange, time.time(), _STEP),
         ).fetchall()
         for number, queue, *row in rows:
-            insert(db, self._exchange, queue, (*row, None, "", from_row(row, queue).priority))
+            message = from_row(row, queue)
+            priority = BEFORE_ALL if TURN in message.extra else message.priority
+            insert(db, self._exchange, queue, (*row, None, "", priority))
             db.execute("delete from later where id = ?", (number,))
         keys.look_after(db, self._exchange, time.time())
         return recurring.fire(db, self._exchange, time.time())
