@@ -259,7 +259,7 @@ class KeyLog:
             raise
 
     def _acknowledge(self, channel: Channel) -> None:
-        # With the commit, and never while one is under way: RabbitMQ ends a connection that says anything meanwhile (504).
+        # Never while a commit is under way: RabbitMQ ends a connection that says anything meanwhile (504).
         done, self._done = self._done, []
         for tag in done:
             channel.raw.basic_ack(tag)
