@@ -64,7 +64,6 @@ def claimed(
 ) -> tuple[Message, Claim | None]:
     """The message with what it says of its key, and what is asked of the broker for it; None for a plain publish."""
     debounce, throttle = chosen("debounce"), chosen("throttle")
-    call = uuid.uuid4().hex
     if debounce is None and throttle is None:
         lock = lock_for(chosen, serializers, job, args, kwargs, id=id)
         if lock is None:
@@ -73,7 +72,7 @@ def claimed(
         if on_duplicate == REPLACE and signed:
             raise OptionInvalid("on_duplicate='replace' does not go with sign: a signature covers id and arguments.")
         message = locked(message, lock)
-        return message, Claim(key=lock.key, message=message, call=call, on_duplicate=on_duplicate)
+        return message, Claim(key=lock.key, message=message, call=uuid.uuid4().hex, on_duplicate=on_duplicate)
     names = [name for name in ("unique", "dedupe", "on_duplicate") if chosen(name) is not None]
     names += ["throttle"] if debounce is not None and throttle is not None else []
     names += ["delay or run_at"] if message.run_at is not None else []
@@ -84,7 +83,7 @@ def claimed(
     own = chosen("unique_key") is not None
     # Of a burst the arguments differ: without a key it is all of the job's.
     key = f"{spread}:{_key(chosen, serializers, job, args, kwargs) if own else name}"
-    return message, Claim(key=key, message=message, call=call, spread=spread, seconds=float(seconds))
+    return message, Claim(key=key, message=message, call=uuid.uuid4().hex, spread=spread, seconds=float(seconds))
 
 
 def answered(job: Job, claim: Claim, answer: Answer) -> Job:

@@ -293,7 +293,7 @@ class KeyingContract:
             assert [answer.instead_of for answer in answers] == ["", "job 0", "job 1", "job 2"]
             delivery = await take(worker)
             assert delivery.message.id == "job 3"
-            assert 0.5 <= time.time() - begin < 5
+            assert time.time() - begin >= 0.5
             await worker.settle(delivery, Ack())
             await nothing_for(worker)
         await until(lambda: waiting_keys(broker), [])

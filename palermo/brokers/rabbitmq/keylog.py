@@ -213,8 +213,10 @@ class KeyLog:
             return
         old = self._loop.time() - self._since > _OLD
         if not old and len(self._tags) < _MANY + len(keys) // _PART:
-            if self._unsaid or self._done:
+            if self._unsaid:
                 await self.commit({}, ())
+            elif self._done:
+                await self._commit_acknowledgements(channel)
             return
         before, canaries, raw = list(self._tags), list(self._canaries), channel.raw
         try:
@@ -248,7 +250,16 @@ class KeyLog:
             raise
         self._sure, self._unsaid, self._since = self._number, False, self._loop.time()
 
+    async def _commit_acknowledgements(self, channel: Channel) -> None:
+        try:
+            self._acknowledge(channel)
+            await channel.call(channel.raw.tx_commit)
+        except BaseException:
+            self.let_go()
+            raise
+
     def _acknowledge(self, channel: Channel) -> None:
+        # Never while a commit is under way: RabbitMQ ends a connection that says anything meanwhile (504).
         done, self._done = self._done, []
         for tag in done:
             channel.raw.basic_ack(tag)
@@ -267,7 +278,7 @@ class KeyLog:
         tag = method.delivery_tag
         match record:
             case {"mark": str(name)}:
-                raw.basic_ack(tag)
+                self._done.append(tag)
                 if name in self._marks:
                     fulfil(self._marks[name], None)
             case {"n": int(), "sure": int(), "keys": dict(), "jobs": list()} | {"end": dict()} | {"canary": _}:
