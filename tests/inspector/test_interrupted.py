@@ -21,7 +21,7 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     environment = {**os.environ, "PALERMO_URL": settings.url, "PALERMO_EXCHANGE": settings.exchange}
 
     requeue = subprocess.Popen(command, env=environment, cwd=tmp_path)
-    eventually(lambda: waiting(inspector) > 0, every=0.005)
+    eventually(lambda: waiting(inspector) > 0, within=60, every=0.005)
     requeue.kill()
     requeue.wait()
     again = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -208,7 +208,9 @@ def test_a_queue_row() -> None:
 
 
 def test_a_worker_row_holds_what_it_runs() -> None:
-    running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2)
+    running = RunningJob(
+        id="1", job="shop.send", queue="mail", slot=1, started_at=2, progress=0.5, text="half", line="ü"
+    )
     info = WorkerInfo(
         id="pid:7@host", host="host", pid=7, queues=("mail",), slots=1, state="working", started_at=1, jobs=(running,)
     )
@@ -224,7 +226,17 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         "processed": 0,
         "failed": 0,
         "clock": False,
-        "jobs": [{"id": "1", "job": "shop.send", "queue": "mail", "started_at": "1970-01-01T00:00:02Z"}],
+        "jobs": [
+            {
+                "id": "1",
+                "job": "shop.send",
+                "queue": "mail",
+                "started_at": "1970-01-01T00:00:02Z",
+                "progress": 0.5,
+                "text": "half",
+                "line": "ü",
+            }
+        ],
     }
 
 

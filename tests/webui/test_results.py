@@ -40,7 +40,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Sit
 
     def told() -> str | None:
         page: str = any_web.http.get(f"/jobs/{job.id}").text
-        return page if "and waiting" in page else None
+        return page if "and waiting" in page and 'value="0.25"' in page else None
 
     page = eventually(told, within=20) or ""
     assert 'value="0.25"' in page

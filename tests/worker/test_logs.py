@@ -1,5 +1,6 @@
 """What a worker logs: one line per event, as text or JSON with the same keys, and the job's own lines name the job."""
 
+import contextvars
 import io
 import json
 import logging
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from palermo import jobs
+from palermo import current
 from palermo.worker import logs
 from palermo.worker.logs import JsonFormatter, TextFormatter
 from tests.worker.site import Site
@@ -130,9 +131,12 @@ def test_every_record_names_the_current_job_for_any_handler() -> None:
     logging.getLogger("shop").addHandler(own)
 
     logging.getLogger("shop").warning("outside")
-    token = jobs._current.set(jobs.CurrentJob(id="7", queue="mail", job="shop.send", attempt=1, worker="w"))
-    logging.getLogger("shop").warning("inside")
-    jobs._current.reset(token)
+
+    def inside() -> None:
+        current.enter(current.CurrentJob(id="7", queue="mail", job="shop.send", attempt=1, worker="w"))
+        logging.getLogger("shop").warning("inside")
+
+    contextvars.copy_context().run(inside)
     logging.getLogger("shop").removeHandler(own)
 
     assert stream.getvalue().splitlines() == ["[ ] outside", "[7 shop.send] inside"]
