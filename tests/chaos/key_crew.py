@@ -165,7 +165,8 @@ def main(url: str, exchange: str, kills: int, path: Path) -> None:
     until, left = time.monotonic() + PATIENCE, ["?"]
     while left and time.monotonic() < until:
         time.sleep(0.5)
-        left = asyncio.run(crew.held())
+        with suppress(BrokerError):
+            left = asyncio.run(crew.held())
     for pid, _ in running:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
