@@ -102,6 +102,8 @@ def enqueue(
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
         if done.enqueued:
             write_down(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
+    if done.duplicate and not done.enqueued:
+        raise Refused(409, f"job {done.id} has the key of this one and is {done.duplicate}: nothing was enqueued.")
     if not done.enqueued:
         raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
     return done

@@ -53,7 +53,9 @@ def enqueue(
     import_jobs(client.settings)
     options = EnqueueOptions(queue=queue, id=id, delay=after, run_at=at, keep_result=keep_result, priority=priority)
     done = client.enqueue(known(job) or job, args, kwargs, **options)
-    if not done.enqueued:
+    if done.duplicate:
+        note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
+    elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
     if queue is None and known(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")

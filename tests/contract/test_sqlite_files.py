@@ -370,5 +370,6 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     assert (await broker.scheduled(Chosen())).total == 1
     await broker.put_recurring(entry())
     assert len(await broker.recurring()) == 1
+    assert await broker.keys.known() == []
     await broker.close()
     await (await opened(path)).close()
