@@ -6,7 +6,7 @@ another. Every broker passes the same suite, tests/contract/broker_contract.py.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import LimitInfo
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
@@ -22,6 +23,7 @@ from palermo.errors import BrokerError, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.journal import Journal
 from palermo.timetable import Timetable
+from palermo.uniqueness import Keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,10 @@ class Delivery:
     deaths: tuple[str, ...] = ()
     #: The id of a worker that lives and still runs a job of this id, or that knows how it ended; "" if none does.
     running_at: str = ""
+    #: The id of the job that has the key which this one needs: it is not to be run. "" if it may be.
+    duplicate_of: str = ""
+    #: What was said about the key when it was admitted; nobody else's business.
+    grant: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +115,13 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Publish this message to its queue, and once that is confirmed take the old one out."""
+    """Publish this message to its queue, and once that is confirmed take the old one out.
+
+    Not where another job has the key that it needs: then the old one stays, and `refused` is called.
+    """
 
     message: Message
+    refused: Callable[[], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +162,21 @@ class Consumer(Protocol):
         cases nothing was taken away.
         """
 
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        """Ask whether a job that needs a key may be started now: the delivery that is to be run and settled.
+
+        It may have other arguments than the one that came. With `duplicate_of` it is not to be run.
+        None if the delivery was settled here, since the job has ended or another worker has it. A delivery
+        that needs no key, or is cancelled, is returned as it is. Raises what `settle` raises.
+        """
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        """Ask whether a job with a limit or a rate may run now: after how many seconds, which are few.
+
+        None if the delivery was settled here: the job is put aside, and comes again when it may run. To be asked
+        after `admit`; what it was given ends with `settle`. Raises what `settle` raises.
+        """
+
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
@@ -176,6 +201,11 @@ class Broker(Timetable, Entries, Protocol):
     journal: Journal
     #: What happened, told to all who subscribe to it.
     events: Events
+    #: Who decides about the keys of unique jobs.
+    keys: Keys
+
+    async def limits(self) -> list[LimitInfo]:
+        """The keys of jobs with a limit or a rate of which something is known now, by name."""
 
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.
@@ -265,7 +295,7 @@ class Broker(Timetable, Entries, Protocol):
         """Remove all messages that wait; returns how many. Raises NotFound."""
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
-        """Make the queue one of another type, "classic" or "quorum", with all that is in it; how many jobs moved.
+        """Make the queue one of another type, one of MIGRATABLE, with all that is in it; how many jobs moved.
 
         Interrupted at any instant it loses nothing, and run again it goes on. Raises NotFound,
         and BrokerRefused from a broker whose queues have no types.
@@ -302,6 +332,8 @@ class Session:
     exchange: str = DEFAULT_EXCHANGE
     #: What queues that are not there yet are made as, where the broker has several types: "classic" or "quorum".
     queue_type: str = CLASSIC
+    #: The queues, among those, that get priorities.
+    prioritized: frozenset[str] = frozenset()
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: The most that the journal may take, in bytes, and for how many seconds it is kept.

@@ -18,6 +18,7 @@ from palermo import forking, tracing
 from palermo.broker import Broker
 from palermo.config import Settings
 from palermo.core.journal import Level
+from palermo.core.keys import Claim
 from palermo.core.topology import check_id
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable
@@ -66,6 +67,8 @@ class Client:
         io = self._io()
         with tracing.enqueuing(job) as span:
             prepared = prepare(self, job, args, kwargs, options)
+            if prepared.claim is not None:
+                return prepared.answered(io.claim(_traced(span, prepared.claim)))
             if prepared.message is not None:
                 io.publish(span.traced(prepared.message))
                 prepared.enqueued()
@@ -82,6 +85,8 @@ class Client:
         io = self._io()
         with tracing.enqueuing(job) as span:
             prepared = prepare(self, job, args, kwargs, options)
+            if prepared.claim is not None:
+                return prepared.answered(await io.claim_async(_traced(span, prepared.claim)))
             if prepared.message is not None:
                 await io.publish_async(span.traced(prepared.message))
                 prepared.enqueued()
@@ -106,12 +111,15 @@ class Client:
         with tracing.enqueuing(None) as span:
             try:
                 for batch in batches(prepared, made):
-                    messages = [span.traced(each.message) for each in batch if each.message is not None]
-                    waiting.append((io.send(messages, after=waiting[-1][0] if waiting else None), batch))
+                    plain = [each.message for each in batch if each.message is not None and each.claim is None]
+                    messages = [span.traced(message) for message in plain]
+                    claims = [_traced(span, each.claim) for each in batch if each.claim is not None]
+                    before = waiting[-1][0] if waiting else None
+                    waiting.append((io.send(messages, after=before, claims=claims), batch))
                     if len(waiting) > 2:
-                        stored += landed(io, waiting)
+                        stored += landed(io, waiting, made)
                 while waiting:
-                    stored += landed(io, waiting)
+                    stored += landed(io, waiting, made)
             except BaseException as error:
                 for errand, _ in waiting:
                     io.abandon(errand)
@@ -202,6 +210,10 @@ class Client:
         for entry in entry_points(group="palermo.brokers", name=self._session.address.scheme):
             with suppress(ImportError, AttributeError):  # the session is opened by the same entry point, and says it
                 entry.load()
+
+
+def _traced(span: tracing.Enqueuing, claim: Claim) -> Claim:
+    return replace(claim, message=span.traced(claim.message))
 
 
 _default: Client | None = None

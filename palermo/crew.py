@@ -45,15 +45,20 @@ class WorkerInfo:
     jobs: tuple[RunningJob, ...] = ()
     #: The ids of jobs that ended here after the broker had taken them back: it can say how.
     outcomes: tuple[str, ...] = ()
+    #: What it runs, and what it waits to be allowed to run, of jobs with a limit or a rate: keys, and ids of jobs.
+    permits: tuple[tuple[str, str], ...] = ()
+    asks: tuple[tuple[str, str], ...] = ()
     #: Whether it is the one that brings delayed jobs to their queues when they are due.
     clock: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         return {
-            **{name: getattr(self, name) for name in self.__slots__ if name not in ("jobs", "queues", "outcomes")},
+            **{name: getattr(self, name) for name in self.__slots__ if name not in _LISTS},
             "queues": list(self.queues),
             "outcomes": list(self.outcomes),
+            "permits": [list(pair) for pair in self.permits],
+            "asks": [list(pair) for pair in self.asks],
             "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
         }
 
@@ -66,7 +71,12 @@ class WorkerInfo:
             for job in plain.get("jobs", ())
         )
         lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
-        return cls(**{**known, **lists, "jobs": jobs})
+        pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
+        return cls(**{**known, **lists, **pairs, "jobs": jobs})
+
+
+#: The fields of a WorkerInfo that JSON has as lists.
+_LISTS = ("jobs", "queues", "outcomes", "permits", "asks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,15 @@ from palermo.errors import PalermoError
 from palermo.rows import Row
 
 
-def examine(client: Client, sources: list[Source]) -> list[Finding]:
-    """All findings about this program, its settings and its broker. Raises nothing of Palermo's own."""
+def examine(client: Client, sources: list[Source], *, mend: bool = False) -> list[Finding]:
+    """All findings about this program, its settings and its broker. Raises nothing of Palermo's own.
+
+    `mend` frees keys of unique jobs that are nowhere.
+    """
     found = [*_program(), *look_at(client.settings, sources)]
     try:
         found += client.run(lambda broker: broker.diagnose(), again=True)
+        found.append(_keys(client, mend=mend))
     except PalermoError as error:
         found.append(Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried."))
     return found
@@ -42,6 +46,25 @@ def look_at(settings: Settings, sources: list[Source]) -> list[Finding]:
 def row(finding: Finding) -> Row:
     """A finding for programs."""
     return {"check": finding.check, "level": finding.level, "text": finding.text, "advice": finding.advice or None}
+
+
+def _keys(client: Client, *, mend: bool) -> Finding:
+    """Whether every key of a unique job has its job."""
+    check = "unique jobs"
+    strays = client.run(lambda broker: broker.keys.strays(), again=True)
+    if not strays:
+        return Finding.ok(check, "every key has its job")
+    names = [stray.key for stray in strays]
+    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    if mend:
+        freed = client.run(lambda broker: broker.keys.free(names))
+        return Finding.ok(check, f"freed {len(freed)} key(s) whose jobs are nowhere: {shown}")
+    return Finding.problem(
+        check,
+        f"{len(names)} key(s) keep jobs from being enqueued, and the jobs that have them are nowhere: {shown}."
+        " Another program purged their queue, or took them.",
+        "palermo doctor --mend, or palermo unique free --strays, frees them.",
+    )
 
 
 def _program() -> list[Finding]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from palermo.core.message import Message, from_wire, to_headers
+from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 from palermo.errors import NotFound
 from palermo.recurring import Recurring
 
@@ -90,6 +90,7 @@ class Entry:
                 "content_type": message.content_type,
                 "content_encoding": message.content_encoding,
                 "headers": to_headers(message),
+                **({"properties": dict(message.properties)} if message.properties else {}),
                 "body": base64.b64encode(message.body).decode(),
             },
             "origin": self.origin,
@@ -112,6 +113,7 @@ class Entry:
             body=base64.b64decode(sent["body"]),
             taken_from=None,
             new_id=lambda: recurring.name,
+            properties=sent.get("properties") or NO_HEADERS,
         )
         last, expires = plain.get("last_run"), plain.get("expires")
         return cls(

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from palermo.broker import Broker
+from palermo.core.keys import Claim
 from palermo.core.message import Message
 from palermo.core.topics import Event
+from palermo.core.unique import Answer, Outcome
 from palermo.errors import BrokerUnavailable
 
 #: Larger bodies may rightly take more than half of the time on a slow line, so silence proves nothing.
@@ -20,7 +22,9 @@ class Errand:
     __slots__ = (
         "_done",
         "after",
+        "answers",
         "began",
+        "claims",
         "error",
         "finished",
         "future",
@@ -33,9 +37,16 @@ class Errand:
     )
 
     def __init__(
-        self, messages: Message | Event | Sequence[Message], after: "Errand | None", future: "Future[None] | None"
+        self,
+        messages: Message | Event | Sequence[Message],
+        after: "Errand | None",
+        future: "Future[None] | None",
+        claims: Sequence[Claim] = (),
     ):
         self.messages = messages
+        #: Jobs that need a key, and what came of them.
+        self.claims = claims
+        self.answers: Sequence[Answer] | None = None
         #: Not begun before this one has ended, and failed if it failed.
         self.after = after
         #: For a waiting event loop; without one a thread waits.
@@ -56,6 +67,13 @@ class Errand:
         self.task: asyncio.Task[None] | None = None
         self._done = threading.Lock()
         self._done.acquire()
+
+    @property
+    def stored(self) -> list[Message]:
+        """The jobs among the claims that are enqueued, now or as soon as their turn comes."""
+        there = (Outcome.STORED, Outcome.KEPT, Outcome.NEXT)
+        answers = zip(self.claims, self.answers or (), strict=False)
+        return [claim.message for claim, answer in answers if answer.outcome in there]
 
     def wait(self, timeout: float) -> bool:
         """Whether it has ended within this time. To be called once, by one thread."""

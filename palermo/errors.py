@@ -33,7 +33,9 @@
     │   ├── JobCrashed             the job's process died under it
     │   ├── JobOutOfMemory         it was killed for growing above the worker's limit
     │   ├── JobTimeout             it ran longer than it may
+    │   ├── LockExpired            it was still running when its claim ended
     │   ├── JobExpired             it was not started in time, and not run
+    │   ├── DuplicateJob           another job has its key: raised when enqueuing, or why it was not run
     │   └── JobTerminated          raised in a job that the ending worker stops and gives back
     ├── ResultError                why a job's result cannot be had
     │   ├── JobFailed              there is none: the job failed, was discarded or cancelled
@@ -183,8 +185,21 @@ class JobTimeout(JobError):
     """The job ran longer than its timeout: raised in it first, and the reason for killing it if it goes on."""
 
 
+class LockExpired(JobError):
+    """The job had not ended `lock_for` seconds after it began: its process was killed, and it runs again."""
+
+
 class JobExpired(JobError):
     """The job was still waiting when its time to start had passed; it was not run."""
+
+
+class DuplicateJob(JobError):
+    """Another job has the key that this one needs: `id` says which, `state` whether that waits, runs, or has ended."""
+
+    def __init__(self, text: str, *, id: str = "", state: str = "") -> None:
+        super().__init__(text)
+        self.id = id
+        self.state = state
 
 
 class JobTerminated(JobError):

@@ -4,7 +4,7 @@ What asks the broker is in palermo/results.py, which is imported when it is firs
 enqueues jobs does not pay for it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that was enqueued. False in a condition if a before_enqueue hook kept it from being.
+    """A job that was enqueued. False in a condition if this call stored nothing.
+
+    That is so if a before_enqueue hook kept it from being, or another job has its key (docs/unique.md).
 
     `palermo.job_by_id(id)` gives one for any job; its queue and name are "" then, since nobody was asked.
     """
@@ -24,6 +26,9 @@ class Job:
     #: Its wire name.
     job: str
     enqueued: bool = True
+    #: Where another job was that has the key which this call wanted, and whose handle this is: "waiting", "running" or,
+    #: where the key stays closed after its end, "ended". "" for a job of the call's own.
+    duplicate: str = ""
     #: Unix seconds; None where that is not known here.
     created_at: int | None = field(default=None, repr=False, compare=False)
     #: Whether what it returns is kept; None where that is not known here.
@@ -80,6 +85,10 @@ class Job:
 
         return await results.wait_async(self._owner(), self, timeout)
 
+    def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job":
+        """The handle of the job that has the key instead."""
+        return replace(self, id=id, duplicate=state, enqueued=enqueued, created_at=None)
+
     def _owner(self) -> "Client":
         if self._client is not None:
             return self._client
@@ -89,4 +98,4 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A client stays in its process; in another one the default client is asked.
-        return Job, (self.id, self.queue, self.job, self.enqueued, self.created_at, self.keep_result)
+        return Job, (self.id, self.queue, self.job, self.enqueued, self.duplicate, self.created_at, self.keep_result)

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks, recurrence
+from palermo import hooks, keyholders, recurrence
 from palermo import scheduled as scheduled_jobs
 from palermo import topics as events
 from palermo.acting import Actor, write_down
@@ -27,7 +27,7 @@ from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import (
     FAILED_QUEUE,
-    QUEUE_TYPES,
+    MIGRATABLE,
     check_id,
     check_job_queue,
     check_queue_name,
@@ -149,14 +149,14 @@ class Inspector:
         return count
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
-        """Make a queue one of another type, "classic" or "quorum", with all jobs in it; returns how many were moved.
+        """Make a queue one of another type, "classic", "quorum" or "priority", with all in it; returns how many moved.
 
         Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
         and BrokerRefused on a broker that has but one type.
         """
         check_queue_name(queue)
-        if kind not in QUEUE_TYPES:
-            raise UsageError(f"there is no queue type {kind!r}; the types are {' and '.join(QUEUE_TYPES)}.")
+        if kind not in MIGRATABLE:
+            raise UsageError(f"there is no queue type {kind!r}; the types are {', '.join(MIGRATABLE)}.")
         count = self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
         self._acted("migrate", queue=queue, count=count, what=kind)
         return count
@@ -271,6 +271,13 @@ class Inspector:
     retries = scheduled_jobs.retries
     retry_now = scheduled_jobs.retry_now
     give_up = scheduled_jobs.give_up
+
+    # -- recurring jobs, keys of unique ones, limits
+
+    limits = keyholders.limits
+    unique_keys = keyholders.unique_keys
+    free_keys = keyholders.free_keys
+    stray_keys = keyholders.stray_keys
     recurring = recurrence.recurring
     put_recurring = recurrence.put_recurring
     remove_recurring = recurrence.remove_recurring

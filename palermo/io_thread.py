@@ -22,8 +22,10 @@ from typing import Any, TypeVar
 
 from palermo.broker import Broker, Session
 from palermo.core.journal import Level
+from palermo.core.keys import Claim
 from palermo.core.message import Message
 from palermo.core.topics import Event
+from palermo.core.unique import Answer
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.recorder import Recorder, record_stored
@@ -68,11 +70,15 @@ class IoThread:
 
     async def publish_async(self, message: Message | Event) -> None:
         """`publish` for another event loop, which goes on meanwhile."""
+        await self._arrived(message)
+
+    async def _arrived(self, messages: Message | Event | Sequence[Message], claims: Sequence[Claim] = ()) -> Errand:
         future: Future[None] = Future()
-        errand = self.send(message, future=future)
+        errand = self.send(messages, future=future, claims=claims)
         try:
             async with asyncio.timeout(self._timeout + _GRACE):
                 await asyncio.wrap_future(future)
+            return errand
         except TimeoutError:
             self.abandon(errand)
             raise self._keeper.late(errand.last) from None
@@ -80,17 +86,28 @@ class IoThread:
             self.abandon(errand)
             raise
 
+    def claim(self, claim: Claim) -> Answer:
+        """`publish` for a job that needs a key; what came of it."""
+        errand = self.send((), claims=[claim])
+        self.wait(errand)
+        return _only(errand)
+
+    async def claim_async(self, claim: Claim) -> Answer:
+        """`claim` for another event loop."""
+        return _only(await self._arrived((), [claim]))
+
     def send(
         self,
         messages: Message | Event | Sequence[Message],
         *,
         after: Errand | None = None,
         future: "Future[None] | None" = None,
+        claims: Sequence[Claim] = (),
     ) -> Errand:
-        """Begin to store one message, or many in their order; to be waited for."""
+        """Begin to store one message, or many in their order, and jobs that need keys; to be waited for."""
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError("enqueue was called in the client's own thread, which would wait for itself.")
-        errand = Errand(messages, after, future)
+        errand = Errand(messages, after, future, claims)
         try:
             self._loop.call_soon_threadsafe(self._start, errand)
         except RuntimeError:  # the loop has been closed since
@@ -244,10 +261,13 @@ class IoThread:
             if session is None:
                 session = await self._keeper.get()
             errand.session = session
+            if errand.claims and errand.answers is None:
+                errand.answers = await session.keys.enqueue(errand.claims)
             if isinstance(errand.messages, Event):
                 await session.events.publish(errand.messages)
             elif isinstance(errand.messages, Sequence):
-                await session.publish_many(errand.messages)
+                if errand.messages:
+                    await session.publish_many(errand.messages)
             else:
                 await session.publish(errand.messages)
         except BrokerUnavailable as error:
@@ -259,6 +279,7 @@ class IoThread:
             errand.session = None
         self._keeper.heard = self._loop.time()
         record_stored(self.recorder, errand.messages)
+        record_stored(self.recorder, errand.stored)
         return True
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
@@ -343,6 +364,11 @@ class IoThread:
             await self._keeper.close()
         finally:
             self._loop.stop()
+
+
+def _only(errand: Errand) -> Answer:
+    assert errand.answers is not None
+    return errand.answers[0]
 
 
 def _again(error: BaseException) -> BaseException:

@@ -254,9 +254,20 @@ def job(
     sign: bool | None = None,
     arguments: str = "",
     timeout: float | None = None,
+    lock_for: float | None = None,
+    priority: int | None = None,
+    limit: int | None = None,
+    limit_key: str | Callable[..., str] | None = None,
+    rate: str | None = None,
     expires: float | None = None,
     delay: Delay | None = None,
     keep_result: bool | None = None,
+    unique: str | float | None = None,
+    unique_key: str | Callable[..., str] | None = None,
+    on_duplicate: str | None = None,
+    dedupe: float | None = None,
+    debounce: float | None = None,
+    throttle: float | None = None,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -275,10 +286,15 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `queue` is where it waits, `name` its wire name, `serializer`, `compression` and `sign`
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
-    limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `keep_result` has what it
-    returns kept, for `Job.result` (docs/results.md). `retries`, `backoff`,
-    `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md), and `cron` or
-    `every` when it runs of itself (docs/recurring.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    limits its run, `expires` its wait, in seconds; `lock_for` is after how many a run that hangs is killed and
+    runs again, `limit` how many run at once over all workers, `rate` how often ("100/min"), both of each
+    `limit_key` where that is given (docs/limits.md); `priority`, from 0 to 9, is what goes first in its queue
+    (docs/priorities.md).
+    `delay` is how long it waits first. `keep_result` has what it returns kept, for `Job.result` (docs/results.md).
+    `unique`, `unique_key`, `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice
+    (docs/unique.md). `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it fails
+    (docs/retries.md), and `cron` or `every` when it runs of itself (docs/recurring.md).
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
     return declare(target, options) if target is not None else lambda target: declare(target, options)

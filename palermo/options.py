@@ -1,12 +1,15 @@
 """The options of a job: which there are, which are planned, and which values they take."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
+from palermo.core.keys import Mode
 from palermo.core.message import MAX_SECONDS
+from palermo.core.permits import MAX_LIMIT, Rate, check_key
 from palermo.core.retry import Own, backoff
-from palermo.core.topology import check_id, check_job_queue
+from palermo.core.topology import MAX_PRIORITY, check_id, check_job_queue
+from palermo.core.unique import ON_DUPLICATE
 from palermo.errors import OptionInvalid
 from palermo.moments import Delay, Instant, instant, seconds
 from palermo.registry import nearest
@@ -21,16 +24,39 @@ class ManyOptions(TypedDict, total=False):
     sign: bool | None
     #: Seconds that one run may take.
     timeout: float | None
+    #: Seconds after which a run that has not ended is killed, and the job runs again.
+    lock_for: float | None
     #: Seconds from now, or from when it is due, within which it must be started.
     expires: float | None
     #: How long it waits before it may run: seconds, or a timedelta.
     delay: Delay | None
     #: The same as an instant: Unix seconds, or an aware datetime.
     run_at: Instant | None
+    #: What goes first within its queue, from 0 to 9.
+    priority: int | None
+    #: How many of the job, or with its limit_key, may run at once, over all workers.
+    limit: int | None
+    #: What the limit and the rate are of, instead of the whole job: text, or a function of the job's arguments.
+    limit_key: str | Callable[..., str] | None
+    #: How often it may run, over all workers: 50/s, 100/min.
+    rate: str | None
     #: How often the job's policy may try it again.
     retries: int | None
     #: Whether what it returns is kept in the journal, for `Job.result`.
     keep_result: bool | None
+    #: How long no other job of the same key is enqueued: "until_start", "until_done", or seconds.
+    unique: str | float | None
+    #: The key, beside the job's name: text, or a function of the job's arguments; else the caller's own id, or the
+    #: arguments themselves.
+    unique_key: str | Callable[..., str] | None
+    #: What a second enqueue of the key does: "return" (answer with the first), "raise", "replace", or "rerun".
+    on_duplicate: str | None
+    #: Seconds after its end for which the key is still refused.
+    dedupe: float | None
+    #: Seconds of quiet after which only the last job of a burst is run.
+    debounce: float | None
+    #: Seconds in which at most one job is run: the first at once, and then the last of those that came.
+    throttle: float | None
 
 
 class EnqueueOptions(ManyOptions, total=False):
@@ -57,6 +83,8 @@ CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
+    *("lock_for", "priority", "limit", "limit_key", "rate"),
+    *("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle"),
     *CRON,
 )
 #: What `@palermo.subscribe` takes.
@@ -69,14 +97,6 @@ CALLABLE = ("queue", "id", *(name for name in ManyOptions.__annotations__ if nam
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {
     "tenant": "fair shares between tenants",
-    "unique": "unique jobs",
-    "unique_key": "unique jobs",
-    "on_duplicate": "unique jobs",
-    "debounce": "unique jobs",
-    "limit": "limits on what runs at once",
-    "limit_key": "limits on what runs at once",
-    "rate": "limits on what runs at once",
-    "priority": "priorities within a queue",
     "batch": "batches",
 }
 
@@ -102,8 +122,31 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
             case "sign" | "keep_result" if not isinstance(value, bool):
                 raise OptionInvalid(f"option {name}={value!r} is neither True nor False.")
-            case "timeout" | "expires" | "retry_for" if not _is_duration(value):
+            case "unique" if value not in (Mode.START, Mode.DONE) and not _is_duration(value):
+                raise OptionInvalid(
+                    f'option unique={value!r} means nothing; it is "until_start", "until_done", or seconds above 0.'
+                )
+            case "unique_key" if not callable(value) and not (isinstance(value, str) and value):
+                raise OptionInvalid(f"option unique_key={value!r} is neither text nor a function of the arguments.")
+            case "on_duplicate" if value not in ON_DUPLICATE:
+                known_ways = ", ".join(ON_DUPLICATE)
+                raise OptionInvalid(f"option on_duplicate={value!r} means nothing; it is one of {known_ways}.")
+            case "timeout" | "expires" | "retry_for" | "lock_for" | "dedupe" | "debounce" | "throttle" if (
+                not _is_duration(value)
+            ):
                 raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
+            case "priority" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PRIORITY:
+                raise OptionInvalid(
+                    f"option priority={value!r} is not from 0 to {MAX_PRIORITY}; the highest goes first."
+                )
+            case "limit" if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
+                raise OptionInvalid(
+                    f"option limit={value!r} is not from 1 to {MAX_LIMIT:,}: it says how many run at once."
+                )
+            case "limit_key" if not callable(value):
+                check_key(value)
+            case "rate":
+                Rate.parse(value)
             case "delay":
                 seconds(value)
             case "run_at":

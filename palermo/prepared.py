@@ -7,14 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo import hooks
-from palermo.core.message import Message
+from palermo.claiming import answered, claimed
+from palermo.core.keys import Claim
+from palermo.core.message import NO_HEADERS, Message
+from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
+from palermo.core.unique import Answer
 from palermo.errand import Errand
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import due
 from palermo.options import CALLABLE, check_options
 from palermo.registry import JobDefinition, check_job_name
+from palermo.serialization import SIGNED
 
 if TYPE_CHECKING:
     from palermo.client import Client
@@ -32,6 +37,18 @@ class Prepared(NamedTuple):
     definition: JobDefinition | None
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    #: What is asked for a job that needs a key.
+    claim: Claim | None = None
+    #: Its place among the jobs of an enqueue_many.
+    place: int = 0
+
+    def answered(self, answer: Answer) -> Job:
+        """The handle of what came of a claim; the hooks are told if anything did. Raises DuplicateJob."""
+        assert self.claim is not None
+        job = answered(self.job, self.claim, answer)
+        if job.enqueued:
+            self.enqueued()
+        return job
 
     def enqueued(self) -> None:
         """It is stored: tell the hooks."""
@@ -85,6 +102,7 @@ def prepare(
         **more,
     )
     now, timeout, expires, keep_result = time.time(), chosen("timeout"), chosen("expires"), chosen("keep_result")
+    lock_for, priority = chosen("lock_for"), chosen("priority")
     message = Message(
         id=id,
         queue=queue,
@@ -97,6 +115,9 @@ def prepare(
         queued_at=now,
         preview=preview(args, kwargs),
         timeout=None if timeout is None else float(timeout),
+        lock_for=None if lock_for is None else float(lock_for),
+        properties={"priority": priority} if priority else NO_HEADERS,
+        extra=asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate")) or NO_HEADERS,
         expires_at=None if expires is None else (run_at or now) + expires,
         run_at=run_at,
         max_retries=options.get("retries"),
@@ -104,8 +125,25 @@ def prepare(
     )
     # Where the code is not imported here, the worker's declaration may have it kept.
     keeps = keep_result if definition is None else bool(keep_result)
+    own_id, is_signed = options.get("id") or "", message.content_type == SIGNED
+    message, claim = claimed(
+        message,
+        chosen,
+        client.serializers,
+        job if definition is None else definition,
+        args,
+        kwargs,
+        id=own_id,
+        signed=is_signed,
+    )
     handle = Job(id, queue, name, created_at=message.created_at, keep_result=keeps, _client=client)
-    return Prepared(handle, message, definition, args, kwargs)
+    return Prepared(handle, message, definition, args, kwargs, claim)
+
+
+def _key(chosen: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """What a job is limited by beside its name; "" for nothing. Raises OptionInvalid, and what the function does."""
+    key = chosen(*args, **kwargs) if callable(chosen) else chosen
+    return "" if key is None else check_key(key)
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:
@@ -113,6 +151,7 @@ def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prep
     batch: list[Prepared] = []
     size = 0
     for each in prepared:
+        each = each._replace(place=len(made))
         made.append(each.job)
         if each.message is None:
             continue
@@ -125,11 +164,15 @@ def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prep
         yield batch
 
 
-def landed(io: IoThread, waiting: deque[tuple[Errand, list[Prepared]]]) -> int:
+def landed(io: IoThread, waiting: deque[tuple[Errand, list[Prepared]]], made: list[Job]) -> int:
     """Wait for the oldest batch to be stored and tell the hooks; returns how many jobs it held."""
     errand, batch = waiting[0]
     io.wait(errand)
     waiting.popleft()
+    answers = iter(errand.answers or ())
     for prepared in batch:
-        prepared.enqueued()
+        if prepared.claim is None:
+            prepared.enqueued()
+        else:
+            made[prepared.place] = prepared.answered(next(answers))
     return len(batch)

@@ -56,12 +56,28 @@ class JobDefinition:
     sign: bool | None = None
     #: Seconds that one run may take; None where the worker's own default decides.
     timeout: float | None = None
+    #: Seconds after which a run that has not ended is killed and the job runs again; None for never.
+    lock_for: float | None = None
+    #: What goes first within its queue, from 0 to 9; None for 0.
+    priority: int | None = None
+    #: How many may run at once over all workers, of the job or of each key, and how often; None for any number.
+    limit: int | None = None
+    limit_key: str | Callable[..., str] | None = None
+    rate: str | None = None
     #: Seconds from its enqueuing within which it must be started; None for no limit.
     expires: float | None = None
     #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
     delay: float | None = None
     #: Whether what it returns is kept in the journal, unless an enqueue says otherwise; None for no.
     keep_result: bool | None = None
+    #: How long one of its jobs keeps others of the same key from being enqueued; what happens to those; and which key
+    #: it is: see palermo.options.ManyOptions, here and in the next five.
+    unique: str | float | None = None
+    unique_key: str | Callable[..., str] | None = None
+    on_duplicate: str | None = None
+    dedupe: float | None = None
+    debounce: float | None = None
+    throttle: float | None = None
     #: What is done when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None
@@ -225,6 +241,12 @@ class Registry:
         Those of groups that subscribe to events are not among them.
         """
         return tuple(sorted({one.queue or default for one in self._jobs.values() if one.subscribes is None}))
+
+
+def declaring(jobs: Registry, option: str) -> dict[str, Any]:
+    """The value of one option, by job, for the jobs that declare it."""
+    found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:

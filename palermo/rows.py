@@ -19,6 +19,7 @@ from palermo.core.arguments import unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
 from palermo.core.message import Message
+from palermo.core.permits import LimitInfo
 from palermo.core.preview import preview
 from palermo.crew import WorkerInfo
 from palermo.errors import SerializationError
@@ -97,6 +98,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
             for attempt in attempts(message, state)
         ],
         "worker": None if message.worker is None else printable(message.worker),
+        "priority": message.priority,
         "tenant": printable(tenant) if isinstance(tenant, str) else None,
         "topic": printable(message.topic) or None,
     }
@@ -123,6 +125,17 @@ def queue_row(info: QueueInfo) -> Row:
         "in_progress": info.in_progress,
         "workers": info.workers,
         "paused": info.paused,
+    }
+
+
+def limit_row(info: LimitInfo) -> Row:
+    """One key of jobs with a limit or a rate."""
+    return {
+        "key": printable(info.key),
+        "limit": info.limit,
+        "rate": info.rate or None,
+        "running": info.running,
+        "waiting": info.waiting,
     }
 
 

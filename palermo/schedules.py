@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from palermo.core.message import Message
+from palermo.claiming import lock_for
+from palermo.core.keys import locked
+from palermo.core.message import NO_HEADERS, Message
+from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
 from palermo.entries import CODE, CONFIG, Entry
 from palermo.errors import OptionInvalid
@@ -70,6 +73,13 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         sign=chosen.get("sign", settings.sign),
         one=definition is not None and definition.one,
     )
+    lock = lock_for(
+        lambda name: getattr(definition, name, None),
+        client.serializers,
+        definition or recurring.job,
+        recurring.args,
+        recurring.kwargs,
+    )
     own = settings.default_queue if definition is None else settings.queue_of(definition)
     queue = recurring.queue or own
     message = Message(
@@ -82,8 +92,13 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         arguments=encoded.arguments,
         preview=preview(recurring.args, recurring.kwargs),
         timeout=definition.timeout if definition else None,
+        lock_for=definition.lock_for if definition else None,
+        properties={"priority": definition.priority} if definition and definition.priority else NO_HEADERS,
         keep_result=definition.keep_result if definition else None,
+        extra=_limited(definition, recurring) if definition else NO_HEADERS,
     )
+    if lock is not None and lock.asks:
+        message = locked(message, lock)
     return Entry(
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),
         message=message,
@@ -91,6 +106,13 @@ def entry(client: "Client", recurring: Recurring, *, origin: str) -> Entry:
         since=time.time(),
         expires=definition.expires if definition else None,
     )
+
+
+def _limited(definition: JobDefinition, recurring: Recurring) -> Mapping[str, Any]:
+    key = definition.limit_key
+    if callable(key):
+        key = check_key(key(*recurring.args, **recurring.kwargs))
+    return asking(definition.name, definition.limit, key or "", definition.rate) or NO_HEADERS
 
 
 def declarations(client: "Client") -> list[Entry]:

@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from palermo.broker import Keep, Move, Remove, Stop, Swept, Verdict
 from palermo.core.failure import fingerprint
+from palermo.core.keys import UNIQUE_KEY
 from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
 from palermo.core.topology import check_id, check_job_queue
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import DuplicateJob, NotFound, PalermoError
 from palermo.filters import FailedFilter
 from palermo.rows import Row, instant, plain
 
@@ -111,8 +112,17 @@ class Requeueing:
             return Keep()
         if self.selection.again(message):
             return Remove()
-        self.taken.append(Taken(fresh.id, fresh.job, fresh.queue))
-        return Move(fresh)
+        taken = Taken(fresh.id, fresh.job, fresh.queue)
+        self.taken.append(taken)
+        return Move(fresh, lambda: self._kept_back(taken, fresh))
+
+    def _kept_back(self, taken: Taken, message: Message) -> None:
+        """Another job has its key."""
+        if taken in self.taken:
+            self.taken.remove(taken)
+        self._refused += 1
+        key = message.extra.get(UNIQUE_KEY)
+        self._refusal = self._refusal or DuplicateJob(f"job {message.id} needs the key {key!r}, which another job has.")
 
     @property
     def refusal(self) -> PalermoError | None:

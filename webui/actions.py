@@ -102,6 +102,8 @@ def enqueue(
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
         if done.enqueued:
             write_down(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
+    if done.duplicate and not done.enqueued:
+        raise Refused(409, f"job {done.id} has the key of this one and is {done.duplicate}: nothing was enqueued.")
     if not done.enqueued:
         raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
     return done
@@ -305,3 +307,11 @@ def _about(which: Which) -> str:
         return "all failed jobs" if which.everything else f"failed jobs with {which}"
     ids = [which] if isinstance(which, str) else list(which)
     return ", ".join(ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
+
+
+def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
+    """Take keys from the unique jobs that have them; which there were. Raises NotFound if none was."""
+    with acting(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
+        freed = visit.inspector.free_keys(keys)
+        facts["freed"] = len(freed)
+    return freed

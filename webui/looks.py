@@ -19,7 +19,7 @@ MAX_LIMIT, MAX_DEPTH = 500, 10_000
 _NONE: dict[str, Any] = dict.fromkeys(
     (
         *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
-        *("worker", "tenant", "topic"),
+        *("worker", "priority", "tenant", "topic"),
     )
 )
 
@@ -34,6 +34,12 @@ def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = Fals
     return Listing([redact.shown(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 
+def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
+    """A page of the keys of limited jobs by name, of those that hold the text."""
+    found = [row for row in visit.inspector.limits() if text in row["key"]]
+    return Listing(found[(page - 1) * limit : page * limit], len(found))
+
+
 def scheduled(visit: Visit, chosen: Chosen, *, page: int, limit: int) -> Listing:
     """A page of scheduled jobs, soonest first. Raises Refused (422) too deep."""
     listing = ahead(visit.site).page(chosen, offset=(page - 1) * limit, limit=limit)
@@ -43,6 +49,13 @@ def scheduled(visit: Visit, chosen: Chosen, *, page: int, limit: int) -> Listing
 def recurring(visit: Visit) -> list[Row]:
     """All recurring jobs, by name."""
     return [redact.arguments_shown(row, visit.site.hidden) for row in ahead(visit.site).recurring()]
+
+
+def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
+    """A page of the keys of unique jobs by name, of those that hold the text."""
+    rows = visit.inspector.unique_keys()
+    found = [row for row in rows if text in f"{row['key']} {row['job'] or ''} {row['id'] or ''}"]
+    return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
 def job(visit: Visit, id: str, *, queue: str = "") -> Row:

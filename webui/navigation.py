@@ -25,6 +25,8 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("scheduled", "Scheduled", "s"),
             Entry("retries", "Retries", "r"),
             Entry("recurring", "Recurring", "c"),
+            Entry("limits", "Limits", "m"),
+            Entry("unique", "Unique jobs", "u"),
             Entry("history", "History", "h"),
             Entry("statistics", "Statistics", "i"),
         ),

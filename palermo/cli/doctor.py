@@ -14,10 +14,11 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 @click.command()
+@click.option("--mend", is_flag=True, help="Free keys of unique jobs that are nowhere.")
 @broker_options
 @json_option
 @click.pass_obj
-def doctor(run: Run, /, as_json: bool) -> None:
+def doctor(run: Run, /, mend: bool, as_json: bool) -> None:
     """Look at versions, settings, permissions, queues, alarms and disks, and say what to do about what is wrong.
 
     Publishing and taking a job are tried on a queue of the doctor's own, which is removed.
@@ -27,7 +28,7 @@ def doctor(run: Run, /, as_json: bool) -> None:
     from palermo.doctor import examine, row
 
     client = run.client()
-    found = examine(client, sources(url=run.url, exchange=run.exchange))
+    found = examine(client, sources(url=run.url, exchange=run.exchange), mend=mend)
     if as_json:
         print_json([row(finding) for finding in found])
     else:

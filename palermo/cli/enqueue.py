@@ -10,8 +10,9 @@ import click
 from palermo.cli.edge import Run
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
-from palermo.core.topology import check_job_queue
+from palermo.core.topology import MAX_PRIORITY, check_job_queue
 from palermo.errors import SettingInvalid
+from palermo.options import EnqueueOptions
 
 if TYPE_CHECKING:
     from palermo.config import Settings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
 @click.option("--keep-result", is_flag=True, default=None, help="Keep what it returns, for `palermo wait`.")
+@click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="What goes first in its queue: 9.")
 @click.option("--in", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d.")
 @click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
 @broker_options
@@ -37,6 +39,7 @@ def enqueue(
     queue: str | None,
     id: str | None,
     keep_result: bool | None,
+    priority: int | None,
     after: float | None,
     at: float | None,
 ) -> None:
@@ -48,10 +51,11 @@ def enqueue(
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = run.client()
     import_jobs(client.settings)
-    done = client.enqueue(
-        known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, keep_result=keep_result
-    )
-    if not done.enqueued:
+    options = EnqueueOptions(queue=queue, id=id, delay=after, run_at=at, keep_result=keep_result, priority=priority)
+    done = client.enqueue(known(job) or job, args, kwargs, **options)
+    if done.duplicate:
+        note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
+    elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
     if queue is None and known(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")

@@ -1,4 +1,4 @@
-"""`palermo queues`, `palermo jobs` and `palermo workers`: looking, which changes nothing."""
+"""`palermo queues`, `palermo jobs`, `palermo workers` and `palermo limits`: looking, which changes nothing."""
 
 import click
 
@@ -64,6 +64,22 @@ def workers(run: Run, /, as_json: bool) -> None:
         ("Running", _running),
     ]
     print_rows(run.inspector().workers(), columns, as_json=as_json, none="no workers.")
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def limits(run: Run, /, as_json: bool) -> None:
+    """List what limits and rates hold back: how many run with each key, and how many are put aside."""
+    columns: list[Column] = [
+        field("Key"),
+        ("Limit", lambda row: row["limit"]),
+        ("Rate", lambda row: row["rate"]),
+        field("Running"),
+        field("Waiting"),
+    ]
+    print_rows(run.inspector().limits(), columns, as_json=as_json, none="no limited job runs or waits.")
 
 
 def tell_rest(here: int, total: int | None, *, page: int) -> None:

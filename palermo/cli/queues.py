@@ -8,7 +8,7 @@ from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, progress
 from palermo.cli.text import count, safe
-from palermo.core.topology import QUEUE_TYPES, check_job_queue, check_queue_name
+from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name
 from palermo.errors import NotFound, UsageError
 from palermo.inspector import Inspector
 
@@ -79,14 +79,21 @@ def dequeue(
 
 @click.command()
 @click.argument("queue")
-@click.option("--type", "kind", type=click.Choice(QUEUE_TYPES), required=True, help="What it is to be.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(MIGRATABLE),
+    required=True,
+    help="What it is to be; priority is classic with priorities.",
+)
 @yes_option
 @broker_options
 @click.pass_obj
 def migrate(run: Run, /, queue: str, kind: str, yes: bool) -> None:
     """Make QUEUE one of another type, with all jobs in it, while workers and publishers go on.
 
-    Set queue_type first, so that no program makes it as it was. Interrupted or killed it loses
+    Set queue_type first, so that no program makes it as it was. A classic queue gets priorities, or loses
+    them, by the types priority and classic. Interrupted or killed it loses
     nothing: run it again, and it goes on.
     """
     check_queue_name(queue)
@@ -96,7 +103,11 @@ def migrate(run: Run, /, queue: str, kind: str, yes: bool) -> None:
     inspector = run.inspector()
     if not yes:
         waiting = count(inspector.size(queue), "waiting job")
-        confirm(f"Replace queue {queue!r} by a {kind} queue and move {waiting}?", yes=yes)
+        confirm(f"Replace queue {queue!r} by {_with_article(kind)} and move {waiting}?", yes=yes)
     with progress("migrate") as show:
         moved = inspector.migrate(queue, kind, progress=show)
-    click.echo(f"queue {safe(queue)} is a {kind} queue, {count(moved, 'job')} moved.")
+    click.echo(f"queue {safe(queue)} is {_with_article(kind)}, {count(moved, 'job')} moved.")
+
+
+def _with_article(kind: str) -> str:
+    return "a classic queue with priorities" if kind == PRIORITY else f"a {kind} queue"

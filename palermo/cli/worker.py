@@ -18,7 +18,7 @@ _POOLS = ("process", "thread", "async")
     "-q",
     "--queues",
     metavar="QUEUES",
-    help="Queues with commas between, in strict order of priority; *, file_* and !low work.",
+    help="Queues with commas between, in strict order; *, file_* and !low work; high:5,low:1 share one place.",
 )
 @click.option("-c", "--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at a time.")
 @click.option(

@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 from palermo.core.message import Message
 from palermo.core.retry import FAIL, Backoff, is_delay, quartic, seconds
 from palermo.core.retry import backoff as parse
-from palermo.errors import OptionInvalid
+from palermo.errors import LockExpired, OptionInvalid
 
 #: How many retries there are where a job asks for some and says no number; Sidekiq's.
 DEFAULT_RETRIES = 25
+
+#: How often a job whose claim has ended runs again, however few retries it declares: as if its worker had died.
+LOCK_RETRIES = 2
 
 
 class Retry(Exception):
@@ -134,6 +137,8 @@ def decide(policy: Policy, error: BaseException, message: Message, *, now: float
             return Drop(error.reason)
         case Snooze():
             return Again(error.delay, counted=False)
+    if isinstance(error, LockExpired):
+        return _after_lock(policy, message)
     explicit = isinstance(error, Retry)
     if not explicit and isinstance(error, policy.discard_on):
         return Drop()
@@ -158,6 +163,14 @@ def decide(policy: Policy, error: BaseException, message: Message, *, now: float
     if message.expires_at is not None and now + wait >= message.expires_at:
         return GiveUp(exhausted=True)
     return Again(wait)
+
+
+def _after_lock(policy: Policy, message: Message) -> Decision:
+    """Nothing is known against the job: at once, and by whichever worker is free."""
+    declared = policy.retries if message.max_retries is None else message.max_retries
+    if declared is not None and (message.policy_retries or 0) >= max(declared, LOCK_RETRIES):
+        return GiveUp(exhausted=True)
+    return Again(0.0)
 
 
 def is_failure(error: BaseException) -> bool:

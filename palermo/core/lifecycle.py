@@ -98,7 +98,10 @@ Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Done: forget it."""
+    """Forget it."""
+
+    #: Whether it was done, and not cancelled or dropped.
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,10 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
     failed jobs of every queue apart, in `failed:<queue>`.
     """
     match result:
-        case Succeeded() | Cancelled() | Dropped():
+        case Succeeded():
             return Ack()
+        case Cancelled() | Dropped():
+            return Ack(done=False)
         case Retrying(failure, delay):
             if failure is None:
                 return Retry(replace(message, run_at=now + delay))

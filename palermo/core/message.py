@@ -53,6 +53,7 @@ _NUMBER = {
 }
 _SECONDS = {
     "timeout": "timeout",
+    "lock-for": "lock_for",
     "expires-at": "expires_at",
     "run-at": "run_at",
     "queued-at": "queued_at",
@@ -102,6 +103,8 @@ class Message:
     preview: str | None = None
     #: Seconds that one run may take; None for no limit of its own.
     timeout: float | None = None
+    #: Seconds after which a run that has not ended loses its claim; its process is killed, and the job runs again.
+    lock_for: float | None = None
     #: Unix seconds after which it is not started any more; None for never.
     expires_at: float | None = None
     #: Unix seconds before which it is not started; None for at once.
@@ -122,6 +125,12 @@ class Message:
     extra: Headers = field(default_factory=lambda: NO_HEADERS)
     #: What is wrong with a known header; "" if nothing is.
     defect: str = ""
+
+    @property
+    def priority(self) -> int:
+        """What goes first in a queue that has priorities; 0 where its publisher did not say."""
+        found = self.properties.get("priority")
+        return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
     @property
     def attempt(self) -> int:
@@ -183,6 +192,7 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "worker": message.worker,
         "arguments": message.arguments or None,
         "timeout": message.timeout,
+        "lock-for": message.lock_for,
         "expires-at": message.expires_at,
         "run-at": message.run_at,
         "queued-at": message.queued_at,

@@ -3,9 +3,13 @@
 As in Resque: the order given is strict priority; `*` stands for every queue not named
 elsewhere, in alphabetical order; `file_*` is a glob; `!low` takes queues out, and given
 alone means all the others. Queues of failed jobs are never served.
+
+Beside that order there are shares: queues with weights, `high:5,low:1`, share one place in it.
+At every look the one to begin with is drawn, five times in six high, so that low is slow but never starves.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -14,21 +18,53 @@ from palermo.errors import QueueNameInvalid
 
 _GLOB = frozenset("*?[")
 
+#: How a weight is written behind a pattern.
+_WEIGHED = re.compile(r"(?s)(?P<pattern>.+):(?P<weight>[0-9]+)\Z")
+
+#: The largest weight.
+MAX_WEIGHT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one queue stands in the order."""
+
+    #: Queues of a lower level go first, always.
+    level: int
+    #: What share of the looks it goes first in, among those of its level.
+    weight: int = 1
+
+
+def drawn(places: Mapping[str, Place], chance: Callable[[], float]) -> tuple[str, ...]:
+    """The queues in the order of one look; `chance` gives numbers from 0 to below 1.
+
+    Within a level each is first in proportion to its weight, and so are the rest after it, so that
+    where the first is empty the others keep their shares among each other.
+    """
+    # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006): sort by u ** (1 / weight).
+    ranks = {queue: (place.level, -((1.0 - chance()) ** (1.0 / place.weight))) for queue, place in places.items()}
+    return tuple(sorted(places, key=ranks.__getitem__))
+
 
 @dataclass(frozen=True, slots=True)
 class QueueSelection:
     """The queues a worker serves, as patterns in order of priority."""
 
     patterns: tuple[str, ...]
+    #: For each of them its weight, None for one with a place of its own; empty where none has a weight.
+    weights: tuple[int | None, ...] = ()
 
     @classmethod
     def parse(cls, text: str | Iterable[str]) -> "QueueSelection":
-        """The selection written as `high,low`, or as its parts.
+        """The selection written as `high,low` or `high:5,low:1`, or as its parts.
 
-        Raises QueueNameInvalid for an empty selection, an empty part, or a name that no worker may serve.
+        A queue whose own name ends in a colon and digits is written with a weight behind it.
+        Raises QueueNameInvalid for an empty selection, an empty part, a name that no worker may serve, or
+        a weight that is none.
         """
         parts = text.split(",") if isinstance(text, str) else list(text)
-        patterns = tuple(part.strip() if isinstance(part, str) else part for part in parts)
+        split = [_weighed(part.strip()) if isinstance(part, str) else (part, None) for part in parts]
+        patterns = tuple(pattern for pattern, _ in split)
         if not patterns or "" in patterns:
             raise QueueNameInvalid(
                 f"queue list {text!r} has an empty name in it. Write names with commas between: -q high,low."
@@ -39,31 +75,80 @@ class QueueSelection:
                 if isinstance(pattern, str) and pattern.startswith("!") and is_failed(name):
                     continue
                 check_job_queue(name)
-        return cls(patterns)
+        weights = tuple(weight for _, weight in split)
+        return cls(patterns, weights if any(weights) else ())
 
     @property
     def fixed(self) -> bool:
         """Whether only whole names are listed, so that queues made later cannot join."""
         return not any(pattern.startswith("!") or _GLOB.intersection(pattern) for pattern in self.patterns)
 
+    @property
+    def shared(self) -> bool:
+        """Whether queues share places by weights, so that no two looks need go the same way."""
+        return bool(self.weights)
+
     def select(self, known: Iterable[str]) -> tuple[str, ...]:
         """The queues to serve, first come first served, out of those known.
 
         A queue listed by its whole name is served whether known or not.
         """
+        return tuple(self.places(known))
+
+    def places(self, known: Iterable[str]) -> dict[str, Place]:
+        """The same, with the place of each."""
         names = sorted(name for name in set(known) if not is_failed(name))
         refused = [pattern[1:] for pattern in self.patterns if pattern.startswith("!")]
-        wanted = [pattern for pattern in self.patterns if not pattern.startswith("!")] or ["*"]
-        literal = {pattern for pattern in wanted if not _GLOB.intersection(pattern)}
-        chosen: dict[str, None] = {}
-        for pattern in wanted:
-            if pattern in literal:
-                chosen[pattern] = None
-                continue
-            for name in names:
-                if name not in literal and fnmatchcase(name, pattern):
-                    chosen.setdefault(name)
-        return tuple(name for name in chosen if not any(fnmatchcase(name, pattern) for pattern in refused))
+        wanted = list(self._wanted()) or [("*", None)]
+        literal = {pattern for pattern, _ in wanted if not _GLOB.intersection(pattern)}
+        chosen: dict[str, Place] = {}
+        level, before = 0, None
+        for pattern, weight in wanted:
+            # Neighbours with weights are one level, and each without has one of its own.
+            level += weight is None or before is None
+            before = weight
+            found = [pattern] if pattern in literal else [name for name in names if fnmatchcase(name, pattern)]
+            for name in found:
+                if pattern in literal or name not in literal:
+                    chosen.setdefault(name, Place(level, weight or 1))
+                    level += weight is None
+        return {
+            name: place for name, place in chosen.items() if not any(fnmatchcase(name, pattern) for pattern in refused)
+        }
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Its parts as `parse` reads them."""
+        weights = self.weights or (None,) * len(self.patterns)
+        return tuple(_written(pattern, weight) for pattern, weight in zip(self.patterns, weights, strict=True))
+
+    def _wanted(self) -> Iterator[tuple[str, int | None]]:
+        weights = self.weights or (None,) * len(self.patterns)
+        for pattern, weight in zip(self.patterns, weights, strict=True):
+            if not pattern.startswith("!"):
+                yield pattern, weight
 
     def __str__(self) -> str:
-        return ",".join(self.patterns)
+        return ",".join(self.written)
+
+
+def _weighed(part: str) -> tuple[str, int | None]:
+    """A part of a selection as pattern and weight. Raises QueueNameInvalid."""
+    found = _WEIGHED.match(part)
+    if found is None or is_failed(part):
+        return part, None
+    weight = int(found["weight"][:9])
+    if not 1 <= weight <= MAX_WEIGHT:
+        raise QueueNameInvalid(
+            f"weight {found['weight'][:20]} of queue {found['pattern']!r} is not from 1 to {MAX_WEIGHT}."
+        )
+    if part.startswith("!"):
+        raise QueueNameInvalid(f"{part!r} takes a queue out and gives it a weight. Write {found['pattern']!r}.")
+    return found["pattern"], weight
+
+
+def _written(pattern: str, weight: int | None) -> str:
+    # Alone in its place, a weight of 1 changes nothing; without it the name would be read as another's weight.
+    if weight is None and _WEIGHED.match(pattern) and not pattern.startswith("!"):
+        weight = 1
+    return pattern if weight is None else f"{pattern}:{weight}"

@@ -18,6 +18,14 @@ CLASSIC, QUORUM = QUEUE_TYPES = ("classic", "quorum")
 #: Before a queue's name: the AMQP queue is called exactly what follows, on any exchange.
 LITERAL = "="
 
+#: The highest priority of a job within its queue; 0 is the lowest, and that of jobs without one. A classic queue keeps
+#: a queue in itself for each, and RabbitMQ advises single digits.
+MAX_PRIORITY = 9
+
+#: What a classic queue is made of that has priorities, and what queues may be migrated to.
+PRIORITY = "priority"
+MIGRATABLE = (*QUEUE_TYPES, PRIORITY)
+
 #: AMQP 0-9-1 short strings hold 255 bytes; half is left for the exchange's prefix and our own suffixes.
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255

@@ -18,7 +18,7 @@ from palermo.worker.reporting import Report, unpack_report
 class Run:
     """One job in a slot, from the moment the runner is given it to its result."""
 
-    __slots__ = ("cancelled", "crew", "message", "sentence", "slot", "timer")
+    __slots__ = ("cancelled", "crew", "lock", "message", "sentence", "slot", "timer")
 
     def __init__(self, slot: int, message: Message) -> None:
         self.slot = slot
@@ -31,6 +31,8 @@ class Run:
         self.cancelled = False
         #: The end of what it is allowed.
         self.timer: asyncio.TimerHandle | None = None
+        #: What ends its claim.
+        self.lock: asyncio.TimerHandle | None = None
 
     def tell(self, error: JobError) -> None:
         """Have this raised in the job, if it runs."""
@@ -127,8 +129,9 @@ class Crew:
         finally:
             run.crew = None
             del self.runs[run.slot]
-            if run.timer is not None:
-                run.timer.cancel()
+            for timer in (run.timer, run.lock):
+                if timer is not None:
+                    timer.cancel()
 
     async def ask(self, slot: int, frame: bytes) -> Result:
         """Send a frame to a slot and wait for its result. Raises SlotLost."""

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from palermo.broker import Delivery
 from palermo.core.failure import Failure, from_exception
+from palermo.core.keys import UNIQUE_KEY
 from palermo.core.lifecycle import (
     Ack,
     Cancelled,
@@ -25,8 +26,17 @@ from palermo.core.lifecycle import (
     without_value,
 )
 from palermo.core.message import Message
+from palermo.core.permits import demand_of
 from palermo.crew import RunningJob
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError, WorkerDied
+from palermo.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DeliveryLost,
+    DuplicateJob,
+    NotFound,
+    PalermoError,
+    WorkerDied,
+)
 from palermo.worker.chronicle import Chronicle
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
@@ -53,6 +63,9 @@ class Floor(Protocol):
     #: Set once the worker stops.
     stopping: asyncio.Event
 
+    #: The keys of limited jobs that were put aside here: until these have run a burst is not over.
+    put_aside: set[str]
+
     #: After how many deaths of workers a job fails without being run; None for never.
     max_deaths: int | None
     #: Where jobs wait that another worker still runs, and the results that another worker may ask for.
@@ -73,7 +86,10 @@ class Floor(Protocol):
 class Lane:
     """One slot as the worker's loop sees it."""
 
-    __slots__ = ("_delivery", "_floor", "_refusals", "_started_at", "number", "progress", "tag", "waiting")
+    __slots__ = (
+        *("_asking", "_delivery", "_floor", "_refusals", "_started_at"),
+        *("number", "permitted", "progress", "tag", "waiting"),
+    )
 
     def __init__(self, number: int, tag: str, floor: Floor) -> None:
         self.number = number
@@ -85,6 +101,9 @@ class Lane:
         self.progress = Progress()
         self._floor = floor
         self._delivery: Delivery | None = None
+        #: What it runs, or waits to be allowed to run, and whether it was allowed to.
+        self._asking: Message | None = None
+        self.permitted = False
         self._started_at = 0.0
         #: How many results in a row the broker would not store.
         self._refusals = 0
@@ -105,6 +124,12 @@ class Lane:
             text=progress.text,
             line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
         )
+
+    @property
+    def demand(self) -> tuple[str, str] | None:
+        """The key and the id of a job with a limit that it runs, or waits to be allowed to run."""
+        demand = None if self._asking is None else demand_of(self._asking)
+        return None if demand is None or self._asking is None else (demand.key, self._asking.id)
 
     @property
     def message(self) -> Message | None:
@@ -137,10 +162,42 @@ class Lane:
                 self.waiting = False
             try:
                 if not delivery.running_at or delivery.cancelled or not await floor.parking.take(live, delivery):
-                    await self._work(live, delivery)
+                    await self._admit(live, delivery)
             except Exception as error:  # the edge again: the job goes back with the session
                 log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
                 link.lose(live, error)
+
+    async def _admit(self, live: Live, delivery: Delivery) -> None:
+        """Run the job, if it has the key that it needs."""
+        try:
+            admitted = await live.consumer.admit(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._floor.link.lose(live, error)
+            return
+        if admitted is None:
+            return
+        self._asking = admitted.message
+        try:
+            if await self._permitted(live, admitted):
+                await self._work(live, admitted)
+        finally:
+            self._asking, self.permitted = None, False
+
+    async def _permitted(self, live: Live, delivery: Delivery) -> bool:
+        """Whether it may run now, if it has a limit or a rate."""
+        try:
+            wait = await live.consumer.permit(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._floor.link.lose(live, error)
+            return False
+        self.permitted = wait is not None
+        if wait is None and (demand := self.demand) is not None:
+            self._floor.put_aside.add(demand[0])
+        if wait:
+            await asyncio.sleep(wait)
+        return wait is not None
 
     async def _work(self, live: Live, delivery: Delivery) -> None:
         floor, message = self._floor, delivery.message
@@ -154,6 +211,8 @@ class Lane:
         try:
             if delivery.cancelled:
                 result = Cancelled()
+            elif delivery.duplicate_of:
+                result = _duplicate(delivery)
             elif floor.max_deaths is not None and len(delivery.deaths) >= floor.max_deaths:
                 result = Raised(_worker_died(delivery))
             else:
@@ -280,6 +339,19 @@ class Lane:
 def _in_short(failure: Failure) -> str:
     text = failure.message.partition("\n")[0][:200]
     return f"{failure.exception_class}: {text}"
+
+
+def _duplicate(delivery: Delivery) -> Result:
+    """What becomes of a job that may not run, since another one has its key."""
+    message, holder = delivery.message, delivery.duplicate_of
+    if "recurring" in message.extra:
+        return Dropped(f"job {holder} has its key")
+    error = DuplicateJob(
+        f"job {holder} has the key {message.extra.get(UNIQUE_KEY)!r}, so this one was not run. Requeue it when"
+        " that one has ended, or discard it.",
+        id=holder,
+    )
+    return Raised(from_exception(error, failed_at=int(time.time())))
 
 
 def _worker_died(delivery: Delivery) -> Failure:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from palermo.core.message import Message
-from palermo.errors import SettingInvalid
+from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two looks at the memory of running jobs.
 MEMORY_EVERY = 1.0
@@ -37,12 +37,14 @@ class Limits:
         if not 0 <= self.timeout_grace < float("inf"):
             raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it is a number of seconds, 0 or more.")
 
-    def limited(self, message: Message, declared: Mapping[str, float]) -> Message:
-        """The message with the timeout that holds for it: its own, else its job's as declared, else the worker's."""
-        if message.timeout is not None:
+    def limited(self, message: Message, timeouts: Mapping[str, float], locks: Mapping[str, float]) -> Message:
+        """The message with the limits that hold for it: its own, else its job's as declared, else the worker's."""
+        timeout, lock_for = message.timeout, message.lock_for
+        timeout = timeouts.get(message.job, self.timeout) if timeout is None else timeout
+        lock_for = locks.get(message.job) if lock_for is None else lock_for
+        if timeout == message.timeout and lock_for == message.lock_for:
             return message
-        timeout = declared.get(message.job, self.timeout)
-        return message if timeout is None else replace(message, timeout=timeout)
+        return replace(message, timeout=timeout, lock_for=lock_for)
 
     @property
     def wear(self) -> bool:
@@ -65,6 +67,13 @@ class Limits:
         if size <= self.max_memory * times:
             return ""
         return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB"
+
+
+def lock_expired(seconds: float) -> LockExpired:
+    """Why a run whose claim has ended is killed."""
+    return LockExpired(
+        f"the job's process was killed: it had not ended when its claim did, after lock_for {seconds:g} s"
+    )
 
 
 def resident(pid: int) -> int:

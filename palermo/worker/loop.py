@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from palermo.broker import Broker, Consumer
@@ -79,13 +80,14 @@ class Worker:
         self.chronicle = Chronicle(recorder, release=options.settings.release)
         self.runner = runner
         self.taking = True
+        self.put_aside: set[str] = set()
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
         self.link = Link(
-            options.settings.session("worker"),
+            replace(options.settings.session("worker"), prioritized=registered.prioritized),
             give_up=options.burst,
             duties=Duties.of(options, registered, self.chronicle.fired),
             consume=self._consume,
@@ -175,7 +177,7 @@ class Worker:
             id=self._id,
             host=self._host,
             pid=self._pid,
-            queues=self._selection.patterns,
+            queues=self._selection.written,
             slots=len(self._lanes),
             state=self.state,
             started_at=self._started_at,
@@ -183,6 +185,8 @@ class Worker:
             failed=self._failed,
             jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
             outcomes=self.outcomes.ids,
+            permits=tuple(lane.demand for lane in self._lanes if lane.demand is not None and lane.permitted),
+            asks=tuple(lane.demand for lane in self._lanes if lane.demand is not None and not lane.permitted),
             clock=self.link.live is not None and self.link.live.broker.leads,
         )
 
@@ -339,7 +343,9 @@ class Worker:
             return -1
         # What waits in a paused queue is not to be done now, and a burst must not wait for ever.
         known = {queue.name: 0 if queue.paused else queue.pending for queue in await live.broker.queues()}
-        return sum(known.get(name, 0) for name in self._selection.select(known))
+        aside = await live.broker.limits() if self.put_aside else ()
+        waiting = sum(info.waiting for info in aside if info.key in self.put_aside)
+        return waiting + sum(known.get(name, 0) for name in self._selection.select(known))
 
     async def _emptied(self) -> None:
         if self._processed:

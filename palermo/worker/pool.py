@@ -23,6 +23,10 @@ class Registered:
     hooks: frozenset[str]
     #: By job, the seconds that a run may take where its message does not say.
     timeouts: Mapping[str, float] = field(default_factory=dict)
+    #: By job, the seconds that a run may keep its claim where its message does not say.
+    locks: Mapping[str, float] = field(default_factory=dict)
+    #: The queues for which a job with a priority is declared.
+    prioritized: frozenset[str] = frozenset()
     #: Jobs that recur, as they are put on the broker.
     recurring: tuple[Entry, ...] = ()
     #: The modules that may have declared such jobs.

@@ -19,7 +19,7 @@ from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.keeping import SUCCEEDED
-from palermo.worker.limits import MEMORY_EVERY, Limits
+from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_result
 from palermo.worker.place import Place
 from palermo.worker.pool import OnReport, Registered, unheard
@@ -40,6 +40,7 @@ class ProcessRunner:
         self._stacks = stacks
         self._places = {number: Place(number) for number in range(1, slots + 1)}
         self._timeouts: Mapping[str, float] = {}
+        self._locks: Mapping[str, float] = {}
         self._terminated = False
         self._watch: asyncio.TimerHandle | None = None
 
@@ -59,7 +60,7 @@ class ProcessRunner:
 
     async def start(self) -> Registered:
         registered = await self._children.open()
-        self._timeouts = registered.timeouts
+        self._timeouts, self._locks = registered.timeouts, registered.locks
         if self._limits.max_memory is not None:
             self._watch_memory()
         return registered
@@ -146,21 +147,23 @@ class ProcessRunner:
 
     async def _supervise(self, place: Place, message: Message) -> Result:
         """Have the slot run the job, and see to its time limit."""
-        place.message = message = self._limits.limited(message, self._timeouts)
-        timeout = message.timeout
-        timer: asyncio.TimerHandle | None = None
+        place.message = message = self._limits.limited(message, self._timeouts, self._locks)
+        timeout, lock_for = message.timeout, message.lock_for
+        timers: list[asyncio.TimerHandle] = []
+        loop = asyncio.get_running_loop()
+        if lock_for is not None:
+            timers.append(loop.call_later(lock_for, self._condemn, place, message, lock_expired(lock_for)))
         if timeout is not None:
             grace = self._limits.timeout_grace
             text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(timeout + grace, self._condemn, place, message, JobTimeout(text))
+            timers.append(loop.call_later(timeout + grace, self._condemn, place, message, JobTimeout(text)))
         try:
             return await place.ask(pack_message("run", message))
         finally:
             place.message = None
             place.cancelling = False
             place.jobs += 1
-            if timer is not None:
+            for timer in timers:
                 timer.cancel()
 
     def _condemn(self, place: Place, message: Message, error: Exception) -> None:

@@ -22,7 +22,7 @@ from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, J
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.crew import Crew, Run
 from palermo.worker.executor import CANCELLED, INTERRUPTED
-from palermo.worker.limits import MEMORY_EVERY, Limits
+from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pipe import judged, pack_message
 from palermo.worker.pool import OnReport, Registered, unheard
 from palermo.worker.reporting import Report
@@ -51,6 +51,7 @@ class SharedRunner:
         self._limits = limits
         self._stacks = stacks
         self._timeouts: Mapping[str, float] = {}
+        self._locks: Mapping[str, float] = {}
         self._numbers = itertools.count(1)
         self._crews: set[Crew] = set()
         self._current: Crew | None = None
@@ -75,7 +76,7 @@ class SharedRunner:
 
     async def start(self) -> Registered:
         registered = await self._children.open()
-        self._timeouts = registered.timeouts
+        self._timeouts, self._locks = registered.timeouts, registered.locks
         if self._limits.max_memory is not None:
             self._spawn(self._watch_memory())
         return registered
@@ -85,7 +86,7 @@ class SharedRunner:
             await self._open_crew()
 
     async def run(self, slot: int, message: Message) -> Result:
-        run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts))
+        run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks))
         try:
             crew = await self._open_crew()
             try:
@@ -166,6 +167,9 @@ class SharedRunner:
         with crew.running(run):
             if timeout is not None:
                 run.timer = asyncio.get_running_loop().call_later(timeout, self._overrun, run, timeout)
+            if (lock_for := run.message.lock_for) is not None:
+                loop = asyncio.get_running_loop()
+                run.lock = loop.call_later(lock_for, self._condemn, run, lock_expired(lock_for))
             self._look_at(crew)
             result = await crew.ask(run.slot, pack_message("run", run.message, run.slot))
         self._look_at(crew)

@@ -25,6 +25,9 @@ from palermo.worker.titles import SlotTitle
 #: Milliseconds without a new job after which the title says idle.
 _IDLE_AFTER_MS = 50
 
+#: Seconds that the parent has, to kill a slot whose job's claim has ended, before the slot ends itself.
+_LATER_THAN_PARENT = 1.0
+
 
 def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
     """Make a freshly forked process a slot: first of all what ties it to its parent.
@@ -67,7 +70,15 @@ def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle, report
     if frame[0] == "crashed":
         result = executor.crashed(message, Failure(**frame[2]))
     else:
-        result = executor.run(message, reporter)
+        if message.lock_for is not None:
+            # In C and in a thread of its own: a parent that stands still, or a job that holds the GIL, cannot keep the
+            # job alive when another worker may have it.
+            faulthandler.dump_traceback_later(message.lock_for + _LATER_THAN_PARENT, exit=True)
+        try:
+            result = executor.run(message, reporter)
+        finally:
+            if message.lock_for is not None:
+                faulthandler.cancel_dump_traceback_later()
         reporter.end()
     flush()
     return pack_result(result)

@@ -28,6 +28,7 @@ from palermo import client, hooks, jobs, schedules, subscribing
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
+from palermo.registry import declaring
 from palermo.serialization import Serializers
 from palermo.worker import signals, slot, threads
 from palermo.worker.coroutines import Coroutines
@@ -124,11 +125,14 @@ class Template:
         return {
             "ready": True,
             "jobs": jobs.registry.names(),
-            "timeouts": {
-                name: definition.timeout
-                for name in jobs.registry.names()
-                if (definition := jobs.registry.get(name)).timeout is not None
-            },
+            "timeouts": declaring(jobs.registry, "timeout"),
+            "locks": declaring(jobs.registry, "lock_for"),
+            "prioritized": sorted(
+                {
+                    jobs.registry.get(name).queue or settings.default_queue
+                    for name in declaring(jobs.registry, "priority")
+                }
+            ),
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in groups],

@@ -110,6 +110,8 @@ class TemplateLink:
                         queues=_texts(queues),
                         hooks=frozenset(_texts(hooks)),
                         timeouts=timeouts,
+                        locks=report["locks"],
+                        prioritized=frozenset(_texts(report["prioritized"])),
                         recurring=tuple(map(Entry.from_plain, report["recurring"])),
                         modules=_texts(report["modules"]),
                         subscriptions=tuple(

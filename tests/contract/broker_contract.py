@@ -11,10 +11,13 @@ from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.events import EventsContract
 from tests.contract.journaling import JournalingContract
+from tests.contract.keying import KeyingContract
 from tests.contract.kit import Open
+from tests.contract.limiting import LimitingContract
 from tests.contract.looking import LookingContract
 from tests.contract.marking import MarkingContract
 from tests.contract.parking import ParkingContract
+from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import PublishingContract
 from tests.contract.recurring import RecurringContract
 from tests.contract.retrying import RetryingContract
@@ -37,6 +40,9 @@ class BrokerContract(
     RecurringContract,
     JournalingContract,
     EventsContract,
+    PrioritizingContract,
+    LimitingContract,
+    KeyingContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

@@ -186,6 +186,17 @@ class ConsumingContract:
 
         assert order == ["high-0", "low-0", "high-late", "low-1", "low-2"]
 
+    async def test_queues_with_weights_are_served_by_shares(self, broker: Broker) -> None:
+        await broker.publish_many([*messages(60, "low"), *messages(60, "high")])
+        consumer = await consume(broker, "high:3,low:1")
+
+        first = [(await take_and_ack(consumer)).queue for _ in range(60)]
+        rest = [(await take_and_ack(consumer)).queue for _ in range(60)]
+
+        # 45 of 60, give or take 5.5 standard deviations of sqrt(60 * 0.75 * 0.25) = 3.4.
+        assert 27 <= first.count("high") < 60
+        assert (first + rest).count("low") == 60
+
     async def test_a_wildcard_finds_queues_made_later(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another(), "*")
         waiting = asyncio.create_task(take(consumer))

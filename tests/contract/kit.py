@@ -14,6 +14,7 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import Ack, Fail, Settlement, fail
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import demand_of
 from palermo.crew import Obey, RunningJob, WorkerInfo, deaf
 from palermo.errors import NotBrowsable
 
@@ -67,8 +68,35 @@ class Worker:
         self._running(*self._report.info.jobs, now)
         return delivery
 
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        admitted = await self._consumer.admit(delivery)
+        if admitted is None:
+            self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
+        return admitted
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        asked = () if demand is None else ((demand.key, delivery.message.id),)
+        before = self._report.info
+        self._report.info = replace(before, asks=(*before.asks, *asked))
+        try:
+            wait = await self._consumer.permit(delivery)
+        finally:
+            now = self._report.info
+            self._report.info = replace(now, asks=tuple(one for one in now.asks if one not in asked))
+        if wait is None:
+            self._ended(delivery)
+        else:
+            self._report.info = replace(self._report.info, permits=(*self._report.info.permits, *asked))
+        return wait
+
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         await self._consumer.settle(delivery, settlement)
+        self._ended(delivery)
+
+    def _ended(self, delivery: Delivery) -> None:
+        permits = tuple(one for one in self._report.info.permits if one[1] != delivery.message.id)
+        self._report.info = replace(self._report.info, permits=permits)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
     async def park(self, delivery: Delivery) -> None:

@@ -13,9 +13,11 @@ import pytest
 
 from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, Verdict, open_broker
 from palermo.brokers.rabbitmq import failed_log
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, JobState, fail, requeue
 from palermo.core.message import Message
+from palermo.core.topology import amqp_queue
 from palermo.errors import NotBrowsable, NotFound
 from palermo.failures import trim_failed
 from palermo.rows import job_row
@@ -35,6 +37,8 @@ from tests.contract.kit import (
     take,
     until,
 )
+from tests.contract.limiting import LimitingContract
+from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import PublishingContract
 
 
@@ -58,11 +62,20 @@ class TestRabbitmq(BrokerContract):
         runner.run(tidy(session.exchange))
         runner.run(tidy(f"{session.exchange}-2"))
 
+    async def take_away_behind_our_back(self, broker: Broker) -> None:
+        assert isinstance(broker, RabbitmqBroker)
+        channel = await broker._link.channel()
+        await channel.call(channel.raw.queue_purge, amqp_queue(broker._exchange, "jobs"))
+
 
 class TestRabbitmqWithQuorumQueues(TestRabbitmq):
     """What publishers and workers are promised; a quorum queue is not read in order to be shown."""
 
     queue_type = "quorum"
+
+    @pytest.fixture
+    def has_priorities(self) -> bool:
+        return False  # before RabbitMQ 4.0
 
     async def test_a_queue_is_not_browsed(self, broker: Broker) -> None:
         await broker.publish(message())
@@ -291,6 +304,9 @@ async def unseen(broker: Broker) -> int:
     return (await broker.browse("failed")).unseen
 
 
+#: What is tested of quorum queues too.
+_OF_QUORUM = (PublishingContract, ConsumingContract, PrioritizingContract, LimitingContract)
+
 for _name in dir(BrokerContract):
-    if _name.startswith("test_") and not hasattr(PublishingContract, _name) and not hasattr(ConsumingContract, _name):
+    if _name.startswith("test_") and not any(hasattr(contract, _name) for contract in _OF_QUORUM):
         setattr(TestRabbitmqWithQuorumQueues, _name, None)

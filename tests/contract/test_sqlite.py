@@ -5,18 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from palermo.broker import Session
+from palermo.broker import Broker, Session
+from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.core.address import parse_url
 from tests.contract.broker_contract import BrokerContract
 
 
-class TestSqlite(BrokerContract):
+class Embedded(BrokerContract):
+    async def take_away_behind_our_back(self, broker: Broker) -> None:
+        assert isinstance(broker, SqliteBroker)
+        await broker._store.write(lambda db: db.execute("delete from job"))
+
+
+class TestSqlite(Embedded):
     @pytest.fixture
     def session(self, tmp_path: Path) -> Session:
         return Session(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"))
 
 
-class TestSqliteInMemory(BrokerContract):
+class TestSqliteInMemory(Embedded):
     @pytest.fixture
     def session(self) -> Session:
         # One store for the whole process: an exchange of its own keeps each test apart.

@@ -355,7 +355,12 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     change(path, "drop trigger job_gone")
     for table in ("answer", "command", "cancel", "pause", "later", "recurring", "journal", "subscription", "event"):
         change(path, f"drop table {table}")
-    change(path, "alter table job drop column deaths")
+    for table in ("key", "limited"):
+        change(path, f"drop table {table}")
+    for index in ("job_next", "job_held_until", "job_permit"):
+        change(path, f"drop index {index}")
+    for column in ("deaths", "held_until", "priority", "permit"):
+        change(path, f"alter table job drop column {column}")
     change(path, "pragma user_version = 1")
 
     broker = await opened(path)
@@ -367,5 +372,6 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     assert (await broker.scheduled(Chosen())).total == 1
     await broker.put_recurring(entry())
     assert len(await broker.recurring()) == 1
+    assert await broker.keys.known() == []
     await broker.close()
     await (await opened(path)).close()

@@ -7,7 +7,7 @@ import pytest
 from palermo.core.decision import Again, Discard, Drop, GiveUp, Retry, Snooze, decide, is_failure, policy
 from palermo.core.message import Message
 from palermo.core.retry import Fixed
-from palermo.errors import JobCrashed, JobTimeout, OptionInvalid
+from palermo.errors import JobCrashed, JobTimeout, LockExpired, OptionInvalid
 
 NOW = 1_000_000.0
 TEN = Fixed(delay=10)
@@ -40,6 +40,25 @@ EXHAUSTED = GiveUp(exhausted=True)
 )
 def test_k1_how_often(options: dict[str, Any], done: int | None, decision: object) -> None:
     assert decided(options, policy_retries=done) == decision
+
+
+@pytest.mark.parametrize(
+    ("options", "done", "decision"),
+    [
+        ({}, None, Again(0)),  # as if its worker had died: twice more, though it declares no retries
+        ({}, 1, Again(0)),
+        ({}, 2, EXHAUSTED),
+        ({"retries": 0}, 2, EXHAUSTED),
+        ({"retries": 5, "backoff": 10}, 4, Again(0)),
+        ({"retries": 5, "backoff": 10}, 5, EXHAUSTED),
+        ({"retry_for": 60}, 5_000, Again(0)),
+        ({"retry_on": KeyError}, 1, Again(0)),
+    ],
+)
+def test_c2_a_job_whose_claim_has_ended_runs_again_at_once(
+    options: dict[str, Any], done: int | None, decision: object
+) -> None:
+    assert decided(options, LockExpired("hung"), policy_retries=done) == decision
 
 
 @pytest.mark.parametrize(

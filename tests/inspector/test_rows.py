@@ -54,6 +54,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "error": None,
         "attempts": [],
         "worker": None,
+        "priority": 0,
         "tenant": None,
         "topic": None,
     }

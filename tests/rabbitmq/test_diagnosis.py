@@ -52,7 +52,7 @@ def channel(rabbitmq_url: str) -> Iterator[Any]:
     [
         ({"durable": True, "arguments": {"x-message-ttl": 60_000}}, "problem", "x-message-ttl"),
         ({"durable": False}, "problem", "lost when the server restarts"),
-        ({"durable": True, "arguments": {"x-max-priority": 5}}, "warning", "x-max-priority"),
+        ({"durable": True, "arguments": {"x-max-priority": 5}}, "ok", "priorities 0 to 5"),
         ({"durable": True, "arguments": {"x-queue-type": "quorum"}}, "warning", "quorum"),
     ],
 )
@@ -211,6 +211,8 @@ def test_a_quorum_queue_of_others_drops_jobs_that_are_given_back_often(version: 
         ("classic", "4.2.9", {"x-consumer-timeout"}),
         ("classic", "4.3.0", set()),
         ("classic", "?", set()),
+        ("priority", "3.10.8", {"x-max-priority", "x-consumer-timeout"}),
+        ("priority", "4.3.0", {"x-max-priority"}),
         ("quorum", "3.10.8", {"x-consumer-timeout", "x-delivery-limit"}),
         ("quorum", "4.3.0", {"x-consumer-timeout", "x-delivery-limit"}),
     ],
@@ -218,8 +220,26 @@ def test_a_quorum_queue_of_others_drops_jobs_that_are_given_back_often(version: 
 def test_a_queue_is_declared_with_what_the_server_can_be_told(kind: str, version: str, told: set[str]) -> None:
     arguments = versions.arguments(kind, version)
 
-    assert arguments["x-queue-type"] == kind
+    assert arguments["x-queue-type"] == ("classic" if kind == "priority" else kind)
     assert set(arguments) == {"x-queue-type"} | told
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "said"),
+    [
+        ("classic", "3.10.8", "palermo migrate mail --type priority"),
+        ("quorum", "3.13.7", "none before RabbitMQ 4.0"),
+        ("quorum", "4.2.1", "two before RabbitMQ 4.3"),
+        ("quorum", "4.3.5", ""),
+    ],
+)
+def test_a_queue_without_priorities_is_told_by_its_type_and_the_servers_version(
+    kind: str, version: str, said: str
+) -> None:
+    found = versions.without_priorities("mail", kind, version)
+
+    assert said in found
+    assert bool(found) is bool(said)
 
 
 @pytest.mark.parametrize(("stamped", "level"), [(None, "ok"), (1_000, "ok"), (1_002, "ok"), (990, "warning")])

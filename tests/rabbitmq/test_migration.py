@@ -284,3 +284,36 @@ def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: Session,
             await consumer.settle(delivery, Ack())
 
     with_brokers(replace(session, queue_type="quorum"), work)
+
+
+def test_a_queue_gets_priorities_and_loses_them_again_with_all_its_jobs(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sent(id: str, priority: int) -> Message:
+        return message(id, properties={"priority": priority})
+
+    async def order(broker: Broker) -> list[str]:
+        return [one.id for one in (await broker.browse("jobs")).messages]
+
+    async def level(broker: Broker) -> tuple[str, str]:
+        (found,) = [finding for finding in await broker.diagnose() if finding.check == "queue jobs"]
+        return found.level, found.text + found.advice
+
+    async def work(broker: Broker, publisher: Broker) -> None:
+        await publisher.publish(message("plain"))
+        await publisher.publish_many([sent("low", 1), sent("high", 9)])
+        assert caplog.text.count("it was made without priorities; `palermo migrate jobs --type priority`") == 1
+        grade, text = await level(broker)
+        assert (grade, "migrate jobs --type priority" in text) == ("warning", True)
+        assert await order(broker) == ["plain", "low", "high"]
+
+        assert await broker.migrate("jobs", "priority") == 3
+        await publisher.publish(sent("middle", 5))
+        assert await order(broker) == ["high", "middle", "low", "plain"]
+        assert await level(broker) == ("ok", "classic and durable, with priorities 0 to 9")
+        assert await broker.migrate("jobs", "priority") == 0
+
+        assert await broker.migrate("jobs", "classic") == 4
+        assert await order(broker) == ["high", "middle", "low", "plain"]
+
+    with_brokers(session, work)

@@ -83,6 +83,48 @@ def test_a_job_that_was_not_started_in_time_fails_without_running_and_runs_when_
     assert len(site.notes()) == 2
 
 
+def test_c2_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_site: Site) -> None:
+    site = any_site
+    _enqueue(site, "hangs_once")
+
+    log = site.burst(modules=LIMITS)
+
+    assert site.errors() == {}
+    first, told, again = site.notes()
+    assert first.startswith("hangs ")
+    assert (told, again) == ("on_failure LockExpired", "again False")
+    assert "it had not ended when its claim did, after lock_for 1 s" in log
+
+
+def test_c2_a_worker_that_stands_still_loses_its_claim_and_its_run_is_dead_before_the_next(any_site: Site) -> None:
+    site = any_site
+    # RabbitMQ takes back the jobs of a worker that misses its heartbeats, two seconds apart.
+    url = site.settings.url + ("?heartbeat=2" if site.settings.url.startswith("amqp") else "")
+    stalled = site.start(modules=LIMITS, PALERMO_URL=url)
+    _enqueue(site, "hangs_once", lock_for=1.0)
+    eventually(lambda: site.notes() != [])
+
+    stalled.send(signal.SIGSTOP)
+    site.start(modules=LIMITS, PALERMO_URL=url)
+
+    eventually(lambda: len(site.notes()) == 2, within=30)
+    assert site.notes()[1] == "again False"
+    stalled.send(signal.SIGCONT)
+    eventually(lambda: "result dropped" in stalled.log or not stalled.alive)
+    assert sum(note.startswith("again") for note in site.notes()) == 1
+    assert (site.errors(), site.pending()) == ({}, 0)
+
+
+@pytest.mark.parametrize("pool", ["process", "thread"])
+def test_c2_a_job_whose_claim_ends_a_third_time_has_failed(site: Site, pool: str) -> None:
+    hung = _enqueue(site, "hangs_always")
+
+    site.burst("--pool", pool, "--timeout-grace", "0.1", modules=LIMITS)
+
+    assert site.errors()[hung][0] == "palermo.errors.LockExpired"
+    assert [note for note in site.notes() if note.startswith("hangs")] == ["hangs 1", "hangs 2", "hangs 3"]
+
+
 def _pids(site: Site, jobs: int, *arguments: str) -> list[str]:
     for _ in range(jobs):
         _enqueue(site, "tells_pid")

@@ -1,6 +1,18 @@
 """The API: the same rows as the command line's `--json`, typed, under /api."""
 
-from palermo.webui.api import failed, history, jobs, queues, recurring, scheduled, stats, topics, workers
+from palermo.webui.api import (
+    failed,
+    history,
+    jobs,
+    limits,
+    queues,
+    recurring,
+    scheduled,
+    stats,
+    topics,
+    unique,
+    workers,
+)
 
 ROUTERS = (
     queues.router,
@@ -10,6 +22,8 @@ ROUTERS = (
     scheduled.retries_router,
     recurring.router,
     topics.router,
+    limits.router,
+    unique.router,
     history.router,
     jobs.router,
     workers.router,

@@ -95,6 +95,7 @@ class JobRow(BaseModel):
     error: JobError | None
     attempts: list[JobAttempt] = Field(description="Its tries that failed, oldest first, as far as that is kept.")
     worker: str | None
+    priority: int | None = Field(description="What goes first within its queue, from 0 to 9.")
     tenant: str | None
     topic: str | None = Field(default=None, description="Of the event that it handles.")
 

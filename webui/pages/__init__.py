@@ -5,6 +5,7 @@ from palermo.webui.pages import (
     failures_acting,
     history,
     job,
+    limits,
     live,
     overview,
     queues,
@@ -14,6 +15,7 @@ from palermo.webui.pages import (
     statistics,
     stats,
     topics,
+    unique,
     workers,
 )
 
@@ -26,6 +28,8 @@ ROUTERS = (
     scheduled_acting.router,
     recurring.router,
     topics.router,
+    limits.router,
+    unique.router,
     history.router,
     job.router,
     workers.router,

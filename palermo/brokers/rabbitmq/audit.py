@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from palermo.broker import Swept, Verdict
 from palermo.brokers.rabbitmq.failed_log import FailedLog, key_of
-from palermo.brokers.rabbitmq.sweep import Reader, sweep
+from palermo.brokers.rabbitmq.sweep import Gate, Reader, sweep
 from palermo.brokers.rabbitmq.turn import Turn
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -46,6 +46,7 @@ class Audits:
         decide: Callable[[Message], Verdict],
         publish: Callable[[list[Message]], Awaitable[object]],
         progress: Callable[[Swept], None],
+        gate: Gate | None = None,
     ) -> Swept:
         """See palermo.broker.Broker.sweep; the log is put right where that takes not too long."""
         async with self._turn.taken(reader.link) as alone:
@@ -54,7 +55,7 @@ class Audits:
                 most = _ENTRIES + _PER_MESSAGE * await reader.count()
                 known = await self._log.known(reader.link, queue, most=most)
             audit = _Audit(self._log, queue, known)
-            swept = await sweep(reader, queue, decide, publish, progress, audit.witness)
+            swept = await sweep(reader, queue, decide, publish, progress, audit.witness, gate)
             await audit.end(swept)
             return swept
 

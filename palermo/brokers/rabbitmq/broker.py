@@ -21,6 +21,8 @@ from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
+from palermo.brokers.rabbitmq.keys import RabbitmqKeys
+from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
 from palermo.brokers.rabbitmq.migration import Migration
@@ -31,16 +33,18 @@ from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_wor
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.registry import Names, Registry
+from palermo.brokers.rabbitmq.removal import Removal
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, is_failed
+from palermo.core.permits import LimitInfo
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, PalermoError
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -69,10 +73,14 @@ class RabbitmqBroker:
         self._outbox = Outbox(session, link, self._declarer)
         self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
+        self._limits = RabbitmqLimits(self._timekeeper)
         self.journal = StreamJournal(session, link, self._consume_link)
         self.events = RabbitmqEvents(
             session, link, self._wiring, self._declarer_on(link), self._outbox, self._consume_link
         )
+        self.keys = RabbitmqKeys(session, link, self._outbox, self._timekeeper)
+        log_of_failed = self._outbox.failed_log
+        self._removal = Removal(self._exchange, link, self._declarer, self._registry, log_of_failed, self.keys)
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
@@ -122,6 +130,8 @@ class RabbitmqBroker:
             # On a channel of its own: asking for what is not there closes it.
             count=self._declarer_on(link).count,
             is_foreign=declarer.is_foreign,
+            keys=self.keys,
+            limits=self._limits,
         )
         try:
             # The ear before the look: a stream that is made after this is announced.
@@ -145,7 +155,7 @@ class RabbitmqBroker:
             if name.startswith("~"):
                 continue  # a mark of our own, see migrate
             if counted is not None or name in paused:
-                serving = sum(name in QueueSelection(worker.queues).select([name]) for worker in workers)
+                serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
                 info = QueueInfo(
                     name=name,
                     pending=counted[0] if counted else 0,
@@ -169,7 +179,9 @@ class RabbitmqBroker:
         await self._marks.resume(queue, by)
 
     async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
-        await self._marks.cancel(ids, by)
+        chosen = list(ids)
+        await self._marks.cancel(chosen, by)
+        await self.keys.cancelled(chosen)
 
     async def restore(self, ids: Iterable[str]) -> None:
         await self._marks.restore(ids)
@@ -215,9 +227,12 @@ class RabbitmqBroker:
                 await self._marks.restore(message.id for message in messages)
             await self.publish_many(messages)
 
+        async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
+            return await self.keys.gate(queue, jobs)
+
         if logged:
-            return await self._audits.sweep(reader, queue, decide, store, tell)
-        return await sweeping.sweep(reader, queue, decide, store, tell)
+            return await self._audits.sweep(reader, queue, decide, store, tell, gate)
+        return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate)
 
     async def keep_time(self, fired: Tell = nobody) -> None:
         await self._timekeeper.keep(fired)
@@ -252,14 +267,7 @@ class RabbitmqBroker:
         return id
 
     async def purge(self, queue: str) -> int:
-        channel = await self._link.channel()
-        try:
-            frame = await channel.call(channel.raw.queue_purge, amqp_queue(self._exchange, queue))
-        except PalermoError as error:
-            raise self._missing(queue) if channel.missing else error from error
-        await channel.close()
-        await self._outbox.failed_log.emptied(queue)
-        return int(frame.method.message_count)
+        return await self._removal.purge(queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
         if self._wiring.is_group(queue):
@@ -295,20 +303,12 @@ class RabbitmqBroker:
         return moved
 
     async def delete(self, queue: str) -> int:
-        counted = await self._declarer.count(queue)
-        if counted is None:
-            # The name may outlive a queue that another program deleted.
-            if queue in await self._registry.names(self._link):
-                await self._registry.remove(queue)
-            raise self._missing(queue)
-        channel = await self._link.channel()
-        frame = await channel.call(channel.raw.queue_delete, amqp_queue(self._exchange, queue))
-        await channel.close()
-        self._declarer.forget(queue)
-        await self._registry.remove(queue)
-        await self._outbox.failed_log.emptied(queue)
+        count = await self._removal.delete(queue)
         await self.events.deleted(queue)
-        return int(frame.method.message_count)
+        return count
+
+    async def limits(self) -> list[LimitInfo]:
+        return await self._limits.known()
 
     async def diagnose(self) -> list[Finding]:
         await self._adoption.done()
@@ -331,6 +331,7 @@ class RabbitmqBroker:
         self._closed = True
         links = [self._link] if self._consuming is None else [self._consuming, self._link]
         try:
+            await self._timekeeper.close()
             await self._adoption.done()
         finally:
             # Both at once: of two that are silent, the second must not wait for the first.
@@ -347,11 +348,8 @@ class RabbitmqBroker:
     # -- names ----------------------------------------------------------------------------------
 
     def _declarer_on(self, link: Link) -> Declarer:
-        kind = self._session.queue_type
         adoption = self._adoption
-        return Declarer(
-            link, self._exchange, kind=kind, register=adoption.register, adopt=adoption.adopt, wiring=self._wiring
-        )
+        return Declarer.of(self._session, link, register=adoption.register, adopt=adoption.adopt, wiring=self._wiring)
 
     async def _open_publisher(self) -> Publisher:
         return await self._outbox.open()
@@ -378,6 +376,3 @@ class RabbitmqBroker:
             task.add_done_callback(tasks.discard)
 
         return await self._registry.follow(link, changed)
-
-    def _missing(self, queue: str) -> NotFound:
-        return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")

@@ -16,11 +16,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from palermo.broker import Session
-from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq import strays, versions
+from palermo.brokers.rabbitmq.arbiter import Arbiter
 from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.door import Door
 from palermo.brokers.rabbitmq.held import Due
 from palermo.brokers.rabbitmq.later import Later, Roll
 from palermo.brokers.rabbitmq.leader import Lease, Part, Send
+from palermo.brokers.rabbitmq.limiting import Limiting
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.publisher import Publisher
@@ -29,6 +32,8 @@ from palermo.brokers.rabbitmq.sheets import Sheets
 from palermo.brokers.rabbitmq.ticker import Ticker
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import KEPT, Stretch
+from palermo.core.keys import lock_of
+from palermo.core.message import Message
 from palermo.entries import Change
 from palermo.errors import NotFound
 from palermo.timetable import RUN, Altered, Chosen, Scheduled, Tell, nobody
@@ -50,10 +55,22 @@ class Clock:
     """One that leads, from its election to the end of its link."""
 
     def __init__(
-        self, exchange: str, link: Link, lease: Lease, outbox: Outbox, due: Due, publisher: Publisher, ticker: Ticker
+        self,
+        exchange: str,
+        link: Link,
+        lease: Lease,
+        outbox: Outbox,
+        due: Due,
+        publisher: Publisher,
+        ticker: Ticker,
+        arbiter: Arbiter,
     ) -> None:
         #: The recurring jobs.
         self.ticker = ticker
+        #: The keys of unique jobs, and what is asked about them.
+        self.arbiter = arbiter
+        self._limiting = Limiting(exchange, link, due)
+        self.door = Door(exchange, link, arbiter, self._limiting)
         self._exchange = exchange
         self._link = link
         self._lease = lease
@@ -70,7 +87,7 @@ class Clock:
         self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
-        self._sheets = Sheets(exchange, link, outbox)
+        self._sheets = Sheets(exchange, link, outbox, self._leaving)
         self._later: Later = outbox.later
         self._roll = Roll(exchange, link, self._later, self._news.set)
 
@@ -86,7 +103,9 @@ class Clock:
                 due = Due(session.exchange, publisher, declares, now=time.time)
                 states = versions.arguments(session.queue_type, link.version)
                 ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time, fired=fired)
-                return cls(session.exchange, link, lease, Outbox(session, link, declares), due, publisher, ticker)
+                outbox = Outbox(session, link, declares)
+                arbiter = Arbiter(session.exchange, link, outbox, states, now=time.time)
+                return cls(session.exchange, link, lease, outbox, due, publisher, ticker, arbiter)
         except BaseException:
             await link.close()
             raise
@@ -96,29 +115,40 @@ class Clock:
     async def close(self) -> None:
         """Lead no more."""
         await self._due.close()
+        await self.arbiter.close()
         self._lease.close()
         await self._link.close()
 
     async def run(self) -> None:
         """Lead until the link is lost, which is raised, or the call is cancelled."""
         self._runs = True
-        ticking = asyncio.ensure_future(self.ticker.run())
-        ticking.add_done_callback(lambda _: self._news.set())
+        beside = (
+            self.ticker.run(),
+            self.arbiter.run(),
+            self._limiting.run(),
+            strays.watch(self._exchange, self._link, self.arbiter, self._now),
+        )
+        tasks = [asyncio.ensure_future(work) for work in beside]
+        for task in tasks:
+            task.add_done_callback(lambda _: self._news.set())
         try:
-            await self._keep(ticking)
+            await self._keep(tasks)
         finally:
-            ticking.cancel()
-            await asyncio.wait({ticking})
-            if not ticking.cancelled():
-                ticking.exception()  # the link's own, which _keep has raised
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()  # the link's own, which _keep has raised
 
-    async def _keep(self, ticking: "asyncio.Future[None]") -> None:
+    async def _keep(self, beside: "list[asyncio.Task[None]]") -> None:
         await self._roll.read()
         await self._look(self._now())
         await self._lease.answer(self._answer)
         while self._link.error is None:
-            if ticking.done():
-                ticking.result()
+            for task in beside:
+                if task.done():
+                    task.result()
             self._news.clear()
             # Again where there was no list yet, or somebody deleted it.
             await self._roll.read()
@@ -189,6 +219,8 @@ class Clock:
                 return self._recurring(send)
             case {"ask": "recurring", "change": dict(change)}:
                 return self._change(Change.from_plain(change))
+            case {"ask": "keys"} | {"ask": "limits"}:
+                return self.door.answer(question)
         return None
 
     async def _recurring(self, send: Send) -> Mapping[str, Any]:
@@ -216,6 +248,12 @@ class Clock:
         for start in range(0, len(altered), _ROWS):
             send(Part({"rows": [[one.id, one.job, one.queue, one.run_at] for one in altered[start : start + _ROWS]]}))
         return {}
+
+    async def _leaving(self, jobs: list[Message]) -> None:
+        """These scheduled jobs are about to be taken away."""
+        locks = [(lock.key, job.id) for job in jobs if (lock := lock_of(job)) is not None]
+        if locks:
+            await self.arbiter.gone(locks)
 
     async def show(self, chosen: Chosen, *, offset: int, limit: int) -> Scheduled:
         """See palermo.timetable.Timetable.scheduled."""

@@ -6,7 +6,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.keys import RabbitmqKeys
+from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource, give_back
@@ -18,6 +21,7 @@ from palermo.brokers.rabbitmq.steering import Steering
 from palermo.core.delay import adopted, is_early
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
+from palermo.core.permits import Aside, demand_of, put_aside
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -41,6 +45,8 @@ class RabbitmqConsumer:
         past: Past,
         count: Callable[[str], Awaitable[tuple[int, int] | None]],
         is_foreign: Callable[[str], bool],
+        keys: RabbitmqKeys,
+        limits: RabbitmqLimits,
     ) -> None:
         self._source = source
         self._steering = steering
@@ -51,6 +57,10 @@ class RabbitmqConsumer:
         self._past = past
         self._count = count
         self._is_foreign = is_foreign
+        self._keys = keys
+        self._limits = limits
+        #: By job, the key of the permit that it runs with.
+        self._permits: dict[str, str] = {}
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._parked: dict[int, Delivery] = {}
@@ -82,14 +92,51 @@ class RabbitmqConsumer:
         """What was handed out and is not settled."""
         return self._unsettled.values()
 
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not must_ask(delivery):
+            return delivery
+        self._ours(delivery)
+        grant = await self._keys.start(delivery, worker=self._presence.worker)
+        found = admitted(delivery, grant)
+        if found is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+            return None
+        self._ours(delivery)
+        self._check(delivery)
+        self._unsettled[delivery.slot] = found
+        return found
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        self._ours(delivery)
+        id = delivery.message.id
+        verdict = await self._limits.ask(demand, id=id, worker=self._presence.worker)
+        if isinstance(verdict, Aside):
+            await self.settle(delivery, Retry(put_aside(delivery.message, verdict)))
+            return None
+        self._permits[id] = demand.key
+        self._ours(delivery)
+        return verdict.wait
+
+    def _ours(self, delivery: Delivery) -> None:
+        if self._unsettled.get(delivery.slot) is not delivery:
+            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         parked = id(delivery) in self._parked
-        if not parked and self._unsettled.get(delivery.slot) is not delivery:
-            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+        if not parked:
+            self._ours(delivery)
         channel, tag = delivery.token
+        told = how_ended(delivery, settlement, parked=parked)
         match settlement:
             case Ack():
                 self._check(delivery)
+                if told is not None:
+                    await self._keys.tell(delivery.message, told)
+                    self._check(delivery)
                 channel.raw.basic_ack(tag)
                 # The next job comes only after it.
                 channel.link.raw.flush()
@@ -103,9 +150,14 @@ class RabbitmqConsumer:
             case Fail(message, queue):
                 # Publish before ack. Dying in between runs the job twice; the other order loses it.
                 await self._publish(message, queue)
+                if told is not None:
+                    await self._keys.tell(delivery.message, told)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
             case Retry(message):
+                if told is not None:
+                    # First, so that whoever is asked to start the copy knows that this run is over.
+                    await self._keys.tell(delivery.message, told)
                 await self._publish(message, message.queue)
                 self._check(delivery)
                 channel.raw.basic_ack(tag)
@@ -118,8 +170,7 @@ class RabbitmqConsumer:
     async def park(self, delivery: Delivery) -> None:
         self._check(delivery)
         await self._source.park(delivery)
-        if self._unsettled.get(delivery.slot) is not delivery:
-            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+        self._ours(delivery)
         self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
 
@@ -231,6 +282,9 @@ class RabbitmqConsumer:
 
     def _forget(self, delivery: Delivery) -> None:
         parked = self._parked.pop(id(delivery), None) is not None
+        job = delivery.message.id
+        if not parked and (key := self._permits.pop(job, None)) is not None:
+            self._limits.ended(key, id=job, worker=self._presence.worker)
         if not parked:
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()

@@ -9,11 +9,12 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 
+from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wiring import Wiring
-from palermo.core.topology import CLASSIC, QUORUM, amqp_queue
+from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue
 from palermo.errors import BrokerRefused, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -50,6 +51,11 @@ class Declarer:
         self._adopt = adopt
         self._wiring = wiring or Wiring(exchange)
         self._kinds: dict[str, str] = {}
+        #: The queues that get priorities when they are made.
+        self._prioritized: set[str] = set()
+        #: The queues that are known to have priorities, and those of which it was said that they have not.
+        self._with_priorities: set[str] = set()
+        self._without: set[str] = set()
         self._foreign: set[str] = set()
         self._asked: dict[str, float] = {}
         self._said: set[tuple[str, str]] = set()
@@ -57,10 +63,26 @@ class Declarer:
         self._lock = asyncio.Lock()
         self._channel: Channel | None = None
 
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        link: Link,
+        *,
+        register: Callable[[str], Awaitable[None]],
+        adopt: Callable[[str], None],
+        wiring: Wiring,
+    ) -> "Declarer":
+        """One that makes queues as this session has them."""
+        made = cls(link, session.exchange, kind=session.queue_type, register=register, adopt=adopt, wiring=wiring)
+        made._prioritized |= session.prioritized
+        return made
+
     def forget(self, queue: str) -> None:
         """Declare it anew next time: it was deleted, or the exchange was."""
         self._kinds.pop(queue, None)
         self._foreign.discard(queue)
+        self._with_priorities.discard(queue)
         self._exchange_made = False
 
     def is_foreign(self, queue: str) -> bool:
@@ -82,14 +104,26 @@ class Declarer:
                     self.forget(queue)
         return await self.ensure(queue)
 
-    async def ensure(self, queue: str) -> str:
+    def mind(self, queue: str) -> None:
+        """A job with a priority goes to this queue, which is there: say once if it will change nothing."""
+        kind = self._kinds.get(queue)
+        if kind is None or queue in self._with_priorities or queue in self._without:
+            return
+        self._without.add(queue)
+        if why := versions.without_priorities(queue, kind, self._link.version):
+            log.warning("priorities change little or nothing in this queue queue=%s reason=%r", queue, why)
+
+    async def ensure(self, queue: str, *, priority: int = 0) -> str:
         """The queue's type, ours unless someone made it otherwise; declares and binds what is missing.
 
+        One that has to be made for a job with a `priority` gets priorities.
         Raises BrokerRefused without the permission, BrokerUnavailable when the link is lost.
         """
         known = self._kinds.get(queue)
         if known is not None:
             return known
+        if priority:
+            self._prioritized.add(queue)
         async with self._lock:
             if queue not in self._kinds:
                 await self._make_exchange()
@@ -143,7 +177,8 @@ class Declarer:
         name = amqp_queue(self._exchange, queue)
         channel = await self._open()
         kind = self._kind
-        arguments = versions.arguments(kind, self._link.version)
+        prioritized = kind == CLASSIC and queue in self._prioritized and not self._wiring.is_group(queue)
+        arguments = versions.arguments(PRIORITY if prioritized else kind, self._link.version)
         if self._wiring.is_group(queue):
             kind, arguments = CLASSIC, {"x-queue-type": CLASSIC}
             channel = await self._make_plain(name)
@@ -154,6 +189,9 @@ class Declarer:
                 raise
             kind = self._differs(queue, str(error))
             channel = await self._open()
+        else:
+            if prioritized:
+                self._with_priorities.add(queue)
         await channel.call(channel.raw.queue_bind, name, self._exchange, routing_key=queue)
         await self._wiring.bind(channel, name, queue)
         return kind
@@ -173,6 +211,11 @@ class Declarer:
         found = _INEQUIVALENT.search(said)
         name = found["name"] if found else "its arguments"
         theirs = found["theirs"].split(" (code")[0].rstrip(".") if found else said
+        if name == "x-max-priority":
+            # It was made with priorities, or without; ours all the same.
+            if theirs != "none":
+                self._with_priorities.add(queue)
+            return CLASSIC
         again = (queue, said) in self._said
         self._said.add((queue, said))
         log.log(

@@ -20,14 +20,18 @@ from palermo.brokers.rabbitmq.events_diagnosis import look_at_events
 from palermo.brokers.rabbitmq.link import Channel, Link, open_link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.registry import Registry
+from palermo.brokers.rabbitmq.sweep import take
 from palermo.brokers.rabbitmq.translate import NOT_FOUND, PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.brokers.rabbitmq.wiring import Wiring
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal, is_failed
 from palermo.errors import PalermoError
 
 #: Seconds that one publish may take before something is wrong.
 _PATIENCE = 2.0
+
+#: Jobs of a queue without priorities that are looked at for one.
+_FIRST_FEW = 10
 
 #: Milliseconds after which the server removes the doctor's queue, should the doctor die.
 _EXPIRES_MS = 60_000
@@ -143,8 +147,12 @@ class Diagnosis:
                 raise
             self._found.append(differing(queue, str(error), self._link.version, ours=kind))
             return
+        what = f"{self._kind} and durable, as Palermo makes it{versions.of_quorum(self._kind, self._link.version)}"
+        if self._kind == CLASSIC and not is_failed(queue) and await _hold_priorities(channel, name):
+            self._found.append(versions.no_priorities(queue, what))
+        else:
+            self._found.append(Finding.ok(f"queue {queue}", what))
         await channel.close()
-        self._found.append(Finding.ok(f"queue {queue}", f"{kind} and durable, as Palermo makes it"))
 
     # -- what can be done ------------------------------------------------------------------------
 
@@ -228,6 +236,14 @@ class Diagnosis:
                 await channel.close()
 
 
+async def _hold_priorities(channel: Channel, name: str) -> bool:
+    """Whether one of the first few jobs of a queue asks to go first; a look, as `browse` has it."""
+    got = await take(channel, name, _FIRST_FEW)
+    if got:
+        channel.raw.basic_nack(got[-1].tag, multiple=True, requeue=True)
+    return any(one.properties.priority for one in got)
+
+
 def differing(queue: str, said: str, server: str, *, ours: str) -> Finding:
     """What it means that a queue is there with other arguments than ours, from the server's own words."""
     found = _DIFFERS.search(said)
@@ -237,6 +253,8 @@ def differing(queue: str, said: str, server: str, *, ours: str) -> Finding:
         kind = next((kind for kind in QUEUE_TYPES if kind in theirs), "")
         if kind:
             return versions.other_type(queue, ours=ours, theirs=kind)
+    if name == "x-max-priority":
+        return Finding.ok(f"queue {queue}", f"classic and durable, with priorities 0 to {_digits(theirs)}")
     if name == "x-delivery-limit":
         return versions.delivery_limit(queue, theirs, server)
     text = f"is there with {name} = {theirs} and used as it is"
@@ -261,3 +279,9 @@ def clock(stamped: float | None, now: float) -> Finding:
         f"{apart:.0f} s from the server's: ages and times of jobs are wrong by that",
         "Run NTP on both machines.",
     )
+
+
+def _digits(theirs: str) -> str:
+    """The number in what the server says of an argument: the value '9' of type 'byte'."""
+    found = re.search(r"\d+", theirs)
+    return found[0] if found else theirs

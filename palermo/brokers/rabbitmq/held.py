@@ -148,7 +148,7 @@ class Due:
 
     async def _publish_declared(self, held: Held) -> None:
         try:
-            await self._declarer.ensure(held.message.queue)
+            await self._declarer.ensure(held.message.queue, priority=held.message.priority)
         except PalermoError as error:
             self._refused(held, error)
             return

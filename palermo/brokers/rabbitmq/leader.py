@@ -19,7 +19,7 @@ from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
 from palermo.errors import PalermoError
 
-_REPLY_TO = "amq.rabbitmq.reply-to"
+REPLY_TO = "amq.rabbitmq.reply-to"
 
 #: Seconds between two signs of life that a leader gives while it works on an answer.
 _ALIVE_EVERY = 1.0
@@ -102,7 +102,7 @@ class Lease:
 
         def send(part: Part) -> None:
             if reply_to:
-                self._reply(str(reply_to), part)
+                self._reply(str(reply_to), part, properties.correlation_id)
 
         if not isinstance(question, dict):
             return
@@ -126,11 +126,13 @@ class Lease:
         finally:
             work.cancel()
 
-    def _reply(self, reply_to: str, part: Part) -> None:
+    def _reply(self, reply_to: str, part: Part, asked: str | None) -> None:
         properties = part.properties
         if part.values is not None:
             properties = spec.BasicProperties(
-                content_type="application/json", headers={END: bool(part.values.get(END)), "~values": True}
+                content_type="application/json",
+                headers={END: bool(part.values.get(END)), "~values": True},
+                correlation_id=asked,
             )
         body = part.body if part.values is None else json.dumps(part.values).encode()
         sent = self._publisher.send("", reply_to, properties or spec.BasicProperties(), body)
@@ -150,9 +152,9 @@ async def ask_leader(link: Link, exchange: str, question: Mapping[str, Any]) -> 
     channel.raw.add_on_return_callback(lambda *_: parts.put_nowait(None))
     answer: list[Part] = []
     try:
-        await channel.call(channel.raw.basic_consume, _REPLY_TO, on_answer, auto_ack=True)
+        await channel.call(channel.raw.basic_consume, REPLY_TO, on_answer, auto_ack=True)
         # Nobody is to act on it when nobody waits for it any more.
-        asked = spec.BasicProperties(reply_to=_REPLY_TO, expiration=str(int(_PATIENCE * 1_000)))
+        asked = spec.BasicProperties(reply_to=REPLY_TO, expiration=str(int(_PATIENCE * 1_000)))
         channel.raw.basic_publish("", lease(exchange), json.dumps(question).encode(), asked, mandatory=True)
         while True:
             async with asyncio.timeout(_PATIENCE):

@@ -24,7 +24,7 @@ from palermo.brokers.rabbitmq.publisher import Nacked, Publisher
 from palermo.brokers.rabbitmq.sweep import take
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message
-from palermo.core.topology import QUORUM, amqp_queue, internal
+from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -103,7 +103,8 @@ class Migration:
         if not await self._make():
             raise BrokerRefused(
                 f"queue {self._queue!r} is made again as it was by others, as often as it is deleted. Set queue_type to"
-                f" {self._kind!r} for all programs that use it, and run this again: nothing is lost."
+                f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, and run this"
+                " again: nothing is lost."
             )
         await self._call("queue_unbind", self._aside, self._exchange, routing_key=self._queue)
         await self._call("queue_bind", self._name, self._exchange, routing_key=self._queue)
@@ -235,7 +236,7 @@ class Migration:
         except PalermoError as error:
             if channel.code != PRECONDITION_FAILED:
                 raise
-            return "'x-queue-type'" not in str(error)
+            return not any(f"'{name}'" in str(error) for name in ("x-queue-type", "x-max-priority"))
         await channel.close()
         return True
 

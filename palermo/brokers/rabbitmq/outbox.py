@@ -67,7 +67,7 @@ class Outbox:
             if into is not None and is_failed(queue):
                 failed.setdefault(queue, []).append(message)
             if not self._has(place):
-                await self._ensure(place)
+                await self._ensure(place, message.priority)
             publisher = self._publisher
             if publisher is None or not publisher.is_open:
                 publisher = await self.open()
@@ -115,7 +115,7 @@ class Outbox:
             while True:
                 try:
                     async with asyncio.timeout(self._session.timeout):
-                        await self._ensure(place)
+                        await self._ensure(place, message.priority)
                         publisher = await self.open()
                     break
                 except TimeoutError:
@@ -160,10 +160,10 @@ class Outbox:
     def _has(self, place: Place) -> bool:
         return self._declarer.has(place) if isinstance(place, str) else self.later.has(place)
 
-    async def _ensure(self, place: Place) -> str:
-        """See that its queue is there; the type of it."""
+    async def _ensure(self, place: Place, priority: int) -> str:
+        """See that its queue is there, made for a job with this priority; the type of it."""
         if isinstance(place, str):
-            return await self._declarer.ensure(place)
+            return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
         await self.later.ensure(place)
         return self._session.queue_type
 
@@ -176,6 +176,8 @@ class Outbox:
     def _send(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
         exchange = self._session.exchange
         if isinstance(place, str):
+            if message.priority and not is_failed(place):
+                self._declarer.mind(place)
             return publisher.send(exchange, place, to_properties(message), message.body)
         return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
 
@@ -188,7 +190,7 @@ class Outbox:
                     if isinstance(error, (Unroutable, NotFound)):
                         # The queue or the exchange was deleted since it was declared: make it again.
                         self._forget(place)
-                    if await self._ensure(place) == CLASSIC and isinstance(error, Nacked):
+                    if await self._ensure(place, message.priority) == CLASSIC and isinstance(error, Nacked):
                         raise error
                     try:
                         await self._send(await self.open(), message, place)
@@ -206,6 +208,18 @@ class Outbox:
             await future
         except (Unroutable, Nacked, NotFound) as error:
             await self._publish_again(message, place, error)
+
+    async def kind(self, queue: str) -> str:
+        """The type of a job queue, which is made if need be."""
+        return await self._declarer.ensure(queue)
+
+    async def route(self, message: Message) -> tuple[str, str, str]:
+        """Where a message is to be published now, once that is made: exchange, routing key, and the queue's type."""
+        place = _place(message, message.queue)
+        kind = await self._ensure(place, message.priority)
+        if isinstance(place, str):
+            return self._session.exchange, place, kind
+        return "", queue_of(self._session.exchange, place), kind
 
     async def open(self) -> Publisher:
         """The channel to publish on now."""

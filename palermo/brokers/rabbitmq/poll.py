@@ -1,4 +1,4 @@
-"""Taking jobs from several queues in strict order, at most one per slot.
+"""Taking jobs from several queues in strict order, or by their shares, at most one per slot.
 
 Prefetch counts per consumer, so a subscription to each of eight queues would hold eight jobs.
 While there is work a slot asks the queues in order by basic.get. When all are empty the worker
@@ -11,6 +11,7 @@ is never subscribed: it asks again every few milliseconds.
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ from palermo.brokers.rabbitmq.bell import Bell
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
 from palermo.brokers.rabbitmq.wire import read
-from palermo.core.patterns import QueueSelection
+from palermo.core.patterns import Place, QueueSelection, drawn
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
@@ -48,6 +49,7 @@ class PollSource:
         self._exchange = exchange
         self._selection = selection
         self._queues: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
         self._known: set[str] = set()
         self._paused: set[str] = set()
         self._channels: list[Channel | None] = [None] * slots
@@ -68,19 +70,21 @@ class PollSource:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues served now, in order of priority."""
-        return tuple(queue for queue in self._queues if queue not in self._paused)
+        """The queues served now, in order of priority; where they share places, as drawn for this once."""
+        order = drawn(self._places, random.random) if self._selection.shared else tuple(self._queues)
+        return tuple(queue for queue in order if queue not in self._paused and queue in self._queues)
 
     async def know(self, names: set[str]) -> None:
         """Serve these queues from now on, as far as the selection wants them."""
         known = self._known = set(names)
         chosen: dict[str, str] = {}
-        for queue in self._selection.select(known):
+        places = self._selection.places(known)
+        for queue in places:
             chosen[queue] = await self._declarer.ensure(queue)
         if self._known is not known:
             return  # more was learnt meanwhile, and whoever learnt it sees to it
         if list(chosen) != list(self._queues):
-            self._queues = chosen
+            self._queues, self._places = chosen, places
             self._bell.ring()
 
     async def receive(self, slot: int) -> Delivery:

@@ -67,6 +67,11 @@ class Presence:
         self._ended = False
         self._returning: asyncio.Task[None] | None = None
 
+    @property
+    def worker(self) -> str:
+        """The id of the worker."""
+        return self._report().id
+
     async def listen(self, link: Link) -> None:
         """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()
@@ -148,6 +153,15 @@ async def ask_workers(link: Link, exchange: str) -> list[WorkerInfo]:
     """What every living worker says of itself, by id."""
     answers = await _ask(link, exchange, {"ask": "report"}, timeout=_PATIENCE)
     return sorted((WorkerInfo.from_plain(answer) for answer in answers), key=lambda worker: worker.id)
+
+
+async def call_roll(link: Link, exchange: str) -> list[WorkerInfo] | None:
+    """The same, if all that live have answered; None if it is not known of some what they do."""
+    before = await census(link, exchange)
+    workers = await ask_workers(link, exchange)
+    if len(workers) < before and len(workers) < await census(link, exchange):
+        return None
+    return workers
 
 
 async def command_workers(link: Link, exchange: str, order: Order, *, timeout: float) -> list[Answer]:

@@ -48,7 +48,11 @@ class Section:
 class Sheets:
     """Looks at scheduled jobs, and changes them, for the one who leads."""
 
-    def __init__(self, exchange: str, link: Link, outbox: Outbox) -> None:
+    def __init__(
+        self, exchange: str, link: Link, outbox: Outbox, leaving: Callable[[list[Message]], Awaitable[object]]
+    ) -> None:
+        """`leaving` is awaited with jobs that are about to be cancelled or given up."""
+        self._leaving = leaving
         self._exchange = exchange
         self._link = link
         self._outbox = outbox
@@ -99,23 +103,32 @@ class Sheets:
             publish = partial(
                 self._outbox.publish_many, into=lambda message: failed_queue(message.queue, per_queue=apart)
             )
-        await self._alter_held(held, held.take(chosen.means), judge, publish)
+
+        async def gate(gone: list[tuple[Message, Message | None]]) -> list[bool]:
+            if action in (CANCEL, GIVE_UP):
+                await self._leaving([there for there, _ in gone])
+            return [True] * len(gone)
+
+        await self._alter_held(held, held.take(chosen.means), judge, publish, gate)
         # Far stretches first: what is moved from one to a nearer one is known by its new instant.
         for stretch in sorted(lying, reverse=True):
             if lying[stretch]:
                 reader = sweeping.Reader(self._link, self._exchange, name=queue_of(self._exchange, stretch))
                 try:
-                    await sweeping.sweep(reader, None, judge, publish, lambda _: None)
+                    await sweeping.sweep(reader, None, judge, publish, lambda _: None, gate=gate)
                 except NotFound:
                     continue
         return sorted(judge.altered.values(), key=lambda one: one.run_at)
 
-    async def _alter_held(self, due: Due, taken: list[Held], judge: "_Judge", publish: Publish) -> None:
+    async def _alter_held(
+        self, due: Due, taken: list[Held], judge: "_Judge", publish: Publish, gate: sweeping.Gate
+    ) -> None:
         """Those in memory: all that is stored elsewhere is acknowledged, and what cannot be stays."""
         for start in range(0, len(taken), _SLICE):
             batch = taken[start : start + _SLICE]
             verdicts = [judge(held.message) for held in batch]
             try:
+                await gate([(held.message, None) for held in batch])
                 await publish([one.message for one in verdicts if isinstance(one, Move)])
             except PalermoError:
                 for held in taken[start:]:

@@ -36,6 +36,10 @@ _LOOK = 100
 _QUIET = 0.05
 
 
+#: Says of jobs that are to be taken out, each with what is to be published in its place, which of them may.
+Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
+
+
 class Reader:
     """One look into one queue. Everything it still holds goes back when it is closed."""
 
@@ -174,6 +178,7 @@ async def sweep(
     publish: Callable[[list[Message]], Awaitable[object]],
     progress: Callable[[Swept], None],
     witness: Callable[[list[Message], list[Message]], Awaitable[None]] | None = None,
+    gate: Gate | None = None,
 ) -> Swept:
     """Ask `decide` about every message that waits; see palermo.broker.Broker.sweep.
 
@@ -181,7 +186,8 @@ async def sweep(
 
     `publish` stores a batch of messages and returns when all are confirmed: only then are the
     old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
-    `witness` is awaited with what was looked at: what stays, and what has left the queue.
+    `witness` is awaited with what was looked at: what stays, and what has left the queue. `gate` is asked before
+    anything of a batch is done.
     """
     swept = Swept(total=await reader.count())
     progress(swept)
@@ -191,14 +197,23 @@ async def sweep(
             kept = 0
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
-                stay, gone, moves = _judge(batch, decide, queue)
+                stay, gone = _judge(batch, decide, queue)
                 looked = len(stay) + len(gone)
+                if gate is not None and gone:
+                    may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
+                    kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
+                    gone = [one for one, allowed in zip(gone, may, strict=True) if allowed]
+                    for _, there, move in kept_back:
+                        stay.append(there)
+                        if move is not None and move.refused is not None:
+                            move.refused()
+                moves = [move.message for _, _, move in gone if move is not None]
                 if moves:
                     await publish(moves)
                 kept += len(batch) - len(gone)
-                _ack(channel, [tag for tag, _ in gone], all_before=kept == 0)
+                _ack(channel, [tag for tag, _, _ in gone], all_before=kept == 0)
                 if witness is not None:
-                    await witness(stay, [message for _, message in gone])
+                    await witness(stay, [there for _, there, _ in gone])
                 swept = replace(
                     swept,
                     seen=swept.seen + looked,
@@ -221,24 +236,22 @@ async def sweep(
 
 def _judge(
     batch: list[Got], decide: Callable[[Message], Verdict], queue: str | None
-) -> tuple[list[Message], list[tuple[int, Message]], list[Message]]:
-    """What stays, what is to leave the queue, with its tags, and what is to be published first, as far as it looked."""
+) -> tuple[list[Message], list[tuple[int, Message, Move | None]]]:
+    """What stays, and what is to leave the queue, with its tag and what is published before."""
     stay: list[Message] = []
-    gone: list[tuple[int, Message]] = []
-    moves: list[Message] = []
-    for one in batch:
-        there = read(one, queue)
+    gone: list[tuple[int, Message, Move | None]] = []
+    for got in batch:
+        there = read(got, queue)
         match decide(there):
             case Stop():
                 break
-            case Move(message):
-                moves.append(message)
-                gone.append((one.tag, there))
+            case Move() as move:
+                gone.append((got.tag, there, move))
             case Remove():
-                gone.append((one.tag, there))
+                gone.append((got.tag, there, None))
             case _:
                 stay.append(there)
-    return stay, gone, moves
+    return stay, gone
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:

@@ -159,8 +159,8 @@ class Ticker:
     async def _ready(self, held: _Held, jobs: Iterable[Message]) -> bool:
         """Whether the queues of these jobs are there; if they cannot be made, the entry is looked at again later."""
         try:
-            for queue in {job.queue for job in jobs}:
-                await self._declarer.ensure(queue)
+            for job in jobs:
+                await self._declarer.ensure(job.queue, priority=job.priority)
         except PalermoError as error:
             if self._link.error is not None:
                 raise
@@ -175,7 +175,7 @@ class Ticker:
         """Publish these jobs and the new states, and acknowledge the old ones, all or nothing: see the first lines."""
         raw, coming = channel.raw, list[asyncio.Future[None]]()
         self._returned = []
-        kinds = {await self._declarer.ensure(queue) for queue in {job.queue for job in jobs}}
+        kinds = {await self._declarer.ensure(job.queue, priority=job.priority) for job in jobs}
         atomic = self._classic and kinds <= {CLASSIC}
         try:
             if not atomic:
@@ -225,7 +225,7 @@ class Ticker:
                 await self._send(job)
             except Unroutable:
                 self._declarer.forget(job.queue)
-                await self._declarer.ensure(job.queue)
+                await self._declarer.ensure(job.queue, priority=job.priority)
                 await self._send(job)
 
     async def _send(self, job: Message) -> None:

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from palermo.broker import Session
+from palermo.brokers.rabbitmq.asking import Asking
 from palermo.brokers.rabbitmq.clock import Clock
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.leader import Part, ask_leader, is_vacant
@@ -34,6 +35,16 @@ _ATTEMPTS = 5
 _PATIENT = 30
 
 
+#: Seconds after the last question about keys for which a session leads that did so since nobody else did.
+_LINGER = 3.0
+
+#: Seconds that an answer about keys is waited for at least: another leader is there by then.
+_LEAST_PATIENCE = 10.0
+
+#: Seconds until a question that nobody answered is asked again.
+_SOON = 0.1
+
+
 class Timekeeper:
     """See palermo.timetable.Timetable."""
 
@@ -41,8 +52,14 @@ class Timekeeper:
         self._session = session
         self._link = link
         self._declarer = declarer
+        self._asking = Asking(link, session.exchange)
         self.leads = False
         self._keeping = False
+        #: The clock, while it is ours.
+        self._clock: Clock | None = None
+        self._borrowing = asyncio.Lock()
+        self._lingering: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def keep(self, fired: Tell) -> None:
         """Lead where nobody else does, and else stand by, until the link is lost."""
@@ -66,6 +83,7 @@ class Timekeeper:
             return
         log.info("keeping the time exchange=%s", self._session.exchange)
         self.leads = True
+        self._clock = clock
         running = asyncio.ensure_future(clock.run())
         lost = asyncio.ensure_future(self._link.lost.wait())
         try:
@@ -74,6 +92,7 @@ class Timekeeper:
                 await running
         finally:
             self.leads = False
+            self._clock = None
             running.cancel()
             lost.cancel()
             await asyncio.wait({running, lost})
@@ -119,6 +138,68 @@ class Timekeeper:
 
         question = {"ask": "recurring", "change": change.to_plain()}
         await self._decide(question, read, lambda clock: clock.ticker.change(change))
+
+    async def ask_arbiter(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What whoever leads answers about keys; where nobody does, we lead for some seconds.
+
+        The question may come to be answered twice. Raises BrokerUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + max(self._session.timeout, _LEAST_PATIENCE)
+        while self._link.error is None and loop.time() < until:
+            clock = self._clock
+            if clock is not None:
+                try:
+                    return await clock.door.answer(question)
+                except BrokerUnavailable as error:
+                    log.debug("the arbiter did not answer error=%r", str(error))
+                    await asyncio.sleep(_SOON)
+                    continue
+            told = await self._asking.ask(question)
+            if told is not None and "error" not in told:
+                return told
+            if told is None and not self._keeping:
+                await self._borrow()
+            else:
+                await asyncio.sleep(_SOON)  # we are about to lead, or another is
+        raise self._link.error or BrokerUnavailable(
+            "whoever keeps the time does not answer. Try again: another takes over within seconds."
+        )
+
+    async def _borrow(self) -> None:
+        """Lead, if nobody does, until nothing has been asked for some seconds."""
+        async with self._borrowing:
+            if self._clock is not None or self._closed:
+                return
+            clock = await Clock.take(self._session, self._declarer)
+            if clock is None:
+                await asyncio.sleep(_SOON)
+                return
+            self._clock = clock
+            self._lingering = asyncio.ensure_future(self._linger(clock))
+
+    async def _linger(self, clock: Clock) -> None:
+        loop = asyncio.get_running_loop()
+        running = asyncio.ensure_future(clock.run())
+        try:
+            while not running.done() and (
+                (left := clock.arbiter.asked_at + _LINGER - loop.time()) > 0 or clock.arbiter.busy
+            ):
+                await asyncio.wait({running}, timeout=max(left, _SOON))
+        finally:
+            self._clock = None
+            running.cancel()
+            await asyncio.wait({running})
+            if not running.cancelled() and (error := running.exception()) is not None:
+                log.debug("led no longer error=%r", str(error))
+            await clock.close()
+
+    async def close(self) -> None:
+        """Lead no more, where that was only for a while."""
+        self._closed = True
+        if self._lingering is not None and not self._lingering.done():
+            self._lingering.cancel()
+            await asyncio.wait({self._lingering})
 
     async def _has_recurring(self) -> bool:
         """Whether there may be recurring jobs: only then a leader is looked for."""

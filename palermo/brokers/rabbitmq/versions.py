@@ -3,7 +3,7 @@
 import re
 
 from palermo.broker import Finding
-from palermo.core.topology import QUORUM
+from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
 
 Version = tuple[int, ...]
 
@@ -73,8 +73,10 @@ def heartbeat(seconds: int) -> Finding:
 
 
 def arguments(kind: str, text: str) -> dict[str, str | int]:
-    """What a queue of this type is declared with on a server of this version."""
-    told: dict[str, str | int] = {"x-queue-type": kind}
+    """What a queue of this type is declared with on a server of this version; "priority" is a classic one with them."""
+    told: dict[str, str | int] = {"x-queue-type": CLASSIC if kind == PRIORITY else kind}
+    if kind == PRIORITY:
+        told["x-max-priority"] = MAX_PRIORITY
     if kind == QUORUM:
         return told | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
     version = parse(text)
@@ -104,6 +106,35 @@ def consumer_timeout(text: str) -> Finding:
         "the server takes a job back that runs longer than its consumer_timeout, looked at every minute, 30 minutes"
         " unless it is set; before 3.12 it cannot be set per queue",
         "With jobs of more than 30 minutes: consumer_timeout = 14400000 (milliseconds) in rabbitmq.conf; restart it.",
+    )
+
+
+def without_priorities(queue: str, kind: str, text: str) -> str:
+    """Why a priority changes nothing, or less than asked, in a queue of this type that was made without them."""
+    if kind != QUORUM:
+        return f"it was made without priorities; `palermo migrate {queue} --type {PRIORITY}` makes it anew with them"
+    if parse(text) >= (4, 3):
+        return ""
+    if parse(text) >= (4,):
+        return "a quorum queue knows two before RabbitMQ 4.3: 5 and above, which goes first twice in three, and below"
+    return f"quorum queues have none before RabbitMQ 4.0; `palermo migrate {queue} --type {PRIORITY}` makes it classic"
+
+
+def of_quorum(kind: str, text: str) -> str:
+    """What to add to what is said of a queue, if it is a quorum queue: how far it has priorities."""
+    if kind != QUORUM:
+        return ""
+    version = parse(text)
+    known = "32 of them" if version >= (4, 3) else "two" if version >= (4,) else "none before RabbitMQ 4.0"
+    return f"; priorities: {known}"
+
+
+def no_priorities(queue: str, what: str) -> Finding:
+    """What it means that jobs with priorities wait in a classic queue that has none."""
+    return Finding.warning(
+        f"queue {queue}",
+        f"{what}, without priorities; jobs in it ask for one, and wait like all others",
+        f"palermo migrate {queue} --type {PRIORITY} makes it anew with priorities and all its jobs.",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
-from palermo.brokers.sqlite import holders, marks, orders, sweeping
+from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -21,6 +21,7 @@ from palermo.brokers.sqlite.store import Store
 from palermo.brokers.sqlite.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import LimitInfo
 from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
@@ -57,6 +58,7 @@ class SqliteBroker:
         self._timekeeper = Timekeeper(store, self._bell, exchange)
         self.journal = TableJournal(store, Bell(self._directory, store.data_version, "journal-bell"), session)
         self.events = SqliteEvents(store, self._bell, session)
+        self.keys = keys.TableKeys(store, self._bell, exchange)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
@@ -145,7 +147,12 @@ class SqliteBroker:
 
     async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
         chosen = list(ids)
-        await self._store.write(lambda db: marks.cancel(db, self._exchange, chosen, by))
+
+        def mark(db: sqlite3.Connection) -> None:
+            marks.cancel(db, self._exchange, chosen, by)
+            keys.cancelled(db, self._exchange, chosen)
+
+        await self._store.write(mark)
 
     async def restore(self, ids: Iterable[str]) -> None:
         chosen = list(ids)
@@ -159,7 +166,7 @@ class SqliteBroker:
             number = self._number(db, queue)
             rows = db.execute(
                 f"select {COLUMNS} from job where queue = ? and holder is null"
-                f" order by id {'desc' if newest else 'asc'} limit ? offset ?",
+                f" order by {'priority, id desc' if newest else 'priority desc, id'} limit ? offset ?",
                 (number, *page),
             ).fetchall()
             ((total,),) = db.execute(
@@ -226,7 +233,7 @@ class SqliteBroker:
     async def purge(self, queue: str) -> int:
         await self._settle_down()
         number = await self._store.read(lambda db: self._number(db, queue))
-        return await sweeping.purge(self._store, number)
+        return await sweeping.purge(self._store, number, self._exchange)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
         raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
@@ -237,7 +244,7 @@ class SqliteBroker:
         def drop(db: sqlite3.Connection) -> int:
             number = self._number(db, queue)
             deleted(db, self._exchange, queue)
-            late = db.execute("delete from job where queue = ? and holder is null", (number,)).rowcount
+            late = sweeping.purge_step(db, number, self._exchange, _MOST)
             # A job that a worker holds may come back, and then needs a queue to come back to.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(
@@ -246,6 +253,9 @@ class SqliteBroker:
             return late
 
         return removed + await self._store.write(drop)
+
+    async def limits(self) -> list[LimitInfo]:
+        return await self._store.read(lambda db: permits.known(db, self._exchange))
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store, self._exchange)

@@ -3,40 +3,39 @@
 import asyncio
 import contextlib
 import json
+import logging
 import sqlite3
-from collections import deque
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar
 
+from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
-from palermo.brokers.sqlite import holders, marks
+from palermo.brokers.sqlite import claims, holders, keys, marks, permits
 from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
+from palermo.brokers.sqlite.claims import Claim
+from palermo.brokers.sqlite.messages import COLUMNS, from_row, to_row
 from palermo.brokers.sqlite.orders import Listener
+from palermo.brokers.sqlite.served import Served
+from palermo.brokers.sqlite.sleepers import Sleepers
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.permits import Aside, Go, demand_of, put_aside
+from palermo.core.unique import Start
 from palermo.crew import WorkerInfo
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
+
+log = logging.getLogger("palermo.sqlite")
 
 T = TypeVar("T")
 
 #: How often we say what we do, and look whether others still live: within a second both must be known.
 TICK = 0.25
 
-#: SQLite functions take 127 arguments; more queues than this are nested.
-_QUEUES_PER_CALL = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What proves that a job is ours: given back and claimed again, it is another claim."""
-
-    job: int
-    claims: int
+#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends itself.
+LOCK_LAG = 2.0
 
 
 class SqliteConsumer:
@@ -62,7 +61,6 @@ class SqliteConsumer:
         self._lock = lock
         self._holder = holder
         self._exchange = exchange
-        self._selection = selection
         self._report = report
         self._reported = reported
         self._orders = orders
@@ -73,11 +71,9 @@ class SqliteConsumer:
         self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
         #: Calls that wait for a job, and calls that wait for their slot to be free.
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._blocked: deque[asyncio.Future[None]] = deque()
-        #: The queues to serve, by number, in order of priority; as of the queue table's state `_known`.
-        self._queues: dict[int, str] = {}
-        self._known: int | None = None
+        self._waiting = Sleepers()
+        self._blocked = Sleepers()
+        self._served = Served(exchange, selection)
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
         self._ticking = self._loop.create_task(self._tick())
@@ -86,28 +82,81 @@ class SqliteConsumer:
     async def receive(self, slot: int) -> Delivery:
         try:
             while slot in self._held:
-                await self._sleep(self._blocked)
+                await self._blocked.sleep()
             look = False
             while True:
                 self._check()
                 delivery = await self._take(slot, look=look)
                 if delivery is not None:
                     # One ring may stand for many jobs: each who finds one wakes the next.
-                    self._wake()
+                    self._waiting.wake()
                     return delivery
                 look = True
                 await self._wait()
         except asyncio.CancelledError:
             # Perhaps it was this call that had been woken.
-            self._wake()
+            self._waiting.wake()
             raise
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not must_ask(delivery):
+            return delivery
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+
+        def ask(db: sqlite3.Connection) -> Start:
+            run = f"{claim.job}/{claim.times}"
+            return keys.start(
+                db,
+                self._exchange,
+                delivery.message,
+                worker=self._reported.id,
+                run=run,
+                again=delivery.redelivered,
+            )
+
+        found = admitted(delivery, await self._write(ask))
+        if found is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+        return found
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+
+        def ask(db: sqlite3.Connection) -> Go | Aside:
+            verdict = permits.take(db, self._exchange, claim.job, demand, time.time())
+            if isinstance(verdict, Aside):
+                waiting = put_aside(delivery.message, verdict)
+                ended = self._ended(delivery, Retry(waiting))
+                claims.replace(db, claim, self._exchange, (waiting.queue, to_row(waiting)), ended, marked=True)
+                permits.line_up(db, self._exchange, demand, verdict)
+            return verdict
+
+        verdict = await self._write(ask)
+        if isinstance(verdict, Go):
+            return verdict.wait
+        del self._held[delivery.slot]
+        self._blocked.wake_all()
+        self._bell.ring()
+        return None
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
         if self._held.get(delivery.slot) != claim and claim not in self._parked:
             raise self._not_ours(delivery)
         self._check()
+        ended = self._ended(delivery, settlement)
         match settlement:
+            case Ack() if ended is not None or demand_of(delivery.message) is not None:
+                found = await self._write(lambda db: claims.delete(db, claim) and (ended is None or ended(db)))
+                self._bell.ring()
             case Ack():
                 # Taken out of the file with the slot's next claim, in one transaction instead of two;
                 # or in the loop's next round, should the slot not ask for another job at once.
@@ -115,14 +164,14 @@ class SqliteConsumer:
                 self._loop.call_soon(self._flush_soon)
                 found = True
             case Fail(message, queue):
-                found = await self._replace(claim, message, queue)
+                found = await self._replace(claim, message, queue, ended)
             case Retry(message):
-                found = await self._replace(claim, message, message.queue, marked=True)
+                found = await self._replace(claim, message, message.queue, ended, marked=True)
                 self._bell.ring()
             case Release():
 
                 def give_back(db: sqlite3.Connection) -> bool:
-                    return release(db, _OURS, self._key(claim)) == 1
+                    return claims.give_back(db, claim) and (ended is None or ended(db))
 
                 found = await self._write(give_back)
                 self._bell.ring()
@@ -130,7 +179,7 @@ class SqliteConsumer:
             self._parked.discard(claim)
         else:
             del self._held[delivery.slot]
-            self._wake_all(self._blocked)
+            self._blocked.wake_all()
         if not found:
             raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
 
@@ -138,12 +187,12 @@ class SqliteConsumer:
         if self._held.get(delivery.slot) != delivery.token:
             raise self._not_ours(delivery)
         self._parked.add(self._held.pop(delivery.slot))
-        self._wake_all(self._blocked)
+        self._blocked.wake_all()
 
     async def waiting(self) -> set[str]:
         def find(db: sqlite3.Connection) -> set[str]:
             rows = db.execute("select queue from job where id = ?", (self._find(db),)).fetchall()
-            return {self._queues[queue] for (queue,) in rows}
+            return {self._served.name(queue) for (queue,) in rows}
 
         return await self._store.read(find)
 
@@ -162,8 +211,8 @@ class SqliteConsumer:
         self._ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticking
-        self._wake_all(self._waiting)
-        self._wake_all(self._blocked)
+        self._waiting.wake_all()
+        self._blocked.wake_all()
         held = [*self._held, *self._parked]
         self._held, self._parked = {}, set()
         try:
@@ -192,43 +241,35 @@ class SqliteConsumer:
         return delivery
 
     def _find(self, db: sqlite3.Connection) -> int | None:
-        self._resolve(db)
-        ((found,),) = db.execute(f"select {_first(len(self._queues))}", tuple(self._queues)).fetchall()
+        first, numbers = self._served.look(db)
+        ((found,),) = db.execute(f"select {first}", numbers).fetchall()
         return None if found is None else int(found)
 
     def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
-        self._resolve(db)
+        first, numbers = self._served.look(db)
         rows = db.execute(
-            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
+            f"update job set holder = ?, slot = ?, held_until = null, claims = claims + 1 where id = {first}"
             f" returning id, claims, deaths, queue, {COLUMNS}",
-            (self._holder, slot, *self._queues),
+            (self._holder, slot, *numbers),
         ).fetchall()
         if not rows:
             return None
-        number, claims, deaths, queue, *row = rows[0]
-        message = from_row(row, self._queues[queue])
+        number, times, deaths, queue, *row = rows[0]
+        message = from_row(row, self._served.name(queue))
+        if message.lock_for is not None:
+            db.execute(
+                "update job set held_until = ? where id = ?", (time.time() + message.lock_for + LOCK_LAG, number)
+            )
         by = marks.find(db, self._exchange, message)
         return Delivery(
             message=message,
             slot=slot,
-            token=Claim(number, claims),
-            redelivered=claims > 1,
+            token=Claim(number, self._holder, times),
+            redelivered=times > 1,
             cancelled=by is not None,
             cancelled_by=by or "",
             deaths=tuple(deaths.split()),
         )
-
-    def _resolve(self, db: sqlite3.Connection) -> None:
-        """Learn which queues there are and which are paused, if that has changed."""
-        ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
-        if version == self._known:
-            return
-        rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
-        known: dict[str, int] = dict(rows)
-        paused = marks.paused(db, self._exchange)
-        chosen = (name for name in self._selection.select(known) if name in known and name not in paused)
-        self._queues = {known[name]: name for name in chosen}
-        self._known = version
 
     # -- writing -----------------------------------------------------------
 
@@ -239,7 +280,7 @@ class SqliteConsumer:
         def delete_and_work(db: sqlite3.Connection) -> tuple[T, bool]:
             nonlocal done
             done = tuple(self._done)
-            deleted = [self._delete(db, claim) for claim in done]
+            deleted = [claims.delete(db, claim) for claim in done]
             return work(db), all(deleted)
 
         result, ours = await self._store.write(delete_and_work)
@@ -248,21 +289,30 @@ class SqliteConsumer:
             self._lose(BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead."))
         return result
 
-    async def _replace(self, claim: Claim, message: Message, queue: str, *, marked: bool = False) -> bool:
+    def _ended(self, delivery: Delivery, settlement: Settlement) -> Work[bool] | None:
+        """What the settlement means for the job's key, to be done in its transaction; None for nothing."""
+        told = how_ended(delivery, settlement)
+        if told is None:
+            return None
+        return lambda db: keys.end(db, self._exchange, delivery.message, told)
+
+    async def _replace(
+        self,
+        claim: Claim,
+        message: Message,
+        queue: str,
+        ended: Work[bool] | None,
+        *,
+        marked: bool = False,
+    ) -> bool:
         """In one transaction put the message in a queue and take the job out of the file, if it is still ours.
 
         With `marked` a mark that the job is cancelled stays, which goes with a job that is taken out.
         """
         row = to_row(message)
-
-        def replace(db: sqlite3.Connection) -> bool:
-            marks_of = marks.of(db, self._exchange, message.id) if marked else []
-            if found := self._delete(db, claim):
-                insert(db, self._exchange, queue, row)
-                marks.put_back(db, marks_of)
-            return found
-
-        return await self._write(replace)
+        return await self._write(
+            lambda db: claims.replace(db, claim, self._exchange, (queue, row), ended, marked=marked)
+        )
 
     def _flush_soon(self) -> None:
         if self._done and self._flushing is None:
@@ -276,45 +326,17 @@ class SqliteConsumer:
         finally:
             self._flushing = None
 
-    def _key(self, claim: Claim) -> tuple[int, int, int]:
-        return (claim.job, self._holder, claim.claims)
-
-    def _delete(self, db: sqlite3.Connection, claim: Claim) -> bool:
-        return db.execute(f"delete from job where {_OURS}", self._key(claim)).rowcount == 1
-
     # -- waiting, and showing that we live ---------------------------------
 
     async def _wait(self) -> None:
         """Until there may be a job."""
         if not self._waiting:
-            self._bell.listen(self._wake)
+            self._bell.listen(self._waiting.wake)
         try:
-            await self._sleep(self._waiting)
+            await self._waiting.sleep()
         finally:
             if not self._waiting:
-                self._bell.ignore(self._wake)
-
-    async def _sleep(self, among: "deque[asyncio.Future[None]]") -> None:
-        future = self._loop.create_future()
-        among.append(future)
-        try:
-            await future
-        finally:
-            if future in among:
-                among.remove(future)
-
-    def _wake(self) -> None:
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-
-    def _wake_all(self, among: "deque[asyncio.Future[None]]") -> None:
-        while among:
-            future = among.popleft()
-            if not future.done():
-                future.set_result(None)
+                self._bell.ignore(self._waiting.wake)
 
     async def _tick(self) -> None:
         version = self._store.data_version()
@@ -328,7 +350,7 @@ class SqliteConsumer:
             # The net under the bell: a publisher may have died between its commit and its ring.
             if (found := self._store.data_version()) != version:
                 version = found
-                self._wake()
+                self._waiting.wake()
 
     async def _show(self) -> None:
         """Store the worker's report, if it has changed."""
@@ -355,8 +377,8 @@ class SqliteConsumer:
     def _lose(self, error: BrokerError) -> None:
         """The session is lost; all that wait learn it."""
         self._lost = self._lost or error
-        self._wake_all(self._waiting)
-        self._wake_all(self._blocked)
+        self._waiting.wake_all()
+        self._blocked.wake_all()
 
     def _not_ours(self, delivery: Delivery) -> DeliveryLost:
         return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
@@ -364,19 +386,3 @@ class SqliteConsumer:
     def _check(self) -> None:
         if self._lost is not None:
             raise type(self._lost)(str(self._lost))
-
-
-#: The condition that a claim still stands.
-_OURS = "id = ? and holder = ? and claims = ?"
-
-
-@cache
-def _first(queues: int) -> str:
-    """SQL for the oldest job in the first of so many queues that has one; coalesce looks no further than it must."""
-    one = "(select id from job where queue = ? and holder is null order by id limit 1)"
-    groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
-    return _coalesce([_coalesce([one] * size) for size in groups])
-
-
-def _coalesce(parts: list[str]) -> str:
-    return f"coalesce({', '.join([*parts, 'null', 'null'])})"

@@ -78,13 +78,20 @@ def is_held(directory: str, name: str) -> bool:
 async def bury(store: Store, directory: str, *, but: int = 0) -> int:
     """Forget all holders that are dead, and give back what they held; returns how many jobs that were.
 
+    With that what is held longer than its `lock_for` allows: its holder lives, and stands still.
+
     `but` is the holder who asks.
     """
     holders = await store.read(lambda db: db.execute("select id, lock from holder where id <> ?", (but,)).fetchall())
     dead = [(number, name) for number, name in holders if not is_held(directory, name)]
-    if not dead:
+    overdue = await store.read(_overdue)
+    if not dead and not overdue:
         return 0
-    released = await store.write(lambda db: sum(remove(db, number, died=True) for number, _ in dead))
+
+    def give_back(db: sqlite3.Connection) -> int:
+        return sum(remove(db, number, died=True) for number, _ in dead) + _end_claims(db)
+
+    released = await store.write(give_back)
     for _, name in dead:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, name))
@@ -104,6 +111,21 @@ def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
     released = release(db, "holder = ?", (holder,))
     db.execute("delete from holder where id = ?", (holder,))
     return released
+
+
+def _overdue(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("select 1 from job where held_until < ? limit 1", (time.time(),)).fetchall())
+
+
+def _end_claims(db: sqlite3.Connection) -> int:
+    """Give back what is held for too long; its holder is remembered by it as one that died."""
+    now = time.time()
+    db.execute(
+        "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"
+        " where held_until < ?",
+        (now,),
+    )
+    return release(db, "held_until < ?", (now,))
 
 
 def tidy(directory: str) -> None:

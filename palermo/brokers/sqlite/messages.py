@@ -8,15 +8,18 @@ from typing import Any
 
 from palermo.brokers.sqlite.values import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
-from palermo.core.topology import is_failed
+from palermo.core.topology import MAX_PRIORITY, is_failed
 
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
-#: What of a Row is in the columns, which is all but when it is due and its wire name.
+#: What of a Row is in the columns, which is all but when it is due, its wire name and its priority.
 WIDTH = 6
 
-Row = tuple[str, str, str, str, str, bytes, float | None, str]
+#: The priority in its queue of a job that has waited for its turn or its permit already: before all others.
+BEFORE_ALL = MAX_PRIORITY + 1
+
+Row = tuple[str, str, str, str, str, bytes, float | None, str, int]
 
 
 def to_row(message: Message) -> Row:
@@ -33,6 +36,7 @@ def to_row(message: Message) -> Row:
         message.body,
         message.run_at,
         message.job,
+        message.priority,
     )
 
 
@@ -68,8 +72,8 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
             continue
         if queue not in numbers:
             numbers[queue] = declare(db, exchange, queue)
-        due.append((numbers[queue], *row[:WIDTH]))
-    db.executemany(f"insert into job (queue, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", due)
+        due.append((numbers[queue], row[8], *row[:WIDTH]))
+    db.executemany(f"insert into job (queue, priority, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)", due)
     if later:
         db.executemany(
             f"insert into later (exchange, queue, job, run_at, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", later
@@ -90,7 +94,9 @@ def declare(db: sqlite3.Connection, exchange: str, queue: str) -> int:
 def release(db: sqlite3.Connection, held: str, values: tuple[Any, ...]) -> int:
     """Give the held jobs that match the condition back to their queues, at their old places; returns how many."""
     db.execute(f"update queue set hidden = 0 where hidden and id in (select queue from job where {held})", values)
-    return db.execute(f"update job set holder = null, slot = null where {held}", values).rowcount
+    return db.execute(
+        f"update job set holder = null, slot = null, held_until = null, permit = null where {held}", values
+    ).rowcount
 
 
 def _new_id() -> str:

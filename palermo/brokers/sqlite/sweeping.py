@@ -5,9 +5,12 @@ import sqlite3
 from collections.abc import Callable
 
 from palermo.broker import Keep, Move, Remove, Stop, Swept, Verdict
-from palermo.brokers.sqlite.messages import COLUMNS, Row, from_row, insert, to_row
+from palermo.brokers.sqlite import keys
+from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, to_row
 from palermo.brokers.sqlite.store import Store
+from palermo.core.keys import UNIQUE_KEY
 from palermo.core.message import Message
+from palermo.core.topology import is_failed
 
 #: How many messages, and how many bytes of bodies, are in memory at once.
 _STEP = 200
@@ -15,8 +18,8 @@ _STEP_BYTES = 8 * 1024 * 1024
 
 _PURGE_STEP = 2_000
 
-#: What to do with one message: its number, and what to put where in its place.
-_Change = tuple[int, tuple[str, Row] | None]
+#: What to do with one message: its number, itself, and what to put in its place.
+_Change = tuple[int, Message, Move | None]
 
 
 async def sweep(
@@ -41,22 +44,23 @@ async def sweep(
         changes: list[_Change] = []
         seen = 0
         for id, *row in rows:
-            verdict = decide(from_row(row, name))
+            there = from_row(row, name)
+            verdict = decide(there)
             if isinstance(verdict, Stop):
                 going = False
                 break
             seen += 1
             match verdict:
                 case Remove():
-                    changes.append((id, None))
-                case Move(message):
-                    changes.append((id, (message.queue, to_row(message))))
+                    changes.append((id, there, None))
+                case Move() as move:
+                    changes.append((id, there, move))
                 case Keep():
                     pass
         removed, put = 0, 0
         if changes:
             removed, put = await store.write(
-                lambda db, changes=changes: _apply(db, exchange, changes),  # type: ignore[misc]
+                lambda db, changes=changes: _apply(db, exchange, name, changes),  # type: ignore[misc]
                 publishing=True,
             )
         if put:
@@ -70,11 +74,11 @@ async def sweep(
     return swept
 
 
-async def purge(store: Store, number: int) -> int:
+async def purge(store: Store, number: int, exchange: str) -> int:
     """Remove all messages that wait in the queue of this number at the start; returns how many."""
     last, _ = await store.read(lambda db: _extent(db, number))
     removed = 0
-    while step := await store.write(lambda db: _purge_step(db, number, last)):
+    while step := await store.write(lambda db: purge_step(db, number, exchange, last)):
         removed += step
         await asyncio.sleep(0)
     return removed
@@ -106,22 +110,44 @@ def _step(
     return rows
 
 
-def _apply(db: sqlite3.Connection, exchange: str, changes: list[_Change]) -> tuple[int, int]:
-    """Do the changes to those messages that still wait; returns how many were removed, and how many moved."""
+def _apply(db: sqlite3.Connection, exchange: str, queue: str, changes: list[_Change]) -> tuple[int, int]:
+    """Do the changes to those messages that still wait; returns how many were removed, and how many moved.
+
+    A failed job that another one keeps from its key stays where it is.
+    """
     removed = moved = 0
-    for id, place in changes:
-        if db.execute("delete from job where id = ? and holder is null", (id,)).rowcount != 1:
+    for id, there, move in changes:
+        put = None if move is None else move.message
+        if db.execute("select 1 from job where id = ? and holder is null", (id,)).fetchone() is None:
             continue  # a worker, or another sweep, was faster
-        if place is None:
+        if put is not None and not is_failed(put.queue) and not keys.readmitted(db, exchange, put):
+            if move is not None and move.refused is not None:
+                move.refused()
+            continue
+        db.execute("delete from job where id = ?", (id,))
+        if put is None:
+            if not is_failed(queue):
+                keys.gone(db, exchange, [there])
             removed += 1
             continue
-        queue, row = place
-        insert(db, exchange, queue, row)
+        insert(db, exchange, put.queue, to_row(put))
         moved += 1
     return removed, moved
 
 
-def _purge_step(db: sqlite3.Connection, number: int, last: int) -> int:
+def purge_step(db: sqlite3.Connection, number: int, exchange: str, last: int) -> int:
+    """Remove some of the messages that wait in the queue of this number, up to the one with that number."""
+    rows = db.execute(
+        f"select id, {COLUMNS} from job where queue = ? and holder is null and id <= ? and instr(headers, ?)"
+        " order by id limit ?",
+        (number, last, f'"{UNIQUE_KEY}"', _PURGE_STEP),
+    ).fetchall()
+    ((name,),) = db.execute("select name from queue where id = ?", (number,)).fetchall()
+    if not is_failed(name):
+        keys.gone(db, exchange, (from_row(row, name) for _, *row in rows), drop_next=True)
+    if rows:
+        db.executemany("delete from job where id = ?", ((id,) for id, *_ in rows))
+        return len(rows)
     return db.execute(
         "delete from job where id in"
         " (select id from job where queue = ? and holder is null and id <= ? order by id limit ?)",

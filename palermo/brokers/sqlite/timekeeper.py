@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from palermo.brokers.sqlite import recurring
+from palermo.brokers.sqlite import keys, recurring
 from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.messages import BEFORE_ALL, COLUMNS, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.store import Store
 from palermo.brokers.sqlite.values import loads
 from palermo.core.delay import moved
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
+from palermo.core.permits import TURN
 from palermo.core.topology import failed_queue
 from palermo.entries import Change, Entry
 from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled, Tell
@@ -100,6 +101,8 @@ class Timekeeper:
         )
 
         def put(db: sqlite3.Connection, found: list[Message]) -> None:
+            if action in (CANCEL, GIVE_UP):
+                keys.gone(db, self._exchange, found)
             if action == GIVE_UP:
                 given_up = (give_up(message) for message in found)
                 there = [(failed_queue(one.queue, per_queue=failed_per_queue), to_row(one)) for one in given_up]
@@ -145,8 +148,8 @@ class Timekeeper:
 
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        ticks = recurring.next_due(db, self._exchange)
-        return min((float(each) for each in (due, ticks) if each is not None), default=None)
+        also = (recurring.next_due(db, self._exchange), keys.next_due(db, self._exchange))
+        return min((float(each) for each in (due, *also) if each is not None), default=None)
 
     def _put_in_queues(self, db: sqlite3.Connection) -> list[Message]:
         """Those that were fired."""
@@ -155,8 +158,11 @@ class Timekeeper:
             (self._exchange, time.time(), _STEP),
         ).fetchall()
         for number, queue, *row in rows:
-            insert(db, self._exchange, queue, (*row, None, ""))
+            message = from_row(row, queue)
+            priority = BEFORE_ALL if TURN in message.extra else message.priority
+            insert(db, self._exchange, queue, (*row, None, "", priority))
             db.execute("delete from later where id = ?", (number,))
+        keys.look_after(db, self._exchange, time.time())
         return recurring.fire(db, self._exchange, time.time())
 
     def _where(self, db: sqlite3.Connection, chosen: Chosen) -> tuple[str, tuple[Any, ...]]:

@@ -78,6 +78,24 @@ def hogs_the_gil(path):
     return in_c()
 
 
+@palermo.job(lock_for=1.0)
+def hangs_once(path):
+    """The first run hangs in C; a later one says whether that is still there."""
+    if os.path.exists(path):
+        with open(path) as file:
+            first = file.readline().split()[1]
+        write(path, f"again {os.path.exists(f'/proc/{first}')}")
+        return
+    write(path, f"hangs {os.getpid()}")
+    in_c()
+
+
+@palermo.job(lock_for=0.2)
+def hangs_always(path):
+    write(path, f"hangs {palermo.current_job().attempt}")
+    in_c()
+
+
 def in_c():
     return sum(range(10**12))
 

@@ -1,0 +1,355 @@
+"""The arbiter: whoever leads decides about all keys of unique jobs, one thing after another.
+
+What is asked while one batch is being stored goes into the next one, so that a commit serves many. Every answer is
+given after what it says is stored. What the keys are is kept in memory, and read again after anything that went wrong.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from palermo.brokers.rabbitmq.changes import Changes, remember
+from palermo.brokers.rabbitmq.keylog import KeyLog
+from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.outbox import Outbox
+from palermo.core import unique
+from palermo.core.keys import Claim, Key, Phase, lock_of
+from palermo.core.message import Message
+from palermo.core.unique import Answer, End, Outcome, Start, Why
+from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
+
+log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
+
+#: Things that one batch is made of, at most, and bytes of bodies.
+_AT_ONCE, _BYTES = 500, 4 * 1024 * 1024
+
+#: Seconds between two looks at what is due, and at what may be forgotten.
+_LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
+
+#: Seconds until the log, which could not be read, is tried again.
+_AGAIN = 1.0
+
+
+@dataclass(slots=True)
+class _Asked(Generic[T]):
+    """Something to be done in a batch."""
+
+    do: Callable[[Changes], T]
+    future: "asyncio.Future[T]"
+    size: int = 0
+    #: Awaited once it is stored, before anything else is decided.
+    after: Callable[[], Awaitable[None]] | None = None
+    result: Any = field(default=None)
+
+
+class Arbiter:
+    """See the module's first lines. `ask` is for anyone who leads; `run` for who does so for long."""
+
+    def __init__(
+        self, exchange: str, link: Link, outbox: Outbox, arguments: Mapping[str, Any], *, now: Callable[[], float]
+    ) -> None:
+        """`arguments` are those that the queue of the log is declared with."""
+        self._link = link
+        self._log = KeyLog(exchange, link, outbox, arguments, self._on_end)
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._keys: dict[str, Key] = {}
+        self._holders: dict[str, set[str]] = {}
+        self._asked: list[_Asked[Any]] = []
+        self._working: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._closed = False
+        #: When anybody asked last, on the loop's clock.
+        self.asked_at = self._loop.time()
+
+    async def run(self) -> None:
+        """Publish what is due, until this is cancelled."""
+        while not await self._log.exists():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TIDY_EVERY):
+                    await self._news.wait()
+            self._news.clear()
+        tidied = self._loop.time()
+        while True:
+            self._news.clear()
+            wait = _LOOK_EVERY
+            try:
+                wait = await self._ask(self._tick)
+                if self._loop.time() - tidied >= _TIDY_EVERY:
+                    tidied = self._loop.time()
+                    await self._ask(Changes.forget, after=self._tidy)
+            except PalermoError as error:
+                if self._link.error is not None:
+                    raise
+                log.warning("keys of unique jobs cannot be looked after now error=%r", str(error))
+                await asyncio.sleep(_AGAIN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+
+    async def close(self) -> None:
+        """Decide about nothing more."""
+        self._closed = True
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait({self._working})
+
+    @property
+    def knows(self) -> bool:
+        """Whether it has ever had to look at keys."""
+        return self._log.is_open
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being decided."""
+        return self._working is not None and not self._working.done()
+
+    def touch(self) -> None:
+        """Somebody asks."""
+        self.asked_at = self._loop.time()
+
+    # -- what may be asked
+
+    async def enqueue(self, claims: Sequence[Claim]) -> list[Answer]:
+        """See palermo.uniqueness.Keys."""
+        answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
+        if any(answer.outcome is Outcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
+            # What others wrote of the ends of jobs before this was asked is known after this.
+            await self._log.reach()
+            again = [
+                self._enqueue(claim)
+                for claim, answer in zip(claims, answers, strict=True)
+                if answer.outcome is Outcome.DUPLICATE
+            ]
+            later = iter([await asked for asked in again])
+            answers = [next(later) if answer.outcome is Outcome.DUPLICATE else answer for answer in answers]
+        return answers
+
+    async def start(self, message: Message, *, worker: str, run: str, again: bool) -> Start:
+        """A worker wants to start a job that it has."""
+        lock = lock_of(message)
+        if lock is None:
+            return Start(why=Why.RUN)
+        name = lock.key
+
+        def do(changes: Changes) -> Start:
+            step, answer = unique.start(
+                changes.get(name), message, worker=worker, run=run, again=again, now=changes.now
+            )
+            changes.put(step)
+            return answer
+
+        answer = await self._ask(do)
+        if answer.why in (Why.COPY, Why.DUPLICATE):
+            await self._log.reach()
+            answer = await self._ask(do)
+        return answer
+
+    async def readmit(self, messages: Sequence[Message]) -> list[bool]:
+        """Which of these may be put among those that wait again, by a person's hand; they take their keys."""
+
+        def do(changes: Changes) -> list[bool]:
+            may = []
+            for message in messages:
+                lock = lock_of(message)
+                step, allowed = (
+                    (None, True) if lock is None else unique.readmit(changes.get(lock.key), message, changes.now)
+                )
+                if step is not None:
+                    changes.put(step)
+                may.append(allowed)
+            return may
+
+        return await self._ask(do)
+
+    async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """These jobs, keys and ids, are about to be taken away if they wait."""
+
+        def do(changes: Changes) -> None:
+            for name, id in jobs:
+                changes.put(unique.gone(changes.get(name), id, changes.now))
+
+        await self._ask(do)
+
+    async def cancelled(self, ids: Iterable[str]) -> None:
+        """These jobs, if they wait, are not going to run."""
+
+        def do(changes: Changes) -> None:
+            for id in ids:
+                for key in changes.held_by(id):
+                    changes.put(unique.gone(key, id, changes.now))
+
+        await self._ask(do)
+
+    async def emptied(self, queue: str, empty: Callable[[], Awaitable[None]]) -> None:
+        """Free the keys of all that waits in a queue, and empty it before anything else is decided."""
+
+        def do(changes: Changes) -> None:
+            for key in changes.all():
+                holder = key.holder
+                if holder is not None and holder.queue == queue and not (holder.run_at or 0) > changes.now:
+                    changes.put(unique.gone(key, holder.id, changes.now, drop_next=True))
+
+        await self._ask(do, after=empty)
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        """See palermo.uniqueness.Keys."""
+
+        def do(changes: Changes) -> list[str]:
+            there = [
+                name for name in dict.fromkeys(names) if not unique.current(changes.get(name), changes.now).is_free
+            ]
+            for name in there:
+                changes.put(unique.free(changes.get(name), now=changes.now))
+            return there
+
+        return await self._ask(do)
+
+    async def free_strays(self, strays: Iterable[tuple[str, int]]) -> list[str]:
+        """Take these keys from the holders with these serials, unless they moved; which it did."""
+
+        def do(changes: Changes) -> list[str]:
+            freed = []
+            for name, serial in strays:
+                key = changes.get(name)
+                if key.holder is not None and key.holder.serial == serial:
+                    changes.put(unique.free(key, now=changes.now))
+                    freed.append(name)
+            return freed
+
+        return await self._ask(do)
+
+    async def known(self) -> list[Key]:
+        """All keys of which something is known now, by name."""
+        await self._ask(lambda changes: None)
+        await self._log.reach()
+        return await self._ask(Changes.all)
+
+    # -- batches
+
+    def _enqueue(self, claim: Claim) -> "asyncio.Future[Answer]":
+        def do(changes: Changes) -> Answer:
+            step, answer = unique.enqueue(changes.get(claim.key), claim, changes.now)
+            changes.put(step)
+            return answer
+
+        return self._ask(do, size=len(claim.message.body))
+
+    def _ask(
+        self,
+        do: Callable[[Changes], T],
+        *,
+        size: int = 0,
+        after: Callable[[], Awaitable[None]] | None = None,
+    ) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._closed:
+            future.set_exception(_leads_no_more())
+            return future
+        self._asked.append(_Asked(do, future, size, after))
+        if self._working is None or self._working.done():
+            self._working = self._loop.create_task(self._work())
+        return future
+
+    async def _work(self) -> None:
+        """Store one batch after another until nothing is asked any more."""
+        while self._asked:
+            batch: list[_Asked[Any]] = []
+            try:
+                if not self._log.is_open:
+                    await self._learn()
+                batch = self._next_batch()
+                await self._store(batch)
+            except asyncio.CancelledError:
+                self._fail([*batch, *self._asked], _leads_no_more())
+                raise
+            except Exception as error:
+                self._log.let_go()
+                self._keys, self._holders = {}, {}
+                rest, self._asked = self._asked, []
+                if not isinstance(error, PalermoError):
+                    log.exception("a batch of keys cannot be stored")
+                self._fail([*batch, *rest], error)
+
+    async def _learn(self) -> None:
+        self._keys, self._holders = {}, {}
+        for key in (await self._log.open()).values():
+            remember(self._keys, self._holders, key)
+        self._news.set()
+
+    def _next_batch(self) -> list[_Asked[Any]]:
+        batch: list[_Asked[Any]] = []
+        size = 0
+        while self._asked and len(batch) < _AT_ONCE and size <= _BYTES:
+            asked = self._asked.pop(0)
+            batch.append(asked)
+            size += asked.size
+            if asked.after is not None:
+                break
+        return batch
+
+    async def _store(self, batch: list[_Asked[Any]]) -> None:
+        changes = Changes(self._keys, self._holders, self._now())
+        for asked in batch:
+            asked.result = asked.do(changes)
+        if changes.changed or changes.jobs:
+            await self._log.commit(changes.changed, changes.jobs)
+            if any(key.alarm is not None for key in changes.changed.values()):
+                self._news.set()
+        for asked in batch:
+            if asked.after is not None:
+                await asked.after()
+            if not asked.future.done():
+                asked.future.set_result(asked.result)
+
+    @staticmethod
+    def _fail(batch: Iterable[_Asked[Any]], error: Exception) -> None:
+        told = error if isinstance(error, PalermoError) else PublishRefused(f"a job cannot be stored: {error!r}.")
+        for asked in batch:
+            if not asked.future.done():
+                asked.future.set_exception(told)
+                asked.future.exception()  # nobody may be left to be told
+
+    def _on_end(self, record: Mapping[str, Any], tag: int) -> None:
+        """A worker wrote that a run has ended."""
+        try:
+            told = record["end"]
+            name, id, how, serial, run_at = (
+                str(told["key"]),
+                str(told["id"]),
+                End(told["how"]),
+                told.get("serial"),
+                told.get("run_at"),
+            )
+        except (KeyError, TypeError, ValueError):
+            log.warning("the end of a job cannot be read record=%.200r", record)
+            return
+
+        def do(changes: Changes) -> None:
+            changes.put(unique.end(changes.get(name), id, how, serial=serial, now=changes.now, run_at=run_at))
+
+        asked = self._ask(do)
+        asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(tag))
+
+    def _tick(self, changes: Changes) -> float:
+        """Publish what is due; seconds until the next look."""
+        wait = _LOOK_EVERY
+        for key in [key for key in self._keys.values() if key.alarm is not None]:
+            assert key.alarm is not None
+            if key.alarm <= changes.now:
+                changes.put(unique.tick(key, changes.now))
+            else:
+                wait = min(wait, key.alarm - changes.now)
+        return wait
+
+    async def _tidy(self) -> None:
+        await self._log.tidy(self._keys)
+
+
+def _leads_no_more() -> BrokerUnavailable:
+    return BrokerUnavailable("who kept the time does so no more.")

@@ -1,0 +1,118 @@
+"""The arbiter's door: what others ask about keys and limits, as values that JSON has, and the answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from palermo.brokers.rabbitmq.arbiter import Arbiter
+from palermo.brokers.rabbitmq.limiting import ABOUT, Limiting
+from palermo.brokers.rabbitmq.link import Link
+from palermo.core.keys import Claim, message_from_plain, message_to_plain
+from palermo.core.topology import amqp_queue
+from palermo.core.unique import Answer, Outcome, Start, Why
+from palermo.errors import BrokerRefused, PalermoError, PublishRefused
+
+Plain = Mapping[str, Any]
+
+
+class Door:
+    """Has the arbiter do what is asked, in the process that leads."""
+
+    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting) -> None:
+        self._exchange = exchange
+        self._link = link
+        self._arbiter = arbiter
+        self._limiting = limiting
+
+    async def answer(self, question: Plain) -> Plain:
+        """The answer: `refused` says why it cannot be done, `missing` that there is no such queue."""
+        self._arbiter.touch()
+        try:
+            if question.get("ask") == ABOUT:
+                return await self._limiting.answer(question)
+            return await self._answer(question)
+        except (PublishRefused, BrokerRefused) as error:
+            return {"refused": str(error)}
+        finally:
+            self._arbiter.touch()
+
+    async def _answer(self, question: Plain) -> Plain:
+        arbiter = self._arbiter
+        match question:
+            case {"do": "enqueue", "claims": list(claims)}:
+                answers = await arbiter.enqueue([Claim.from_plain(claim) for claim in claims])
+                return {"answers": [_answer_to_plain(one) for one in answers]}
+            case {"do": "start", "message": dict(message), "worker": str(worker), "run": str(run), "again": again}:
+                found = message_from_plain(message)
+                return {"start": _start_to_plain(await arbiter.start(found, worker=worker, run=run, again=bool(again)))}
+            case {"do": "readmit", "messages": list(messages)}:
+                return {"may": await arbiter.readmit([message_from_plain(one) for one in messages])}
+            case {"do": "gone", "jobs": list(jobs)}:
+                await arbiter.gone([(str(key), str(id)) for key, id in jobs])
+            case {"do": "cancelled", "ids": list(ids)}:
+                await arbiter.cancelled([str(id) for id in ids])
+            case {"do": "free", "names": list(names)}:
+                return {"freed": await arbiter.free([str(name) for name in names])}
+            case {"do": "empty", "queue": str(queue), "delete": delete}:
+                return await self._empty(queue, delete=bool(delete))
+            case {"do": "known"}:
+                return {"keys": [key.to_plain() for key in await arbiter.known()]}
+        return {}
+
+    async def _empty(self, queue: str, *, delete: bool) -> Plain:
+        """Purge or delete a queue, and before that free the keys of what waits in it."""
+        told: dict[str, Any] = {}
+
+        async def empty() -> None:
+            channel = await self._link.channel()
+            method = channel.raw.queue_delete if delete else channel.raw.queue_purge
+            try:
+                frame = await channel.call(method, amqp_queue(self._exchange, queue))
+            except PalermoError:
+                if not channel.missing:
+                    raise
+                told["missing"] = True
+                return
+            await channel.close()
+            told["count"] = int(frame.method.message_count)
+
+        await self._arbiter.emptied(queue, empty)
+        return told
+
+
+def _answer_to_plain(answer: Answer) -> dict[str, Any]:
+    return {
+        "outcome": str(answer.outcome),
+        "id": answer.id,
+        "state": str(answer.state),
+        "instead_of": answer.instead_of,
+    }
+
+
+def answer_from_plain(plain: Plain) -> Answer:
+    """What became of an enqueue, as it travels."""
+    return Answer(
+        outcome=Outcome(plain["outcome"]), id=plain["id"], state=plain["state"], instead_of=plain["instead_of"]
+    )
+
+
+def _start_to_plain(start: Start) -> dict[str, Any]:
+    content = None if start.content is None else message_to_plain(start.content)
+    return {
+        "why": str(start.why),
+        "holder": start.holder,
+        "serial": start.serial,
+        "tell": start.tell,
+        "content": content,
+    }
+
+
+def start_from_plain(plain: Plain) -> Start:
+    """Whether a job may be started, as it travels."""
+    content = plain["content"]
+    return Start(
+        why=Why(plain["why"]),
+        holder=plain["holder"],
+        serial=plain["serial"],
+        tell=plain["tell"],
+        content=None if content is None else message_from_plain(content),
+    )

@@ -1,0 +1,348 @@
+"""The log of keys, the durable queue `~unique`, in the hands of the one who leads: read, added to, and written anew.
+
+All of it is held unacknowledged, so that whoever leads next reads it again. A batch and the jobs that it lets into
+their queues are one AMQP transaction; what that does not promise, of queues that are not classic and of a broker that
+is killed within a commit, is made up for by publishing the jobs of the last batch again: see docs/design.md.
+"""
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pika import spec
+
+from palermo.brokers.rabbitmq.later import settled
+from palermo.brokers.rabbitmq.link import Channel, Link, fulfil
+from palermo.brokers.rabbitmq.outbox import Outbox
+from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
+from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message, to_properties
+from palermo.core.keys import Key, message_from_plain, message_to_plain
+from palermo.core.message import Message
+from palermo.core.topology import CLASSIC, internal
+from palermo.errors import BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Batches, or seconds, after which all keys are written anew: RabbitMQ takes back what is held for half an hour.
+_MANY, _OLD = 2_000, 600.0
+
+#: Keys, and bytes of them, in one message of those that are written anew.
+_PART, _PART_BYTES = 500, 1_048_576
+
+#: A batch holds its jobs themselves up to so many bytes of bodies.
+_JOBS_BYTES = 1_048_576
+
+#: Seconds that a mark may be on its way through the queue to us.
+_PATIENCE = 10.0
+
+#: Fleeting, and so gone once the broker has been killed.
+_CANARY = json.dumps({"canary": True}).encode()
+
+_STATE = spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json")
+_FLEETING = spec.BasicProperties(delivery_mode=1, content_type="application/json")
+
+
+def queue_of(exchange: str) -> str:
+    """The AMQP queue of the log."""
+    return internal(exchange, "unique")
+
+
+class KeyLog:
+    """See the module's first lines."""
+
+    def __init__(
+        self,
+        exchange: str,
+        link: Link,
+        outbox: Outbox,
+        arguments: Mapping[str, Any],
+        ended: Callable[[Mapping[str, Any], int], None],
+    ) -> None:
+        """`arguments` are those that the queue is declared with.
+
+        `ended` is told what a worker wrote of the end of a run, with the tag to be given to `settle`.
+        """
+        self._queue = queue_of(exchange)
+        self._link = link
+        self._outbox = outbox
+        self._arguments = dict(arguments)
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._channel: Channel | None = None
+        self._classic = False
+        #: What has been read since the channel was opened and not been folded yet; None from then on.
+        self._read: list[tuple[int, Mapping[str, Any]]] | None = []
+        self._number = 0
+        #: The number of the last batch that is known to be stored with its jobs; and whether that is to be written.
+        self._sure = 0
+        self._unsaid = False
+        #: Tags of batches, and of what is done with: acknowledged with the next commit.
+        self._tags: list[int] = []
+        self._done: list[int] = []
+        self._canaries: list[int] = []
+        self._since = 0.0
+        self._marks: dict[str, asyncio.Future[None]] = {}
+        self._returned: list[Message] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all that is in the log is known."""
+        return self._channel is not None and self._channel.is_open and self._read is None
+
+    async def exists(self) -> bool:
+        """Whether anybody has ever needed it."""
+        channel = await self._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, self._queue, passive=True)
+        except PalermoError:
+            if channel.missing:
+                return False
+            raise
+        await channel.close()
+        return True
+
+    async def open(self) -> dict[str, Key]:
+        """Read all of it, and make sure of the jobs of the last batch; the keys."""
+        ours = await make(self._link, self._queue, self._arguments)
+        self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC
+        self._read, self._tags, self._done, self._returned = [], [], [], []
+        self._since = self._loop.time()
+        channel = self._channel = await self._link.channel()
+        raw = channel.raw
+        raw.add_on_cancel_callback(lambda _: raw.close())
+        raw.add_on_return_callback(self._on_return)
+        await channel.call(raw.tx_select)
+        await channel.call(raw.basic_qos, prefetch_count=65_535)
+        await channel.call(raw.basic_consume, self._queue, self._on_record)
+        # Until the broker has noticed the end of who led before, what that one held is not there.
+        await settled(channel, self._queue, readers=1)
+        await self.reach()
+        read, self._read = self._read or [], None
+        batches = [record for _, record in read if "n" in record]
+        self._tags = [tag for tag, record in read if "n" in record]
+        self._canaries = [tag for tag, record in read if "canary" in record]
+        keys = fold(batches)
+        self._number = max((record["n"] for record in batches), default=0)
+        known = max((record["sure"] for record in batches), default=0)
+        # What is fleeting is still there: the broker has not been killed since it was put there.
+        intact = self._classic and any("canary" in record for _, record in read)
+        for record in batches:
+            if record["n"] > known and record["jobs"] and not (intact and record["atomic"]):
+                await self._make_sure(record["jobs"])
+        self._sure, self._unsaid = self._number, True
+        if not intact and self._classic:
+            raw.basic_publish("", self._queue, _CANARY, _FLEETING)
+            await channel.call(raw.tx_commit)
+        for tag, record in read:
+            if "end" in record:
+                self._ended(record, tag)
+        return keys
+
+    def let_go(self) -> None:
+        """Know nothing any more: what was done is to be read again."""
+        channel, self._channel = self._channel, None
+        if channel is not None and channel.is_open:
+            channel.raw.close()
+
+    def settle(self, tag: int) -> None:
+        """What a worker wrote is in a batch that is stored."""
+        self._done.append(tag)
+
+    async def commit(self, changes: Mapping[str, Key], jobs: Sequence[Message]) -> None:
+        """Store a batch, and the jobs where they belong. After an error nothing is known: `let_go` was called."""
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            raise BrokerUnavailable("the log of keys is not open.")
+        try:
+            routes = [await self._outbox.route(job) for job in jobs]
+            atomic = self._classic and all(kind == CLASSIC for _, _, kind in routes)
+            raw, number = channel.raw, self._number + 1
+            batch = {
+                "n": number,
+                "sure": self._sure,
+                "atomic": atomic,
+                "keys": {name: None if key.is_free else key.to_plain() for name, key in changes.items()},
+                "jobs": [message_to_plain(job) for job in jobs]
+                if sum(len(job.body) for job in jobs) <= _JOBS_BYTES
+                else [],
+            }
+            body = json.dumps(batch, separators=(",", ":")).encode()
+            self._number, self._returned = number, []
+            if atomic:
+                raw.basic_publish("", self._queue, body, _STATE)
+                for job, (exchange, key, _) in zip(jobs, routes, strict=True):
+                    raw.basic_publish(exchange, key, job.body, to_properties(job), mandatory=True)
+            else:
+                await (await self._outbox.open()).send("", self._queue, _STATE, body)
+                for job in jobs:
+                    await self._outbox.publish(job, job.queue)
+            self._acknowledge(channel)
+            await channel.call(raw.tx_commit)
+            # Their queues were deleted by somebody, and they are out of the transaction by now.
+            returned, self._returned = self._returned, []
+            for job in returned:
+                await self._outbox.publish(job, job.queue)
+        except BaseException:
+            self.let_go()
+            raise
+        self._sure, self._unsaid = number, bool(jobs)
+
+    async def reach(self) -> None:
+        """Wait until all that is in the queue by now has been read."""
+        if self._channel is None or not self._channel.is_open:
+            raise BrokerUnavailable("the log of keys is not open.")
+        name, future = uuid.uuid4().hex, self._loop.create_future()
+        self._marks[name] = future
+        try:
+            publisher = await self._outbox.open()
+            await publisher.send("", self._queue, _FLEETING, json.dumps({"mark": name}).encode())
+            async with asyncio.timeout(_PATIENCE):
+                await future
+        except TimeoutError:
+            raise BrokerUnavailable("the queue of keys does not hand out what was put in.") from None
+        finally:
+            self._marks.pop(name, None)
+
+    async def tidy(self, keys: Mapping[str, Key]) -> None:
+        """Write all keys anew where the log is long or old, and say what is sure; to be called between commits."""
+        channel = self._channel
+        if channel is None or not self.is_open:
+            return
+        old = self._loop.time() - self._since > _OLD
+        if not old and len(self._tags) < _MANY + len(keys) // _PART:
+            if self._unsaid:
+                await self.commit({}, ())
+            elif self._done:
+                await self._commit_acknowledgements(channel)
+            return
+        before, canaries, raw = list(self._tags), list(self._canaries), channel.raw
+        try:
+            self._number += 1
+            parts = list(_parts(keys.values()))
+            for number, part in enumerate(parts):
+                batch = {
+                    "n": self._number,
+                    "sure": self._sure,
+                    "atomic": True,
+                    "jobs": [],
+                    "all": [number, len(parts)],
+                    "keys": part,
+                }
+                body = json.dumps(batch, separators=(",", ":")).encode()
+                if self._classic:
+                    raw.basic_publish("", self._queue, body, _STATE)
+                else:
+                    await (await self._outbox.open()).send("", self._queue, _STATE, body)
+            if self._classic:
+                raw.basic_publish("", self._queue, _CANARY, _FLEETING)
+            await channel.call(raw.tx_commit)
+            # Only now, in a transaction of its own: of one that the broker is killed in any part may be stored.
+            self._tags = self._tags[len(before) :]
+            self._canaries = self._canaries[len(canaries) :]
+            self._done += [*before, *canaries]
+            self._acknowledge(channel)
+            await channel.call(raw.tx_commit)
+        except BaseException:
+            self.let_go()
+            raise
+        self._sure, self._unsaid, self._since = self._number, False, self._loop.time()
+
+    async def _commit_acknowledgements(self, channel: Channel) -> None:
+        try:
+            self._acknowledge(channel)
+            await channel.call(channel.raw.tx_commit)
+        except BaseException:
+            self.let_go()
+            raise
+
+    def _acknowledge(self, channel: Channel) -> None:
+        # Never while a commit is under way: RabbitMQ ends a connection that says anything meanwhile (504).
+        done, self._done = self._done, []
+        for tag in done:
+            channel.raw.basic_ack(tag)
+
+    async def _make_sure(self, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """Publish jobs that may not have been stored; a second message of one is known when it is started."""
+        for plain in jobs:
+            message = message_from_plain(plain)
+            await self._outbox.publish(message, message.queue)
+
+    def _on_record(self, raw: Any, method: Any, properties: object, body: bytes) -> None:
+        try:
+            record = json.loads(body)
+        except ValueError:
+            record = None
+        tag = method.delivery_tag
+        match record:
+            case {"mark": str(name)}:
+                self._done.append(tag)
+                if name in self._marks:
+                    fulfil(self._marks[name], None)
+            case {"n": int(), "sure": int(), "keys": dict(), "jobs": list()} | {"end": dict()} | {"canary": _}:
+                if self._read is not None:
+                    self._read.append((tag, record))
+                elif "n" in record:
+                    self._tags.append(tag)
+                elif "end" in record:
+                    self._ended(record, tag)
+                else:
+                    self._canaries.append(tag)
+            case _:
+                log.warning("a record of keys cannot be read record=%.200r", body)
+
+    def _on_return(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        self._returned.append(to_message(properties, body, taken_from=None))
+
+
+async def make(link: Link, queue: str, arguments: Mapping[str, Any]) -> bool:
+    """See that the queue of a log is there; whether it has these arguments."""
+    channel = await link.channel()
+    try:
+        await channel.call(channel.raw.queue_declare, queue, durable=True, arguments=arguments)
+    except PalermoError:
+        if channel.code != PRECONDITION_FAILED:
+            raise
+        return False
+    await channel.close()
+    return True
+
+
+def fold(batches: Iterable[Mapping[str, Any]]) -> dict[str, Key]:
+    """The keys that all of these leave, in whatever order they are."""
+    found = list(batches)
+    whole: dict[int, list[Mapping[str, Any]]] = {}
+    for batch in found:
+        if "all" in batch:
+            whole.setdefault(batch["n"], []).append(batch)
+    anew = max((n for n, parts in whole.items() if len(parts) >= parts[0]["all"][1]), default=0)
+    keys: dict[str, Key] = {}
+    for batch in sorted(found, key=lambda one: int(one["n"])):
+        if batch["n"] < anew or ("all" in batch and batch["n"] != anew):
+            continue
+        for name, plain in batch["keys"].items():
+            if plain is None:
+                keys.pop(name, None)
+                continue
+            try:
+                keys[name] = Key.from_plain(plain)
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("a key cannot be read key=%r error=%r", name, str(error))
+    return keys
+
+
+def _parts(keys: Iterable[Key]) -> Iterable[dict[str, Any]]:
+    """All keys, in as many messages as it takes; at least one."""
+    part: dict[str, Any] = {}
+    size = 0
+    for key in keys:
+        if key.is_free:
+            continue
+        part[key.name] = key.to_plain()
+        size += sum(len(kept.message.body) for kept in (key.next, key.holder and key.holder.content) if kept)
+        if len(part) >= _PART or size > _PART_BYTES:
+            yield part
+            part, size = {}, 0
+    yield part

@@ -1,0 +1,50 @@
+"""`palermo unique`: which job has which key, and taking one away."""
+
+import click
+
+from palermo.cli.edge import Run
+from palermo.cli.options import broker_options, json_option
+from palermo.cli.output import Column, field, note, print_rows
+from palermo.rows import Row
+
+
+@click.group()
+def unique() -> None:
+    """Look at the keys of unique jobs, and free those that a job should not have any more."""
+
+
+@unique.command("list")
+@click.option("--strays", is_flag=True, help="Only those whose jobs are nowhere; looking takes a second or more.")
+@broker_options
+@json_option
+@click.pass_obj
+def list_keys(run: Run, /, strays: bool, as_json: bool) -> None:
+    """List the keys that jobs have, by name."""
+    inspector = run.inspector()
+    if strays:
+        columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
+        print_rows(inspector.stray_keys(), columns, as_json=as_json, none="no key without its job.")
+        return
+    columns = [field("Key"), ("State", _state), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
+    print_rows(inspector.unique_keys(), columns, as_json=as_json, none="no job has a key.")
+
+
+@unique.command("free")
+@click.argument("keys", nargs=-1, metavar="[KEY...]")
+@click.option("--strays", is_flag=True, help="Those whose jobs are nowhere, as other programs leave them.")
+@broker_options
+@click.pass_obj
+def free(run: Run, /, keys: tuple[str, ...], strays: bool) -> None:
+    """Take keys from their jobs, so that others may be enqueued; a job that waits takes its own when it starts."""
+    if strays is bool(keys):
+        raise click.UsageError("name keys, or give --strays", click.get_current_context())
+    inspector = run.inspector()
+    chosen = [str(row["key"]) for row in inspector.stray_keys()] if strays else list(keys)
+    freed = inspector.free_keys(chosen) if chosen else []
+    note(f"freed {len(freed)} key(s).")
+
+
+def _state(row: Row) -> str:
+    until = f" until {row['until']}" if row["until"] else ""
+    following = f", then {row['next']}" if row["next"] else ""
+    return f"{row['state']}{until}{following}"

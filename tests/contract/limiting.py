@@ -1,0 +1,134 @@
+"""Contract: how many of some jobs run at once, and how often."""
+
+import asyncio
+import time
+
+from palermo.broker import Broker, Consumer, Delivery
+from palermo.core.lifecycle import Ack, Fail, Release, fail
+from palermo.core.message import Message
+from palermo.core.permits import LimitInfo
+from tests.contract.kit import FAILURE, Open, Report, Worker, consume, message, nothing_for, take, take_and_ack, until
+from tests.contract.timing import time_kept
+
+
+def limited(id: str, limit: int | None = 1, *, key: str = "", rate: str = "", queue: str = "jobs") -> Message:
+    asks = {"limit": limit, "limit-key": key or None, "rate": rate or None}
+    return message(id, queue, extra={name: value for name, value in asks.items() if value is not None})
+
+
+async def permitted(consumer: Consumer, slot: int = 1, *, within: float = 10.0) -> Delivery:
+    """The next job that this slot may run."""
+    async with asyncio.timeout(within):
+        while True:
+            delivery = await consumer.receive(slot)
+            if (wait := await consumer.permit(delivery)) is not None:
+                await asyncio.sleep(wait)
+                return delivery
+
+
+async def nothing_permitted(consumer: Consumer, slot: int = 1) -> None:
+    try:
+        found = await permitted(consumer, slot, within=0.4)
+    except TimeoutError:
+        return
+    raise AssertionError(f"{found.message.id} was let run")
+
+
+async def worker(broker: Broker, number: int, *, slots: int = 1) -> Worker:
+    """A worker that is told from others by its id."""
+    return await consume(broker, slots=slots, report=Report("jobs", slots=slots, pid=number))
+
+
+class LimitingContract:
+    async def test_a_limited_job_waits_without_a_slot_and_comes_when_another_ends(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([limited("1"), limited("2"), message("free")])
+        async with time_kept(await another()):
+            consumer, other = await worker(broker, 1), await worker(await another(), 2)
+            first = await permitted(consumer)
+
+            assert (await permitted(other)).message.id == "free"
+            second = await worker(await another(), 3)
+            await nothing_permitted(second)
+            await consumer.settle(first, Ack())
+
+            assert (await permitted(consumer)).message.id == "2"
+            assert first.message.id == "1"
+
+    async def test_keys_have_limits_of_their_own(self, broker: Broker) -> None:
+        await broker.publish_many([limited("a1", key="a"), limited("a2", key="a"), limited("b1", key="b")])
+        consumer = await consume(broker, slots=3)
+
+        running = {(await permitted(consumer, slot)).message.id for slot in (1, 2)}
+        await nothing_permitted(consumer, 3)
+
+        assert running == {"a1", "b1"}
+
+    async def test_a_permit_ends_with_failure_and_with_being_given_back(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([limited("1"), limited("2")])
+        async with time_kept(await another()):
+            consumer = await worker(broker, 1)
+            first = await permitted(consumer)
+            await consumer.settle(first, Release())
+
+            again = await permitted(consumer)
+            await consumer.settle(again, Fail(fail(again.message, FAILURE, worker="w")))
+
+            ended = await permitted(consumer)
+            assert {again.message.id, ended.message.id} == {"1", "2"}
+            await consumer.settle(ended, Ack())
+            await until(broker.limits, [])
+
+    async def test_a_worker_that_is_gone_has_no_permits(self, broker: Broker, another: Open) -> None:
+        leaving = await another()
+        await broker.publish(limited("1"))
+        await permitted(await worker(leaving, 1))
+
+        await leaving.close()
+
+        assert (await permitted(await worker(broker, 2))).message.id == "1"
+
+    async def test_limits_are_shown(self, broker: Broker) -> None:
+        await broker.publish_many([limited("1", 1), limited("2", 1), limited("3", 1)])
+        consumer = await consume(broker, slots=2)
+        await permitted(consumer, 1)
+        await nothing_permitted(consumer, 2)
+
+        assert await broker.limits() == [LimitInfo(key="shop.mail.send", limit=1, rate="", running=1, waiting=2)]
+
+    async def test_a_rate_is_kept_by_all_workers_together(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([limited(f"{n}", None, rate="20/s") for n in range(20)])
+        workers = [await worker(await another(), number) for number in (1, 2)]
+        began: list[float] = []
+
+        async def work(consumer: Consumer) -> None:
+            while len(began) < 20:
+                delivery = await permitted(consumer, within=30)
+                began.append(time.monotonic())
+                await consumer.settle(delivery, Ack())
+
+        keeper = await another()
+        keeping = asyncio.create_task(keeper.keep_time())
+        working = [asyncio.create_task(work(consumer)) for consumer in workers]
+
+        async def runs() -> int:
+            return len(began)
+
+        await until(runs, 20, within=30)
+        for task in (*working, keeping):
+            task.cancel()
+        await asyncio.wait({*working, keeping})
+        # 20 runs have 19 gaps of 50 ms; the clocks that sleep are wrong by some.
+        assert began[-1] - began[0] > 19 * 0.05 - 0.05
+
+    async def test_jobs_without_a_limit_are_asked_nothing(self, broker: Broker) -> None:
+        await broker.publish(message("1"))
+        consumer = await consume(broker)
+        delivery = await take(consumer)
+
+        assert await consumer.permit(delivery) == 0.0
+        await consumer.settle(delivery, Ack())
+        await nothing_for(consumer)
+        await broker.publish(message("2"))
+        assert (await take_and_ack(consumer)).id == "2"

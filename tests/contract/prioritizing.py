@@ -1,0 +1,78 @@
+"""Contract: what goes first within a queue."""
+
+from dataclasses import replace
+
+import pytest
+
+from palermo.broker import Broker, Consumer, Delivery, Session, open_broker
+from palermo.core.lifecycle import Ack, Fail, Retry, fail, requeue
+from palermo.core.message import Message
+from tests.contract.kit import FAILURE, consume, look, message, take, take_and_ack, until
+
+
+def urgent(id: str, priority: int, queue: str = "jobs") -> Message:
+    return message(id, queue, properties={"priority": priority})
+
+
+class PrioritizingContract:
+    @pytest.fixture
+    def has_priorities(self) -> bool:
+        """Whether queues that this broker makes for such jobs have them."""
+        return True
+
+    @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
+    async def test_the_highest_priority_goes_first_and_within_it_the_oldest(
+        self, broker: Broker, has_priorities: bool, queues: str
+    ) -> None:
+        sent = [urgent("5-a", 5), message("0-a"), urgent("9-a", 9), urgent("5-b", 5), message("0-b"), urgent("9-b", 9)]
+        await broker.publish_many(sent)
+        consumer = await consume(broker, queues)
+
+        order = [(await take_and_ack(consumer)).id for _ in sent]
+
+        in_order = ["9-a", "9-b", "5-a", "5-b", "0-a", "0-b"]
+        assert order == (in_order if has_priorities else [one.id for one in sent])
+
+    async def test_a_listing_shows_them_in_that_order(self, broker: Broker, has_priorities: bool) -> None:
+        await broker.publish_many([urgent("5", 5), message("0"), urgent("9", 9)])
+
+        await until(lambda: shown(broker), ["9", "5", "0"] if has_priorities else ["5", "0", "9"])
+
+    async def test_a_priority_outlives_failure_requeue_and_retry(self, broker: Broker) -> None:
+        await broker.publish(urgent("7c9e", 7))
+        consumer = await consume(broker)
+        delivery = await take(consumer)
+        await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        (failed,) = await look(broker, "failed")
+
+        await broker.publish(requeue(failed))
+        delivery = await take(consumer)
+        await consumer.settle(delivery, Retry(replace(delivery.message, run_at=1.0)))
+
+        again = await take(consumer)
+        assert [failed.priority, delivery.message.priority, again.message.priority] == [7, 7, 7]
+        await consumer.settle(again, Ack())
+
+    async def test_a_worker_makes_the_queues_of_its_declared_priorities_with_them(
+        self, session: Session, sessions: list[Broker], broker: Broker, has_priorities: bool
+    ) -> None:
+        worker = await open_broker(replace(session, prioritized=frozenset({"declared"})))
+        sessions.append(worker)
+        consumer = await consume(worker, "declared")
+        blocked = await take_first(broker, consumer)
+
+        await broker.publish_many([message("0", "declared"), urgent("9", 9, "declared")])
+        await consumer.settle(blocked, Ack())
+
+        order = [(await take_and_ack(consumer)).id for _ in range(2)]
+        assert order == (["9", "0"] if has_priorities else ["0", "9"])
+
+
+async def shown(broker: Broker) -> list[str]:
+    return [one.id for one in await look(broker)]
+
+
+async def take_first(broker: Broker, consumer: Consumer) -> Delivery:
+    """A job that the consumer holds, so that the next ones wait."""
+    await broker.publish(message("first", "declared"))
+    return await take(consumer)

@@ -1,0 +1,382 @@
+"""What becomes of a key: by table, and by a model in which anyone may be killed at any instant."""
+
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from palermo.core.keys import Claim, Key, Lock, Mode, lock_of, locked
+from palermo.core.message import Message
+from palermo.core.unique import (
+    DEBOUNCE,
+    REMEMBERED,
+    REPLACE,
+    RERUN,
+    RETURN,
+    THROTTLE,
+    Answer,
+    End,
+    Outcome,
+    Start,
+    Step,
+    Why,
+    end,
+    enqueue,
+    free,
+    start,
+    tick,
+    with_content,
+)
+
+KEY = "shop.mail.send:a@b.c"
+
+
+def job(id: str, mode: Mode = Mode.DONE, *, linger: float = 0.0, seconds: float = 0.0, body: bytes = b"") -> Message:
+    message = Message(id=id, queue="jobs", job="shop.mail.send", body=body or id.encode())
+    return locked(message, Lock(key=KEY, mode=mode, seconds=seconds, linger=linger))
+
+
+def asked(key: Key, message: Message, now: float = 0.0, *, call: str = "", **more: object) -> tuple[Step, Answer]:
+    claim = Claim(key=KEY, message=message, call=call or f"call {message.id}", **more)  # type: ignore[arg-type]
+    return enqueue(key, claim, now)
+
+
+def started(key: Key, message: Message, now: float = 0.0, *, run: str = "1", again: bool = False) -> tuple[Step, Start]:
+    return start(key, message, worker="w", run=run, again=again, now=now)
+
+
+def taken(message: Message) -> Key:
+    return asked(Key(name=KEY), message)[0].key
+
+
+def running(message: Message) -> Key:
+    return started(taken(message), message)[0].key
+
+
+def test_the_first_job_takes_the_key_and_the_second_is_told_who_has_it() -> None:
+    step, answer = asked(Key(name=KEY), job("a"))
+    assert (step.jobs, answer) == ((job("a"),), Answer(outcome=Outcome.STORED, id="a"))
+
+    step, answer = asked(step.key, job("b"))
+    assert (step.jobs, answer) == ((), Answer(outcome=Outcome.DUPLICATE, id="a", state="waiting"))
+
+    _, answer = asked(running(job("a")), job("b"))
+    assert answer == Answer(outcome=Outcome.DUPLICATE, id="a", state="running")
+
+
+def test_whoever_got_no_answer_asks_again_and_is_answered_as_before() -> None:
+    step, first = asked(Key(name=KEY), job("a"))
+    again, second = asked(step.key, job("a"))
+    assert (second, again.jobs) == (first, ())
+
+    over = end(step.key, "a", End.DONE, serial=None, now=1)
+    again, third = asked(over.key, job("a"), 2)
+    assert (third.outcome, third.state, again.jobs) == (Outcome.STORED, "ended", ())
+
+    _, other = asked(step.key, job("a"), call="another")
+    assert other.outcome is Outcome.DUPLICATE
+
+
+@pytest.mark.parametrize("how", [End.DONE, End.OVER])
+def test_until_done_lasts_from_the_enqueue_to_the_end_retries_included(how: End) -> None:
+    key = running(job("a"))
+    key = end(key, "a", End.AGAIN, serial=1, now=5).key
+    assert asked(key, job("b"), 6)[1].state == "waiting"
+    key, answer = started(key, job("a"), 7, run="2")[0].key, asked(key, job("b"), 7)[1]
+    assert answer.outcome is Outcome.DUPLICATE
+
+    key = end(key, "a", how, serial=1, now=8).key
+
+    assert asked(key, job("b"), 8)[1] == Answer(outcome=Outcome.STORED, id="b")
+
+
+def test_until_start_lasts_to_the_start() -> None:
+    first = job("a", Mode.START)
+    key = taken(first)
+    assert asked(key, job("b", Mode.START))[1].outcome is Outcome.DUPLICATE
+
+    step, answer = started(key, first)
+
+    assert (answer.why, answer.tell) == (Why.RUN, False)
+    step, stored = asked(step.key, job("b", Mode.START))
+    assert stored.outcome is Outcome.STORED
+    assert started(step.key, first, run="2", again=True)[1].why is Why.RUN
+
+
+def test_seconds_last_so_many_seconds_unless_the_job_fails() -> None:
+    key = taken(job("a", Mode.WINDOW, seconds=60))
+    assert end(key, "a", End.DONE, serial=None, now=1).key == key
+    assert asked(key, job("b", Mode.WINDOW, seconds=60), 59.9)[1].outcome is Outcome.DUPLICATE
+    assert asked(key, job("b", Mode.WINDOW, seconds=60), 60)[1].outcome is Outcome.STORED
+    failed = end(key, "a", End.OVER, serial=None, now=1).key
+    assert asked(failed, job("b", Mode.WINDOW, seconds=60), 2)[1].outcome is Outcome.STORED
+
+
+def test_dedupe_closes_the_key_after_a_good_end_only() -> None:
+    key = running(job("a", linger=10))
+    done = end(key, "a", End.DONE, serial=1, now=5).key
+    assert asked(done, job("b"), 14.9)[1] == Answer(outcome=Outcome.DUPLICATE, id="a", state="ended")
+    assert asked(done, job("b"), 15)[1].outcome is Outcome.STORED
+    assert asked(end(key, "a", End.OVER, serial=1, now=5).key, job("b"), 6)[1].outcome is Outcome.STORED
+
+
+@pytest.mark.parametrize("mode", [Mode.DONE, Mode.START])
+def test_replace_gives_the_waiting_job_new_arguments(mode: Mode) -> None:
+    first = job("a", mode, body=b"old")
+    step, answer = asked(taken(first), job("b", mode, body=b"new"), on_duplicate=REPLACE)
+    assert (step.jobs, answer.outcome, answer.id) == ((), Outcome.REPLACED, "a")
+
+    step, begun = started(step.key, first)
+    assert begun.content is not None
+    assert begun.tell
+    assert (with_content(first, begun.content).id, with_content(first, begun.content).body) == ("a", b"new")
+    again, begun = started(step.key, first, 1e5, run="2", again=True)
+    assert begun.content is not None
+
+    over = end(again.key, "a", End.DONE, serial=begun.serial or None, now=1e5)
+    assert over.jobs == ()
+    assert asked(over.key, job("c", mode), 1e5)[1].outcome is Outcome.STORED
+
+
+@pytest.mark.parametrize("way", [REPLACE, RERUN])
+def test_what_comes_too_late_for_the_present_run_runs_once_after_it(way: str) -> None:
+    step, answer = asked(running(job("a")), job("b"), on_duplicate=way)
+    assert (step.jobs, answer.outcome, answer.id) == ((), Outcome.NEXT, "b")
+    step, answer = asked(step.key, job("c"), on_duplicate=way)
+    assert (answer.id, answer.instead_of) == ("c", "b")
+
+    step = end(step.key, "a", End.OVER, serial=1, now=1)
+
+    assert step.jobs == (job("c"),)
+    assert asked(step.key, job("d"), 2)[1] == Answer(outcome=Outcome.DUPLICATE, id="c", state="waiting")
+
+
+def test_a_rerun_of_a_job_that_waits_is_the_run_that_it_waits_for() -> None:
+    step, answer = asked(taken(job("a")), job("b"), on_duplicate=RERUN)
+    assert (step.jobs, answer.outcome, answer.id, step.key.next) == ((), Outcome.DUPLICATE, "a", None)
+
+
+def test_a_copy_is_not_started_beside_the_job_nor_after_its_end() -> None:
+    key = running(job("a"))
+    assert started(key, job("a"), run="2")[1].why is Why.COPY
+    assert started(key, job("a"), run="1")[1].why is Why.RUN
+    assert started(key, job("a"), run="2", again=True)[1].why is Why.RUN
+
+    over = end(key, "a", End.DONE, serial=1, now=0).key
+    assert started(over, job("a"), run="3", again=True)[1].why is Why.ENDED
+    assert started(over, job("a"), REMEMBERED + 1, run="3", again=True)[1].why is Why.RUN
+    gone_on = asked(over, job("b"), 1)[0].key
+    answer = started(gone_on, job("a"), REMEMBERED + 1, run="3", again=True)[1]
+    assert (answer.why, answer.holder) == (Why.DUPLICATE, "b")
+
+
+def test_the_end_of_an_earlier_run_does_not_free_the_key_of_a_later_one() -> None:
+    over = end(running(job("a")), "a", End.DONE, serial=1, now=1).key
+    second = started(asked(over, job("a"), 100, call="later")[0].key, job("a"), 100)[0].key
+
+    assert end(second, "a", End.DONE, serial=1, now=101).key.holder is not None
+    assert end(second, "a", End.DONE, serial=2, now=101).key.holder is None
+
+
+def test_a_key_that_was_freed_is_taken_again_at_the_start() -> None:
+    key = free(taken(job("a")), now=1).key
+    assert key.holder is None
+    step, answer = started(key, job("a"), 2)
+    assert (answer.why, answer.tell) == (Why.RUN, True)
+    assert asked(step.key, job("b"), 3)[1] == Answer(outcome=Outcome.DUPLICATE, id="a", state="running")
+
+
+def test_freeing_a_key_publishes_what_was_to_run_next_or_drops_it() -> None:
+    key = asked(running(job("a")), job("b"), on_duplicate=RERUN)[0].key
+    assert free(key, now=1).jobs == (job("b"),)
+    assert free(key, now=1, drop_next=True) == Step(key=replace(key, holder=None, next=None))
+
+
+def test_of_a_burst_a_debounce_runs_the_last() -> None:
+    plain = [Message(id=id, queue="jobs", job="shop.sum") for id in "abc"]
+    step, answer = asked(Key(name=KEY), plain[0], 0, spread=DEBOUNCE, seconds=5)
+    assert (step.jobs, answer.outcome, step.key.alarm) == ((), Outcome.KEPT, 5)
+    step, answer = asked(step.key, plain[1], 4, spread=DEBOUNCE, seconds=5)
+    assert (answer.instead_of, step.key.alarm) == ("a", 9)
+    assert tick(step.key, 8.9).jobs == ()
+
+    step = tick(step.key, 9)
+
+    assert (step.jobs, step.key.alarm) == ((plain[1],), None)
+    again, answer = asked(step.key, plain[1], 9.1, spread=DEBOUNCE, seconds=5)
+    assert (again.jobs, answer.outcome, again.key.next) == ((), Outcome.STORED, None)
+
+
+def test_of_a_burst_a_throttle_runs_the_first_and_the_last() -> None:
+    plain = [Message(id=id, queue="jobs", job="shop.sum") for id in "abcd"]
+    step, answer = asked(Key(name=KEY), plain[0], 0, spread=THROTTLE, seconds=5)
+    assert (step.jobs, answer.outcome) == ((plain[0],), Outcome.STORED)
+    step, _ = asked(step.key, plain[1], 1, spread=THROTTLE, seconds=5)
+    step, answer = asked(step.key, plain[2], 2, spread=THROTTLE, seconds=5)
+    assert (step.jobs, answer.outcome, answer.instead_of) == ((), Outcome.KEPT, "b")
+
+    step = tick(step.key, 5)
+
+    assert step.jobs == (plain[2],)
+    step, answer = asked(step.key, plain[3], 6, spread=THROTTLE, seconds=5)
+    assert (step.jobs, answer.outcome, step.key.alarm) == ((), Outcome.KEPT, 10)
+
+
+def test_a_key_survives_being_written_down() -> None:
+    key = asked(running(job("a", linger=3)), job("b", body=b"\x00\xff"), on_duplicate=RERUN)[0].key
+    key = replace(asked(key, job("c"), on_duplicate=REPLACE)[0].key, due=5.0)
+    waiting = asked(taken(job("a")), job("b"), on_duplicate=REPLACE)[0].key
+    over = end(running(job("a", linger=3)), "a", End.DONE, serial=1, now=1).key
+    for one in (key, waiting, over, Key(name=KEY)):
+        assert Key.from_plain(one.to_plain()) == one
+    claim = Claim(key=KEY, message=job("a"), call="1", on_duplicate=RERUN)
+    assert Claim.from_plain(claim.to_plain()) == claim
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"unique": "until_done"}, {"unique": "?", "unique-key": "k"}, {"unique": True, "unique-key": "k"}]
+)
+def test_headers_that_mean_nothing_lock_nothing(extra: dict[str, object]) -> None:
+    assert lock_of(Message(id="a", queue="jobs", job="x", extra=extra)) is None
+
+
+@dataclass
+class Delivery:
+    """A message in the hands of a worker, and how far it has come."""
+
+    message: Message
+    again: bool
+    run: str
+    serial: int | None = None
+    stage: str = "taken"  #: taken, running, told, published
+
+
+@dataclass
+class World:
+    """All that is stored, and so survives any kill: the key, the queue, the failed jobs."""
+
+    key: Key = field(default_factory=lambda: Key(name=KEY))
+    queue: list[tuple[Message, bool]] = field(default_factory=list)
+    held: list[Delivery] = field(default_factory=list)
+    now: float = 0.0
+
+    def store(self, step: Step) -> None:
+        self.key = step.key
+        self.queue += [(message, False) for message in step.jobs]
+
+
+class Kills(RuleBasedStateMachine):
+    """Enqueuers, workers and people do what they do, step by step; workers are killed between any two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.numbers = count()
+        self.ran: dict[str, int] = {}
+        self.wanted: set[str] = set()
+        self.purged = False
+
+    @rule(way=st.sampled_from([RETURN, REPLACE, RERUN]), linger=st.sampled_from([0.0, 5.0]))
+    def enqueue(self, way: str, linger: float) -> None:
+        id = f"job {next(self.numbers)}"
+        step, answer = asked(self.world.key, job(id, linger=linger), self.world.now, on_duplicate=way)
+        self.world.store(step)
+        again, second = asked(self.world.key, job(id, linger=linger), self.world.now, on_duplicate=way)
+        assert again.jobs == ()
+        assert (second.outcome, second.id) == (answer.outcome, answer.id)
+        if answer.outcome is Outcome.STORED:
+            assert not [one for one in self.world.held if one.stage == "running"]
+        if answer.outcome in (Outcome.STORED, Outcome.NEXT):
+            self.wanted.add(id)
+        self.wanted.discard(answer.instead_of)
+
+    @precondition(lambda self: self.world.queue)
+    @rule()
+    def take(self) -> None:
+        message, again = self.world.queue.pop(0)
+        self.world.held.append(Delivery(message, again, f"run {next(self.numbers)}"))
+
+    @precondition(lambda self: self.world.held)
+    @rule(chosen=st.integers(0, 9), how=st.sampled_from([End.DONE, End.OVER, End.AGAIN]))
+    def work(self, chosen: int, how: End) -> None:
+        """One step of one worker."""
+        world = self.world
+        found = world.held[chosen % len(world.held)]
+        match found.stage:
+            case "taken":
+                # What the broker's record of runs says: nobody runs it any more.
+                again = found.again and not any(
+                    one.stage == "running" and one.message.id == found.message.id for one in world.held
+                )
+                step, answer = started(world.key, found.message, world.now, run=found.run, again=again)
+                world.store(step)
+                if answer.why is Why.RUN:
+                    found.stage, found.serial = "running", answer.serial
+                else:
+                    world.held.remove(found)
+                    self.wanted.discard(found.message.id if answer.why is Why.DUPLICATE else "")
+            case "running":
+                self.ran[found.message.id] = self.ran.get(found.message.id, 0) + 1
+                world.store(end(world.key, found.message.id, how, serial=found.serial, now=world.now))
+                found.stage = "retrying" if how is End.AGAIN else "told"
+            case "retrying":
+                world.queue.append((found.message, False))
+                found.stage = "told"
+            case "told":
+                world.held.remove(found)
+
+    @precondition(lambda self: self.world.held)
+    @rule()
+    def copy(self) -> None:
+        """Somebody publishes once more what a worker has."""
+        self.world.queue.append((self.world.held[0].message, False))
+
+    @precondition(lambda self: self.world.held)
+    @rule(chosen=st.integers(0, 9))
+    def kill_a_worker(self, chosen: int) -> None:
+        found = self.world.held.pop(chosen % len(self.world.held))
+        self.world.queue.insert(0, (found.message, True))
+
+    @rule()
+    def purge(self) -> None:
+        holder = self.world.key.holder
+        if holder is not None and holder.phase == "waiting":
+            self.world.store(free(self.world.key, now=self.world.now, drop_next=True))
+        self.world.queue.clear()
+        self.purged = True
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.now += seconds
+        self.world.store(tick(self.world.key, self.world.now))
+
+    @invariant()
+    def never_two_run(self) -> None:
+        running = [one for one in self.world.held if one.stage == "running"]
+        assert len(running) <= 1
+
+    def teardown(self) -> None:
+        """Let all that is there come to its end: what was stored has run, and the key is free."""
+        lost_holder = self.purged and self.world.key.holder is not None
+        for _ in range(1_000):
+            if not self.world.queue and not self.world.held:
+                break
+            if self.world.held:
+                self.work(0, End.DONE)
+            else:
+                self.take()
+            self.never_two_run()
+        else:
+            raise AssertionError("it does not come to an end")
+        if not lost_holder:
+            assert self.world.key.holder is None
+            assert self.world.key.next is None
+        if not self.purged:
+            assert self.wanted <= set(self.ran)
+
+
+TestKills = Kills.TestCase
+TestKills.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

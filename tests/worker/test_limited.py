@@ -1,0 +1,97 @@
+"""Limits and rates over several workers, on real processes."""
+
+import time
+
+import pytest
+
+from palermo.errors import OptionInvalid
+from tests.helpers import eventually
+from tests.worker.site import Site
+
+MODULE = ("crew_limited",)
+
+
+def test_no_more_than_the_limit_run_while_workers_are_killed_and_all_jobs_finish(any_site: Site) -> None:
+    site = any_site
+    running = site.path / "running"
+    running.mkdir()
+    for _ in range(30):
+        site.enqueue("probed", str(site.notes_path), str(running), 0.2, module="crew_limited", limit=3)
+    workers = [site.start("-c", "2", modules=MODULE) for _ in range(4)]
+    for victim in workers[:2]:
+        done = len(site.notes())
+        eventually(lambda done=done: len(site.notes()) >= done + 4, within=60)  # type: ignore[misc]
+        victim.end()
+
+    eventually(lambda: len(site.notes()) >= 30, within=90)
+
+    assert max(int(note) for note in site.notes()) == 3
+    eventually(lambda: site.pending() == 0)
+    assert site.errors() == {}
+    # A run whose worker was killed is run again, and nothing else is.
+    assert len(site.notes()) <= 34
+
+
+def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_site: Site) -> None:
+    site = any_site
+    running = site.path / "running"
+    running.mkdir()
+    workers = [site.start(modules=MODULE) for _ in range(2)]
+    for worker in workers:
+        site.ready(worker)
+    site.enqueue("probed", str(site.notes_path), str(running), 60, module="crew_limited", limit=1)
+    busy = eventually(lambda: [row["pid"] for row in site.workers() if row["jobs"]])
+    site.enqueue("probed", str(site.notes_path), str(running), 0.01, module="crew_limited", limit=1)
+    eventually(lambda: [row["waiting"] for row in site.inspector.limits()] == [1])
+
+    next(worker for worker in workers if worker.pid in busy).end()
+
+    # Killed in mid-run, the long one may come first again: either has the permit.
+    killed = time.monotonic()
+    eventually(lambda: site.notes() != [] or any(row["jobs"] for row in site.workers()), within=5)
+    assert time.monotonic() - killed < 2
+
+
+def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:
+    site = any_site
+    for account in ("a", "b") * 3:
+        site.enqueue("one_of_each", str(site.notes_path), account, module="crew_limited", limit=1, limit_key=account)
+
+    site.burst("-c", "4", modules=MODULE)
+
+    assert len(site.notes()) == 12
+    for account in ("a", "b"):
+        own = [note for note in site.notes() if note.startswith(account)]
+        assert own == [f"{account} begins", f"{account} ends"] * 3
+
+
+def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_site: Site) -> None:
+    site = any_site
+    for _ in range(2):
+        site.ready(site.start("-c", "4", modules=MODULE))
+    site.client.enqueue_many([("crew_limited.paced", (str(site.notes_path),), {}) for _ in range(100)], rate="50/s")
+
+    eventually(lambda: len(site.notes()) == 100, within=60)
+
+    began = sorted(float(note) for note in site.notes())
+    # 51 is what docs/limits.md says; two more for the time that a busy machine takes to start them.
+    assert max(sum(start <= other < start + 1 for other in began) for start in began) <= 53
+    assert 99 / 50 * 0.97 < began[-1] - began[0] < 99 / 50 + 2
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"limit": 0}, "limit=0"),
+        ({"limit": True}, "limit=True"),
+        ({"rate": "often"}, "rate='often'"),
+        ({"limit": 1, "limit_key": ""}, "limit_key=''"),
+        ({"priority": 10}, "priority=10"),
+        ({"lock_for": 0}, "lock_for=0"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused_when_enqueuing(
+    site: Site, options: dict[str, object], named: str
+) -> None:
+    with pytest.raises(OptionInvalid, match=named):
+        site.enqueue("probed", module="crew_limited", **options)

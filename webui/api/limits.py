@@ -1,0 +1,40 @@
+"""What limits and rates hold back."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from palermo.webui import looks
+from palermo.webui.api.rows import PROBLEM_RESPONSES, PageLimit, PageNumber
+from palermo.webui.site import Visiting
+
+router = APIRouter(prefix="/limits", tags=["limits"], responses=PROBLEM_RESPONSES)
+
+Text = Annotated[str, Query(max_length=1_000, description="Part of a key.")]
+
+
+class LimitRow(BaseModel):
+    """One key of jobs with a limit or a rate."""
+
+    key: str = Field(description="The job's wire name, and its own key behind a colon.")
+    limit: int | None = Field(description="How many may run at once.")
+    rate: str | None = Field(description="How often they may run: 50/s.")
+    running: int
+    waiting: int = Field(description="How many are put aside, as far as that is known.")
+
+
+class Limits(BaseModel):
+    """Some of the keys, by name."""
+
+    rows: list[LimitRow]
+    total: int
+    page: int
+    limit: int
+
+
+@router.get("", name="api_limits")
+def limits(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Limits:
+    """The keys of limited jobs of which any run or wait."""
+    listing = looks.limits(visit, text=text, page=page, limit=limit)
+    return Limits.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})

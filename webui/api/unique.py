@@ -1,0 +1,71 @@
+"""Keys of unique jobs: seen, and freed."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from palermo.webui import actions, looks
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber
+from palermo.webui.site import Visiting
+
+router = APIRouter(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
+
+Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a job's name, or of an id.")]
+
+
+class KeyRow(BaseModel):
+    """One key."""
+
+    key: str
+    id: str | None = Field(description="The job that has it, or because of which it is closed.")
+    job: str | None = Field(description="Its wire name.")
+    queue: str | None
+    unique: Literal["until_start", "until_done", "seconds"] | None = Field(description="How long it has the key.")
+    state: Literal["waiting", "running", "closed", "kept"] = Field(
+        description="Where it is; closed: no job gets the key; kept: the job is kept until its time."
+    )
+    worker: str | None = Field(description="Who runs it.")
+    since: Instant | None
+    until: Instant | None = Field(description="When the key is free by itself.")
+    run_at: Instant | None
+    next: str | None = Field(description="The job that is enqueued after it.")
+
+
+class Keys(BaseModel):
+    """Some of the keys, by name."""
+
+    rows: list[KeyRow]
+    total: int
+    page: int
+    limit: int
+
+
+class ToFree(BaseModel):
+    """Keys to be taken from their jobs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    keys: list[Annotated[str, Field(max_length=1_000)]] = Field(min_length=1, max_length=1_000)
+
+
+class Freed(BaseModel):
+    """Which of them there were."""
+
+    freed: list[str]
+
+
+@router.get("", name="api_unique")
+def unique(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Keys:
+    """The keys that jobs have."""
+    listing = looks.keys(visit, text=text, page=page, limit=limit)
+    return Keys.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+
+
+@router.post("/free", name="api_free_keys")
+def free(visit: Visiting, named: ToFree) -> Freed:
+    """Take keys from their jobs, whatever those do, so that others may be enqueued. Role: operator.
+
+    A job that waits takes its key again when it starts, if it is free then.
+    """
+    return Freed(freed=actions.free_keys(visit, named.keys))

@@ -1,0 +1,49 @@
+"""The page of unique jobs: which job has which key, and freeing one."""
+
+import hashlib
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.webui import actions, looks
+from palermo.webui.rendering import page, path, redirect
+from palermo.webui.site import Visiting
+
+router = APIRouter()
+
+#: Rows on a page.
+_LIMIT = 100
+
+
+@router.get("/unique", name="unique")
+def unique(
+    request: Request,
+    visit: Visiting,
+    text: Annotated[str, Query(max_length=1_000)] = "",
+    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
+) -> Response:
+    """The keys that jobs have, by name; only those that hold a text, if one is given."""
+    listing = looks.keys(visit, text=text, page=number, limit=_LIMIT)
+    address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
+    rows = [{**row, "digest": hashlib.blake2b(row["key"].encode(), digest_size=6).hexdigest()} for row in listing.rows]
+    return page(
+        request,
+        "unique.html",
+        rows=rows,
+        total=listing.total,
+        number=number,
+        limit=_LIMIT,
+        text=text,
+        at=f"{address}{'&' if text else '?'}page=",
+        here=address,
+    )
+
+
+@router.post("/unique/free", name="free_key")
+def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
+    """Take a key from the job that has it."""
+    actions.free_keys(visit, [key])
+    return redirect(request, path(request, "unique"), f"Freed {key}.")
