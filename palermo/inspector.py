@@ -10,7 +10,6 @@ stop_worker.
 """
 
 import sys
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks, keyholders, recurrence
+from palermo import hooks, keyholders, recurrence, retrospect
 from palermo import scheduled as scheduled_jobs
 from palermo import topics as events
 from palermo.acting import Actor, write_down
@@ -35,12 +34,10 @@ from palermo.core.topology import (
 )
 from palermo.crew import Order
 from palermo.dequeuing import Dequeuing
-from palermo.errors import NotFound, UsageError
+from palermo.errors import UsageError
 from palermo.failed import ALL, Progress
 from palermo.failures import read_failed, sweep_failed
-from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
 from palermo.jobs import registry
-from palermo.moments import Instant, instant
 from palermo.registry import JobDefinition
 from palermo.rewriting import Rewriting
 from palermo.rows import CANCELLED, Listing, Row, job_row, queue_row, worker_row
@@ -53,8 +50,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How far statistics look back unless they are told.
-_A_DAY = 86_400.0
 #: Seconds that a worker gets to answer a question that shows something only.
 _PROMPT = 1.0
 
@@ -262,7 +257,7 @@ class Inspector:
         """Stop a worker that start_worker started, once its running jobs have ended; its exit code."""
         return worker.stop(timeout)
 
-    # -- scheduled jobs, recurring jobs, events
+    # -- scheduled jobs
 
     scheduled = scheduled_jobs.scheduled
     cancel_scheduled = scheduled_jobs.cancel_scheduled
@@ -272,17 +267,23 @@ class Inspector:
     retry_now = scheduled_jobs.retry_now
     give_up = scheduled_jobs.give_up
 
-    # -- recurring jobs, keys of unique ones, limits
+    # -- keys of unique jobs, limits
 
     limits = keyholders.limits
     unique_keys = keyholders.unique_keys
     free_keys = keyholders.free_keys
     stray_keys = keyholders.stray_keys
+
+    # -- recurring jobs
+
     recurring = recurrence.recurring
     put_recurring = recurrence.put_recurring
     remove_recurring = recurrence.remove_recurring
     switch_recurring = recurrence.switch_recurring
     run_recurring = recurrence.run_recurring
+
+    # -- events
+
     topics = events.topics
     wiring = events.wiring
     replay = events.replay
@@ -290,54 +291,10 @@ class Inspector:
 
     # -- what was: read from the journal to its end each time, some 100,000 records a second
 
-    def history(
-        self,
-        filter: HistoryFilter = FINISHED,
-        *,
-        offset: int = 0,
-        limit: int = 100,
-        progress: Progress | None = None,
-    ) -> Listing:
-        """Finished jobs, newest first; the total is None where not all of the journal had to be read."""
-        from palermo.history import listing
-
-        return listing.history(self._client, filter, offset=offset, limit=limit, progress=progress)
-
-    def life(self, id: str, *, progress: Progress | None = None) -> list[Row]:
-        """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
-        from palermo.history import listing
-
-        rows = listing.life_of(self._client, check_id(id), progress=progress)
-        if not rows:
-            raise NotFound(
-                f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
-                " docs/journal.md."
-            )
-        return rows
-
-    def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
-        """What was counted since an instant, or in the last 24 hours: docs/statistics.md has the row.
-
-        Reads that part of the journal; `progress` is told how far it is.
-        """
-        from palermo.history import reporting, summary
-
-        begin = time.time() - _A_DAY if since is None else instant(since)
-        report = summary.summarize(self._client, begin, progress)
-        return reporting.report_row(report, self.queues(), self.workers())
-
-    def audit(
-        self,
-        filter: AuditFilter = ANYTHING,
-        *,
-        offset: int = 0,
-        limit: int = 100,
-        progress: Progress | None = None,
-    ) -> Listing:
-        """What people did, newest first."""
-        from palermo.history import listing
-
-        return listing.audit(self._client, filter, offset=offset, limit=limit, progress=progress)
+    history = retrospect.history
+    life = retrospect.life
+    statistics = retrospect.statistics
+    audit = retrospect.audit
 
     queues_info = queues
     workers_info = workers
