@@ -62,6 +62,13 @@ _SECONDS = {
 _TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
 
+#: By the name and the type of a header, the field that takes it without a look.
+_AS_IT_IS: dict[tuple[str, type], str] = {
+    **{(name, str): field for name, field in _TEXT.items()},
+    **{(name, int): field for name, field in _NUMBER.items()},
+    **{(name, bool): field for name, field in _TRUTH.items()},
+}
+
 #: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
 _FOREIGN_RUN_AT = "perform_job_at"
 
@@ -245,6 +252,10 @@ def from_wire(
     queue = DEFAULT_QUEUE if taken_from is None or away else taken_from
     defects: list[str] = []
     for name, value in headers.items():
+        field = _AS_IT_IS.get((name, value.__class__))
+        if field is not None:
+            fields[field] = value
+            continue
         if name in _TEXT:
             if isinstance(value, str):
                 fields[_TEXT[name]] = value

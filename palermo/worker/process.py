@@ -68,7 +68,7 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # noqa: PERF203 - after every job; contextlib costs as much again
+        except (OSError, ValueError, AttributeError):
             # A job may have closed or replaced them, and the reader of a pipe may be gone.
             continue
 

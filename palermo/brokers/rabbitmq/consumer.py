@@ -137,9 +137,8 @@ class RabbitmqConsumer:
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
                     self._check(delivery)
-                channel.raw.basic_ack(tag)
-                # The next job comes only after it.
-                channel.link.raw.flush()
+                # At once: the next job comes only after it.
+                channel.link.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if not parked:

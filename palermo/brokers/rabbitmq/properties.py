@@ -1,6 +1,7 @@
 """The properties of an AMQP message, read and written by our own field tables (see fields.py)."""
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from pika import spec
@@ -45,13 +46,20 @@ class Properties(spec.BasicProperties):  # type: ignore[misc]
         return pieces
 
     def decode(self, encoded: bytes, offset: int = 0) -> "Properties":
-        (flags,) = _FLAGS.unpack_from(encoded, offset)
-        offset += 2
-        for flag, name, kind in _LAYOUT:
-            if flags & flag:
-                value, offset = _read(kind, encoded, offset)
-                setattr(self, name, value)
+        for name, value in read_properties(encoded, offset).items():
+            setattr(self, name, value)
         return self
+
+
+def read_properties(data: bytes, offset: int) -> dict[str, Any]:
+    """The properties whose flags begin at this offset; those that were not sent are not there. Raises UnknownField."""
+    (flags,) = _FLAGS.unpack_from(data, offset)
+    offset += 2
+    found: dict[str, Any] = {}
+    for flag, name, read in _READ:
+        if flags & flag:
+            found[name], offset = read(data, offset)
+    return found
 
 
 def _write(kind: str, value: Any) -> bytes:
@@ -66,13 +74,15 @@ def _write(kind: str, value: Any) -> bytes:
             return _LONGLONG.pack(value)
 
 
-def _read(kind: str, data: bytes, offset: int) -> tuple[Any, int]:
-    match kind:
-        case "short":
-            return read_short(data, offset)
-        case "table":
-            return read_table(data, offset)
-        case "octet":
-            return data[offset], offset + 1
-        case _:
-            return _LONGLONG.unpack_from(data, offset)[0], offset + 8
+def _read_octet(data: bytes, offset: int) -> tuple[int, int]:
+    return data[offset], offset + 1
+
+
+def _read_longlong(data: bytes, offset: int) -> tuple[int, int]:
+    return _LONGLONG.unpack_from(data, offset)[0], offset + 8
+
+
+_READERS = {"short": read_short, "table": read_table, "octet": _read_octet, "longlong": _read_longlong}
+_READ: tuple[tuple[int, str, Callable[[bytes, int], tuple[Any, int]]], ...] = tuple(
+    (flag, name, _READERS[kind]) for flag, name, kind in _LAYOUT
+)

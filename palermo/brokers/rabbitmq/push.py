@@ -6,8 +6,10 @@ from typing import Any
 
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.deliveries import Delivered
 from palermo.brokers.rabbitmq.link import Channel, Link, delivered
-from palermo.brokers.rabbitmq.wire import read
+from palermo.brokers.rabbitmq.wire import read, read_delivered
+from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -62,8 +64,7 @@ class Slot:
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._tag = ""
-            if channel is not None and channel.is_open and tag:
-                await channel.call(channel.raw.basic_cancel, tag)
+            await self._cancel(channel, tag)
             delivery, self._arrived = self._arrived, None
             if delivery is not None and channel is not None and channel.is_open:
                 channel.raw.basic_nack(delivery.token[1], requeue=True)
@@ -73,8 +74,12 @@ class Slot:
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._channel, self._tag = None, ""
-            if channel is not None and channel.is_open and tag:
-                await channel.call(channel.raw.basic_cancel, tag)
+            await self._cancel(channel, tag)
+
+    async def _cancel(self, channel: Channel | None, tag: str) -> None:
+        if channel is not None and channel.is_open and tag:
+            self._source.link.raw.deliver_no_more(channel.raw)
+            await channel.call(channel.raw.basic_cancel, tag)
 
     async def _subscribe(self) -> None:
         async with self._lock:
@@ -88,17 +93,22 @@ class Slot:
             await self._source.declarer.ensure(self._source.queue)
             # Known before the call: a caller cancelled in its middle unsubscribes by it.
             tag = self._tag = self._source.tag(self._number)
+            self._source.link.raw.deliver_to(self._channel.raw, tag, self._on_delivered)
             await self._channel.call(
                 self._channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag
             )
 
+    def _on_delivered(self, found: Delivered, data: bytes) -> None:
+        self._take(read_delivered(found, data, self._source.queue), found.tag, found.redelivered)
+
     def _on_message(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        message = read(delivered(method, properties, body), self._source.queue)
+        self._take(message, method.delivery_tag, method.redelivered)
+
+    def _take(self, message: Message, tag: int, redelivered: bool) -> None:
         assert self._channel is not None
         self._arrived = Delivery(
-            message=read(delivered(method, properties, body), self._source.queue),
-            slot=self._number,
-            token=(self._channel, method.delivery_tag),
-            redelivered=method.redelivered,
+            message=message, slot=self._number, token=(self._channel, tag), redelivered=redelivered
         )
         self.wake()
 
@@ -111,6 +121,7 @@ class Slot:
         self.wake()
 
     def _on_end(self, channel: Channel) -> None:
+        self._source.link.raw.deliver_no_more(channel.raw)
         if channel is self._channel:
             self._tag = ""
             self._arrived = None
