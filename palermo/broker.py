@@ -15,11 +15,13 @@ from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
 from palermo.journal import Journal
+from palermo.tenants import Tenants
 from palermo.timetable import Timetable
 
 
@@ -49,7 +51,7 @@ class QueueInfo:
     """One queue, as a listing shows it."""
 
     name: str
-    #: Jobs that wait.
+    #: Jobs that wait, those of its tenants among them.
     pending: int
     #: Jobs that a worker holds.
     in_progress: int
@@ -173,6 +175,8 @@ class Broker(Timetable, Entries, Protocol):
 
     #: What is written down of jobs, workers and operators.
     journal: Journal
+    #: Whose jobs wait in queues that several share.
+    tenants: Tenants
 
     async def publish(self, message: Message) -> None:
         """Store the message in the queue it names, making the queue if need be; returns once it is stored.
@@ -299,6 +303,8 @@ class Session:
     exchange: str = DEFAULT_EXCHANGE
     #: What queues that are not there yet are made as, where the broker has several types: "classic" or "quorum".
     queue_type: str = CLASSIC
+    #: How the tenants of a queue are served, "turn" or "random"; see palermo.core.shares.
+    tenant_order: str = TURN
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: The most that the journal may take, in bytes, and for how many seconds it is kept.

@@ -257,6 +257,8 @@ def job(
     expires: float | None = None,
     delay: Delay | None = None,
     keep_result: bool | None = None,
+    tenant: str | Callable[..., str] | None = None,
+    share: float | None = None,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -276,7 +278,8 @@ def job(target: Any = None, /, **options: Any) -> Any:
     how its arguments travel (settings decide where it says nothing). `arguments="one"`
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
     limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `keep_result` has what it
-    returns kept, for `Job.result` (docs/results.md). `retries`, `backoff`,
+    returns kept, for `Job.result` (docs/results.md). `tenant` and `share` say whose it is, where each is to have its
+    share of the queue (docs/tenants.md). `retries`, `backoff`,
     `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md), and `cron` or
     `every` when it runs of itself (docs/recurring.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """

@@ -1,11 +1,12 @@
 """The options of a job: which there are, which are planned, and which values they take."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from palermo.core.message import MAX_SECONDS
 from palermo.core.retry import Own, backoff
+from palermo.core.shares import LEAST_SHARE, MOST_SHARE, is_tenant
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid
 from palermo.moments import Delay, Instant, instant, seconds
@@ -31,6 +32,11 @@ class ManyOptions(TypedDict, total=False):
     retries: int | None
     #: Whether what it returns is kept in the journal, for `Job.result`.
     keep_result: bool | None
+    #: Whose job it is, so that each tenant of a queue has its share: text of 1 to 255 bytes, or a function of the
+    #: job's arguments that gives it.
+    tenant: str | Callable[..., str] | None
+    #: How much of the queue that tenant is to have, beside others' 1: from 0.001 to 1,000.
+    share: float | None
 
 
 class EnqueueOptions(ManyOptions, total=False):
@@ -46,6 +52,7 @@ CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 #: What `@palermo.job` takes.
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
+    *("tenant", "share"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
     *CRON,
 )
@@ -54,7 +61,6 @@ CALLABLE = ("queue", "id", *(name for name in ManyOptions.__annotations__ if nam
 
 #: Options that are planned, and what they will do; refused by name until they do it.
 LATER = {
-    "tenant": "fair shares between tenants",
     "unique": "unique jobs",
     "unique_key": "unique jobs",
     "on_duplicate": "unique jobs",
@@ -96,6 +102,15 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 instant(value)
             case "retries" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
                 raise OptionInvalid(f"option retries={value!r} is no count; give a whole number, from 0 on.")
+            case "tenant" if not callable(value) and not is_tenant(value):
+                raise OptionInvalid(
+                    f"option tenant={value!r} names nobody; give text of 1 to 255 bytes without blanks at its ends,"
+                    " or a function of the job's arguments."
+                )
+            case "share" if not _is_share(value):
+                raise OptionInvalid(
+                    f"option share={value!r} is none; give a number from {LEAST_SHARE:g} to {MOST_SHARE:,.0f}."
+                )
             case "backoff":
                 _check_backoff(value)
             case "retry_on" | "discard_on" if not _are_errors(value):
@@ -122,6 +137,10 @@ def _check_backoff(value: object) -> None:
 def _are_errors(value: object) -> bool:
     classes = value if isinstance(value, tuple | list) else (value,)
     return bool(classes) and all(isinstance(one, type) and issubclass(one, BaseException) for one in classes)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and LEAST_SHARE <= value <= MOST_SHARE
 
 
 def _is_duration(value: object) -> bool:

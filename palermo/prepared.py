@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from palermo import hooks
 from palermo.core.message import Message
 from palermo.core.preview import preview
+from palermo.core.shares import is_tenant
 from palermo.errand import Errand
+from palermo.errors import OptionInvalid
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import due
@@ -68,6 +70,7 @@ def prepare(
         definition.bind(args, kwargs)
         if definition.one:
             more["one"] = True
+    tenant, share = _tenant(chosen("tenant"), name, args, kwargs), chosen("share")
     queue = chosen("queue") or settings.default_queue
     id = options.get("id") or str(uuid.uuid4())
     if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
@@ -100,11 +103,26 @@ def prepare(
         run_at=run_at,
         max_retries=options.get("retries"),
         keep_result=keep_result,
+        tenant=tenant,
+        share=float(share) if tenant and share is not None else None,
     )
     # Where the code is not imported here, the worker's declaration may have it kept.
     keeps = keep_result if definition is None else bool(keep_result)
     handle = Job(id, queue, name, created_at=message.created_at, keep_result=keeps, _client=client)
     return Prepared(handle, message, definition, args, kwargs)
+
+
+def _tenant(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Whose job it is; "" for nobody's. Raises OptionInvalid for what is no name, and what a function raises."""
+    if not callable(chosen):
+        return str(chosen or "")
+    tenant = chosen(*args, **kwargs)
+    if tenant is not None and not is_tenant(tenant):
+        raise OptionInvalid(
+            f"the function that job {job!r} is declared with for its tenant gave {tenant!r}; it must give text of"
+            " 1 to 255 bytes without blanks at its ends, or None for nobody."
+        )
+    return tenant or ""
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:

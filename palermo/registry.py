@@ -46,6 +46,10 @@ class JobDefinition:
     delay: float | None = None
     #: Whether what it returns is kept in the journal, unless an enqueue says otherwise; None for no.
     keep_result: bool | None = None
+    #: Whose job it is: a name, or a function of the arguments that gives one; None for nobody's.
+    tenant: str | Callable[..., str] | None = None
+    #: How much of the queue that tenant is to have, beside others' 1; None for 1.
+    share: float | None = None
     #: What is done when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None

@@ -66,7 +66,6 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
     failure = message.failure
     if state is JobState.PENDING and failure is not None:
         state = JobState.RETRYING
-    tenant = message.extra.get("tenant")
     return {
         "id": printable(message.id),
         "job": printable(message.job) or None,
@@ -97,7 +96,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
             for attempt in attempts(message, state)
         ],
         "worker": None if message.worker is None else printable(message.worker),
-        "tenant": printable(tenant) if isinstance(tenant, str) else None,
+        "tenant": printable(message.tenant) or None,
     }
 
 

@@ -44,6 +44,7 @@ _TEXT = {
     "preview": "preview",
     "arguments": "arguments",
     "worker": "worker",
+    "tenant": "tenant",
 }
 _NUMBER = {
     "created-at": "created_at",
@@ -57,6 +58,7 @@ _SECONDS = {
     "run-at": "run_at",
     "queued-at": "queued_at",
     "retrying-since": "retrying_since",
+    "share": "share",
 }
 _TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
@@ -106,6 +108,10 @@ class Message:
     queued_at: float | None = None
     #: Whether what it returns is kept in the journal; None where the job's declaration decides.
     keep_result: bool | None = None
+    #: Whose job it is, where the jobs of a queue belong to several; "" for nobody's. See palermo.core.shares.
+    tenant: str = ""
+    #: How much of the queue its tenant is to have, beside others' 1; None for 1.
+    share: float | None = None
     #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
     failure: Failure | None = None
     #: Why it failed before that, oldest first, within a budget.
@@ -163,6 +169,8 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "run-at": message.run_at,
         "queued-at": message.queued_at,
         "keep-result": message.keep_result,
+        "tenant": message.tenant or None,
+        "share": message.share,
     }
     headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:

@@ -19,6 +19,7 @@ from tests.contract.recurring import RecurringContract
 from tests.contract.retrying import RetryingContract
 from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
+from tests.contract.tenanting import TenantingContract
 from tests.contract.timing import TimingContract
 
 
@@ -35,6 +36,7 @@ class BrokerContract(
     TimingContract,
     RecurringContract,
     JournalingContract,
+    TenantingContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

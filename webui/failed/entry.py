@@ -71,7 +71,6 @@ class Taking:
         text = printable(failure.message) if failure else ""
         trace = printable(failure.stack_trace) if failure else ""
         frames, ending = split(cut_middle(trace, MAX_STACK_TRACE) if len(trace) > MAX_STACK_TRACE else trace, text)
-        tenant = message.extra.get("tenant")
         shown = None if message.preview is None else printable(message.preview)
         id = printable(message.id)
         return Entry(
@@ -89,7 +88,7 @@ class Taking:
             created_at=_bounded(message.created_at),
             preview=shown,
             worker=None if message.worker is None else printable(message.worker),
-            tenant=printable(tenant) if isinstance(tenant, str) else None,
+            tenant=printable(message.tenant) or None,
             content_type=printable(message.content_type),
             content_encoding=printable(message.content_encoding),
             arguments=printable(message.arguments),
@@ -142,7 +141,7 @@ def restored(values: Sequence[Any]) -> Message:
         worker=worker,
         failure=failure if has_error else None,
         attempts=attempts.from_header(json.loads(tried)) if tried else (),
-        extra={} if tenant is None else {"tenant": tenant},
+        tenant=tenant or "",
     )
 
 

@@ -28,9 +28,10 @@ from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.push import PushSource
-from palermo.brokers.rabbitmq.registry import Names, Registry
+from palermo.brokers.rabbitmq.registry import Names, Registry, follow
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
+from palermo.brokers.rabbitmq.tenants import Tenancy
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -69,6 +70,7 @@ class RabbitmqBroker:
         self._outbox = Outbox(session, link, self._declarer)
         self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
+        self.tenants = Tenancy(self._exchange, link, self._outbox, self._timekeeper)
         self.journal = StreamJournal(session, link, self._consume_link)
 
     async def publish(self, message: Message) -> None:
@@ -101,7 +103,7 @@ class RabbitmqBroker:
             source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag)
         else:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            names = None if selection.fixed else await self._follow(link, source)
+            names = None if selection.fixed else await follow(self._registry, link, source.know)
             await source.know(names.known if names is not None else set())
         steering = Steering(self._marks, link, obey=obey, pause=source.pause, held=lambda: consumer.held())
         presence = Presence(
@@ -134,6 +136,7 @@ class RabbitmqBroker:
         await self._adopted()
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
         paused = await self._marks.paused()
+        apart = await self.tenants.totals()
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
         found: list[QueueInfo] = []
@@ -145,7 +148,7 @@ class RabbitmqBroker:
                 serving = sum(name in QueueSelection(worker.queues).select([name]) for worker in workers)
                 info = QueueInfo(
                     name=name,
-                    pending=counted[0] if counted else 0,
+                    pending=(counted[0] if counted else 0) + apart.get(name, 0),
                     in_progress=running.count(name),
                     workers=serving,
                     paused=name in paused,
@@ -183,7 +186,7 @@ class RabbitmqBroker:
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
                 " so only its counts are shown."
             )
-        page = await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         if not page.messages or is_failed(queue):
             return page
         marks = await self._marks.cancelled()
@@ -214,7 +217,7 @@ class RabbitmqBroker:
 
         if logged:
             return await self._audits.sweep(reader, queue, decide, store, tell)
-        return await sweeping.sweep(reader, queue, decide, store, tell)
+        return await self.tenants.sweep(reader, queue, decide, store, tell)
 
     async def keep_time(self, fired: Tell = nobody) -> None:
         await self._timekeeper.keep(fired)
@@ -256,7 +259,7 @@ class RabbitmqBroker:
             raise self._missing(queue) if channel.missing else error from error
         await channel.close()
         await self._outbox.failed_log.emptied(queue)
-        return int(frame.method.message_count)
+        return int(frame.method.message_count) + await self.tenants.clear_all(queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
         async def busy() -> int:
@@ -293,13 +296,14 @@ class RabbitmqBroker:
             if queue in await self._registry.names(self._link):
                 await self._registry.remove(queue)
             raise self._missing(queue)
+        apart = await self.tenants.clear_all(queue)
         channel = await self._link.channel()
         frame = await channel.call(channel.raw.queue_delete, amqp_queue(self._exchange, queue))
         await channel.close()
         self._declarer.forget(queue)
         await self._registry.remove(queue)
         await self._outbox.failed_log.emptied(queue)
-        return int(frame.method.message_count)
+        return int(frame.method.message_count) + apart
 
     async def diagnose(self) -> list[Finding]:
         await self._adopted()
@@ -378,21 +382,6 @@ class RabbitmqBroker:
             if self._consuming is None:
                 self._consuming = await open_link(self._session, self._session.name)
             return self._consuming
-
-    async def _follow(self, link: Link, source: PollSource) -> Names | None:
-        await self._registry.make()
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def know(names: set[str]) -> None:
-            with suppress(PalermoError):  # the session is lost: receive() says so
-                await source.know(names)
-
-        def changed(names: set[str]) -> None:
-            task = asyncio.ensure_future(know(set(names)))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        return await self._registry.follow(link, changed)
 
     def _missing(self, queue: str) -> NotFound:
         return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")

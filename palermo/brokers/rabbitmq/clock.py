@@ -17,6 +17,7 @@ from typing import Any
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.dealer import Dealer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.held import Due
 from palermo.brokers.rabbitmq.later import Later, Roll
@@ -29,6 +30,7 @@ from palermo.brokers.rabbitmq.sheets import Sheets
 from palermo.brokers.rabbitmq.ticker import Ticker
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import KEPT, Stretch
+from palermo.core.topology import internal
 from palermo.entries import Change
 from palermo.errors import NotFound
 from palermo.timetable import RUN, Altered, Chosen, Scheduled, Tell, nobody
@@ -50,10 +52,20 @@ class Clock:
     """One that leads, from its election to the end of its link."""
 
     def __init__(
-        self, exchange: str, link: Link, lease: Lease, outbox: Outbox, due: Due, publisher: Publisher, ticker: Ticker
+        self,
+        exchange: str,
+        link: Link,
+        lease: Lease,
+        outbox: Outbox,
+        due: Due,
+        publisher: Publisher,
+        ticker: Ticker,
+        dealer: Dealer,
     ) -> None:
         #: The recurring jobs.
         self.ticker = ticker
+        #: The tenants.
+        self.dealer = dealer
         self._exchange = exchange
         self._link = link
         self._lease = lease
@@ -72,7 +84,14 @@ class Clock:
         self._news = asyncio.Event()
         self._sheets = Sheets(exchange, link, outbox)
         self._later: Later = outbox.later
-        self._roll = Roll(exchange, link, self._later, self._news.set)
+        self._roll: Roll[str] = Roll(
+            internal(exchange, "later"),
+            link,
+            self._later,
+            parse=lambda name: str(Stretch.parse(name, 0.0)),
+            plain=str,
+            news=lambda _: self._news.set(),
+        )
 
     @classmethod
     async def take(cls, session: Session, declarer: Callable[[Link], Declarer], fired: Tell = nobody) -> "Clock | None":
@@ -83,10 +102,12 @@ class Clock:
             lease = await Lease.take(link, session.exchange, publisher)
             if lease is not None:
                 declares = declarer(link)
-                due = Due(session.exchange, publisher, declares, now=time.time)
+                outbox = Outbox(session, link, declares)
+                due = Due(session.exchange, publisher, declares, outbox.seats, now=time.time)
                 states = versions.arguments(session.queue_type, link.version)
                 ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time, fired=fired)
-                return cls(session.exchange, link, lease, Outbox(session, link, declares), due, publisher, ticker)
+                dealer = Dealer(session.exchange, link, declarer(link), outbox.open, order=session.tenant_order)
+                return cls(session.exchange, link, lease, outbox, due, publisher, ticker, dealer)
         except BaseException:
             await link.close()
             raise
@@ -102,23 +123,27 @@ class Clock:
     async def run(self) -> None:
         """Lead until the link is lost, which is raised, or the call is cancelled."""
         self._runs = True
-        ticking = asyncio.ensure_future(self.ticker.run())
-        ticking.add_done_callback(lambda _: self._news.set())
+        beside = [asyncio.ensure_future(self.ticker.run()), asyncio.ensure_future(self.dealer.run())]
+        for task in beside:
+            task.add_done_callback(lambda _: self._news.set())
         try:
-            await self._keep(ticking)
+            await self._keep(beside)
         finally:
-            ticking.cancel()
-            await asyncio.wait({ticking})
-            if not ticking.cancelled():
-                ticking.exception()  # the link's own, which _keep has raised
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+            for task in beside:
+                if not task.cancelled():
+                    task.exception()  # the link's own, which _keep has raised
 
-    async def _keep(self, ticking: "asyncio.Future[None]") -> None:
+    async def _keep(self, beside: "list[asyncio.Task[None]]") -> None:
         await self._roll.read()
         await self._look(self._now())
         await self._lease.answer(self._answer)
         while self._link.error is None:
-            if ticking.done():
-                ticking.result()
+            for task in beside:
+                if task.done():
+                    task.result()
             self._news.clear()
             # Again where there was no list yet, or somebody deleted it.
             await self._roll.read()
@@ -132,6 +157,7 @@ class Clock:
     async def learn(self) -> None:
         """Find out what there is, without leading."""
         await self._roll.read()
+        await self.dealer.learn()
 
     # -- taking up stretches
 
@@ -189,7 +215,7 @@ class Clock:
                 return self._recurring(send)
             case {"ask": "recurring", "change": dict(change)}:
                 return self._change(Change.from_plain(change))
-        return None
+        return self.dealer.answer(question, send)
 
     async def _recurring(self, send: Send) -> Mapping[str, Any]:
         for entry in await self.ticker.entries():

@@ -14,6 +14,7 @@ from itertools import count
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.errors import PalermoError
@@ -56,10 +57,13 @@ class Held:
 class Due:
     """Jobs in the order of their instants."""
 
-    def __init__(self, exchange: str, publisher: Publisher, declarer: Declarer, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, exchange: str, publisher: Publisher, declarer: Declarer, seats: Seats, *, now: Callable[[], float]
+    ) -> None:
         self._exchange = exchange
         self._publisher = publisher
         self._declarer = declarer
+        self._seats = seats
         self._now = now
         self._heap: list[Held] = []
         self._numbers = count()
@@ -138,17 +142,19 @@ class Due:
 
     def _publish(self, held: Held) -> None:
         held.gone = True
-        queue = held.message.queue
-        if not self._declarer.has(queue):
+        queue, seat = held.message.queue, Seat.of(held.message)
+        if not (self._declarer.has(queue) if seat is None else self._seats.has(seat)):
             self._later(self._publish_declared(held))
             return
-        future = self._publisher.send(self._exchange, queue, to_properties(held.message), held.message.body)
+        exchange, key = (self._exchange, queue) if seat is None else ("", seat_queue(self._exchange, seat))
+        future = self._publisher.send(exchange, key, to_properties(held.message), held.message.body)
         self._flying.add(future)
         future.add_done_callback(lambda done: self._published(held, done))
 
     async def _publish_declared(self, held: Held) -> None:
         try:
-            await self._declarer.ensure(held.message.queue)
+            seat = Seat.of(held.message)
+            await (self._declarer.ensure(held.message.queue) if seat is None else self._seats.ensure(seat))
         except PalermoError as error:
             self._refused(held, error)
             return
@@ -163,6 +169,8 @@ class Due:
             held.ack()
         elif isinstance(error, Unroutable):
             self._declarer.forget(held.message.queue)
+            if (seat := Seat.of(held.message)) is not None:
+                self._seats.forget(seat)
             self._later(self._publish_declared(held))
         elif self._publisher.is_open:
             self._refused(held, error)

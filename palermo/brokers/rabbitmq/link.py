@@ -38,6 +38,8 @@ class Got:
     body: bytes
     #: The exchange that it was published to; "" for the default one, or where nobody asked.
     exchange: str = ""
+    #: How many were left behind it in the queue, where it was asked for.
+    left: int = 0
 
 
 class Channel:
@@ -106,7 +108,8 @@ class Channel:
 
     def _on_got(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         if self._got is not None:
-            fulfil(self._got, Got(method.delivery_tag, method.redelivered, properties, body))
+            left = method.message_count
+            fulfil(self._got, Got(method.delivery_tag, method.redelivered, properties, body, left=left))
 
     def _on_get_empty(self, _: object) -> None:
         if self._got is not None:

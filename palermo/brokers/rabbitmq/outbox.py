@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import Stretch, stretch
 from palermo.core.message import Message
@@ -38,8 +39,8 @@ _ALARM_EVERY = 0.2
 #: Seconds that asking for the type of a queue may take once the job is stored in it.
 _ASK_WITHIN = 5.0
 
-#: Where a message goes: a job queue by its name, or a stretch of time.
-Place = str | Stretch
+#: Where a message goes: a job queue by its name, a tenant's place in one, or a stretch of time.
+Place = str | Seat | Stretch
 
 
 class Outbox:
@@ -53,6 +54,8 @@ class Outbox:
         self._publisher: Publisher | None = None
         #: Where the failed jobs of quorum queues are seen.
         self.failed_log = FailedLog(session.exchange, link, patience=session.timeout)
+        #: Where jobs of tenants wait for their turn.
+        self.seats = Seats(session.exchange, link, self.open)
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
@@ -158,26 +161,46 @@ class Outbox:
         )
 
     def _has(self, place: Place) -> bool:
-        return self._declarer.has(place) if isinstance(place, str) else self.later.has(place)
+        match place:
+            case str():
+                return self._declarer.has(place)
+            case Seat():
+                return self._declarer.has(place.queue) and self.seats.has(place)
+            case _:
+                return self.later.has(place)
 
     async def _ensure(self, place: Place) -> str:
         """See that its queue is there; the type of it."""
-        if isinstance(place, str):
-            return await self._declarer.ensure(place)
-        await self.later.ensure(place)
-        return self._session.queue_type
+        match place:
+            case str():
+                return await self._declarer.ensure(place)
+            case Seat():
+                # The job queue as well, so that whoever lists queues sees it.
+                await self._declarer.ensure(place.queue)
+                await self.seats.ensure(place)
+                return CLASSIC
+            case _:
+                await self.later.ensure(place)
+                return self._session.queue_type
 
     def _forget(self, place: Place) -> None:
-        if isinstance(place, str):
-            self._declarer.forget(place)
-        else:
-            self.later.forget(place)
+        match place:
+            case str():
+                self._declarer.forget(place)
+            case Seat():
+                self.seats.forget(place)
+            case _:
+                self.later.forget(place)
 
     def _send(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
         exchange = self._session.exchange
-        if isinstance(place, str):
-            return publisher.send(exchange, place, to_properties(message), message.body)
-        return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
+        match place:
+            case str():
+                return publisher.send(exchange, place, to_properties(message), message.body)
+            case Seat():
+                return publisher.send("", seat_queue(exchange, place), to_properties(message), message.body)
+            case _:
+                return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
 
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
@@ -217,9 +240,10 @@ class Outbox:
 
 def _place(message: Message, queue: str) -> Place:
     """Where a message for this queue is to be stored now. A failed job is not for its job queue, and goes at once."""
-    if message.run_at is None or queue != message.queue:
+    if queue != message.queue:
         return queue
-    return stretch(message.run_at, time.time()) or queue
+    later = None if message.run_at is None else stretch(message.run_at, time.time())
+    return later or Seat.of(message) or queue
 
 
 def _is_stored(future: "asyncio.Future[None]") -> bool:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TypeVar
 
 from palermo.broker import Delivery
-from palermo.brokers.sqlite import holders, marks
+from palermo.brokers.sqlite import holders, marks, tenants
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
 from palermo.brokers.sqlite.orders import Listener
@@ -28,7 +28,7 @@ T = TypeVar("T")
 TICK = 0.25
 
 #: SQLite functions take 127 arguments; more queues than this are nested.
-_QUEUES_PER_CALL = 100
+_QUEUES_PER_CALL = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class SqliteConsumer:
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
         orders: Listener,
+        order: str,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -66,6 +67,8 @@ class SqliteConsumer:
         self._report = report
         self._reported = reported
         self._orders = orders
+        #: That of tenants.
+        self._order = order
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
         self._parked: set[Claim] = set()
@@ -193,19 +196,21 @@ class SqliteConsumer:
 
     def _find(self, db: sqlite3.Connection) -> int | None:
         self._resolve(db)
-        ((found,),) = db.execute(f"select {_first(len(self._queues))}", tuple(self._queues)).fetchall()
+        ((found,),) = db.execute(f"select {_first(len(self._queues))}", self._numbers()).fetchall()
         return None if found is None else int(found)
 
     def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
         self._resolve(db)
         rows = db.execute(
             f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
-            f" returning id, claims, deaths, queue, {COLUMNS}",
-            (self._holder, slot, *self._queues),
+            f" returning id, claims, deaths, queue, tenant, {COLUMNS}",
+            (self._holder, slot, *self._numbers()),
         ).fetchall()
         if not rows:
             return None
-        number, claims, deaths, queue, *row = rows[0]
+        number, claims, deaths, queue, tenant, *row = rows[0]
+        if tenant is not None:
+            tenants.served(db, queue, tenant, self._order)
         message = from_row(row, self._queues[queue])
         by = marks.find(db, self._exchange, message)
         return Delivery(
@@ -217,6 +222,10 @@ class SqliteConsumer:
             cancelled_by=by or "",
             deaths=tuple(deaths.split()),
         )
+
+    def _numbers(self) -> tuple[int, ...]:
+        """What _first asks for: each queue for what is nobody's, and for what is its tenants'."""
+        return tuple(number for queue in self._queues for number in (queue, queue))
 
     def _resolve(self, db: sqlite3.Connection) -> None:
         """Learn which queues there are and which are paused, if that has changed."""
@@ -372,10 +381,10 @@ _OURS = "id = ? and holder = ? and claims = ?"
 
 @cache
 def _first(queues: int) -> str:
-    """SQL for the oldest job in the first of so many queues that has one; coalesce looks no further than it must."""
-    one = "(select id from job where queue = ? and holder is null order by id limit 1)"
+    """SQL for the next job in the first of so many queues that has one; coalesce looks no further than it must."""
+    one = "(select id from job where queue = ? and holder is null and tenant is null order by id limit 1)"
     groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
-    return _coalesce([_coalesce([one] * size) for size in groups])
+    return _coalesce([_coalesce([one, tenants.FIRST] * size) for size in groups])
 
 
 def _coalesce(parts: list[str]) -> str:

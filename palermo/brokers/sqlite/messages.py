@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from palermo.brokers.sqlite import tenants
 from palermo.brokers.sqlite.values import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 from palermo.core.topology import is_failed
@@ -13,10 +14,10 @@ from palermo.core.topology import is_failed
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
-#: What of a Row is in the columns, which is all but when it is due and its wire name.
+#: What of a Row is in the columns, which is all but when it is due, its wire name, its tenant and that one's share.
 WIDTH = 6
 
-Row = tuple[str, str, str, str, str, bytes, float | None, str]
+Row = tuple[str, str, str, str, str, bytes, float | None, str, str | None, float | None]
 
 
 def to_row(message: Message) -> Row:
@@ -33,6 +34,8 @@ def to_row(message: Message) -> Row:
         message.body,
         message.run_at,
         message.job,
+        message.tenant or None,
+        message.share,
     )
 
 
@@ -61,6 +64,7 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
     now, numbers = time.time(), dict[str, int]()
     due: list[tuple[Any, ...]] = []
     later: list[tuple[Any, ...]] = []
+    guests: dict[int, list[tuple[str, float | None]]] = {}
     for queue, row in rows:
         run_at, job = row[6], row[7]
         if run_at is not None and run_at > now and not is_failed(queue):
@@ -68,8 +72,13 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
             continue
         if queue not in numbers:
             numbers[queue] = declare(db, exchange, queue)
-        due.append((numbers[queue], *row[:WIDTH]))
-    db.executemany(f"insert into job (queue, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)", due)
+        tenant, share = (None, None) if is_failed(queue) else (row[8], row[9])
+        if tenant is not None:
+            guests.setdefault(numbers[queue], []).append((tenant, share))
+        due.append((numbers[queue], tenant, *row[:WIDTH]))
+    db.executemany(f"insert into job (queue, tenant, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)", due)
+    for number, jobs in guests.items():
+        tenants.arrived(db, number, jobs)
     if later:
         db.executemany(
             f"insert into later (exchange, queue, job, run_at, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", later

@@ -24,7 +24,7 @@ MEMORY = ":memory:"
 APPLICATION_ID = 0x504C524D
 
 #: What makes the tables, and what was added since: the version of a file is how many of these it has been through.
-_SCHEMA = ("schema.sql", "schema_2.sql", "schema_3.sql", "schema_4.sql", "schema_5.sql", "schema_6.sql")
+_SCHEMA = ("schema.sql", "schema_2.sql", "schema_3.sql", "schema_4.sql", "schema_5.sql", "schema_6.sql", "schema_7.sql")
 SCHEMA_VERSION = len(_SCHEMA)
 
 _OPTIONS = ("timeout",)

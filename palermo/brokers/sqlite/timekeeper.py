@@ -11,6 +11,7 @@ from palermo.brokers.sqlite import recurring
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.store import Store
+from palermo.brokers.sqlite.tenants import whose
 from palermo.brokers.sqlite.values import loads
 from palermo.core.delay import moved
 from palermo.core.lifecycle import give_up
@@ -155,7 +156,7 @@ class Timekeeper:
             (self._exchange, time.time(), _STEP),
         ).fetchall()
         for number, queue, *row in rows:
-            insert(db, self._exchange, queue, (*row, None, ""))
+            insert(db, self._exchange, queue, (*row, None, "", *whose(row[3])))
             db.execute("delete from later where id = ?", (number,))
         return recurring.fire(db, self._exchange, time.time())
 

@@ -1,0 +1,134 @@
+"""Where the jobs of tenants wait: a durable queue for each tenant of a job queue that has any, and the list of them.
+
+Such a queue is declared by whoever first has a job for it, who then writes its name to the queue `~tenants`, and only
+then publishes. Who leads (dealer.py) reads that list, deals the jobs into their job queue in turn, and
+deletes a tenant's queue that has been empty for a while; a publisher whose message then finds no queue makes it again.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from pika import spec
+
+from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
+from palermo.brokers.rabbitmq.wire import PERSISTENT
+from palermo.core.message import Message
+from palermo.core.topology import CLASSIC, internal
+from palermo.errors import PalermoError
+
+#: Seconds since its last use for which a session takes it that a tenant's queue is still there.
+_TRUSTED = 5.0
+
+#: Seconds that a tenant's queue is left empty before it is deleted: longer than anybody trusts that it is there.
+LINGER = 2 * _TRUSTED
+
+#: Seats that a session remembers to have made.
+_REMEMBERED = 50_000
+
+
+class Seat(NamedTuple):
+    """One tenant's place in one job queue."""
+
+    queue: str
+    tenant: str
+
+    @classmethod
+    def of(cls, message: Message) -> "Seat | None":
+        """Where the message waits; None for one of nobody, which waits in its job queue itself."""
+        return cls(message.queue, message.tenant) if message.tenant else None
+
+
+def seat_queue(exchange: str, seat: Seat) -> str:
+    """The AMQP queue of a seat. A digest, since both names together are longer than an AMQP name may be."""
+    digest = hashlib.sha256(f"{seat.queue}\0{seat.tenant}".encode(errors="surrogatepass")).hexdigest()
+    return internal(exchange, f"tenant.{digest[:32]}")
+
+
+def list_queue(exchange: str) -> str:
+    """The queue in which the seats are listed."""
+    return internal(exchange, "tenants")
+
+
+class Seats:
+    """The seats of one exchange, as one link sees them."""
+
+    def __init__(self, exchange: str, link: Link, publisher: Callable[[], Awaitable[Publisher]]) -> None:
+        self._exchange = exchange
+        self._link = link
+        self._publisher = publisher
+        # Classic whatever job queues are: ten thousand quorum queues are more than a broker bears (docs/design.md).
+        self._arguments = versions.arguments(CLASSIC, link.version)
+        self._used: dict[Seat, float] = {}
+        self._listed = False
+        self._lock = asyncio.Lock()
+
+    def has(self, seat: Seat) -> bool:
+        """Whether its queue was there a moment ago; then it is used now."""
+        used, now = self._used.get(seat), time.monotonic()
+        if used is None or now - used > _TRUSTED:
+            return False
+        self._used[seat] = now
+        return True
+
+    async def ensure(self, seat: Seat) -> None:
+        """See that its queue is there, and known to whoever leads."""
+        async with self._lock:
+            if self.has(seat):
+                return
+            if len(self._used) > _REMEMBERED:
+                self._used.clear()
+            await self.make_list()
+            await self._declare(seat_queue(self._exchange, seat))
+            # Behind the declaration, or its deletion by a leader that found it empty might be the later word; and
+            # before the first job, or nobody would look for that.
+            try:
+                await self.write({"made": list(seat)})
+            except Unroutable:
+                await self.make_list(again=True)
+                await self.write({"made": list(seat)})
+            self._used[seat] = time.monotonic()
+
+    def forget(self, seat: Seat) -> None:
+        """Its queue has been deleted: make it again next time."""
+        self._used.pop(seat, None)
+
+    async def make_list(self, *, again: bool = False) -> None:
+        """See that the list is there; `again` if it may have been deleted."""
+        if not self._listed or again:
+            await self._declare(list_queue(self._exchange))
+            self._listed = True
+
+    async def write(self, record: Mapping[str, Any]) -> None:
+        """Add a record to the list; returns once it is stored."""
+        properties = spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json")
+        publisher = await self._publisher()
+        await publisher.send("", list_queue(self._exchange), properties, json.dumps(record).encode())
+
+    async def are_there(self) -> bool:
+        """Whether anybody has ever made one."""
+        channel = await self._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, list_queue(self._exchange), passive=True)
+        except PalermoError:
+            if channel.missing:
+                return False
+            raise
+        await channel.close()
+        return True
+
+    async def _declare(self, name: str) -> None:
+        channel = await self._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, name, durable=True, arguments=self._arguments)
+        except PalermoError:
+            if channel.code != PRECONDITION_FAILED:
+                raise
+            return  # there already, by other arguments
+        await channel.close()
