@@ -32,6 +32,8 @@ class CurrentJob:
     worker: str
     #: Unix seconds; None where the publisher did not say.
     created_at: int | None = None
+    #: Whose job it is; "" for nobody's.
+    tenant: str = ""
     _reports: Reports | None = field(default=None, repr=False, compare=False)
 
     def progress(self, fraction: float | None, text: str = "") -> None:

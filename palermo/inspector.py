@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks, recurrence
+from palermo import hooks, recurrence, tenancy
 from palermo import scheduled as scheduled_jobs
 from palermo.acting import Actor, write_down
 from palermo.broker import Broker, Page, Swept, Verdict
@@ -121,7 +121,11 @@ class Inspector:
     discard = failed_jobs.discard
     trim_failed = failed_jobs.trim_failed
 
-    # -- queues
+    # -- queues, and the clients that share them
+
+    shared = tenancy.shared
+    clients = tenancy.clients
+    clear_client = tenancy.clear_client
 
     def pause(self, queue: str, *, by: str = "") -> None:
         """Have no worker take jobs from a queue until `resume`, whatever is restarted. It need not exist yet.

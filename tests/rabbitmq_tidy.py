@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pika
 from pika.exceptions import ChannelClosedByBroker
 
 from palermo.broker import Session, open_broker
+from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue, internal
 
@@ -16,27 +18,39 @@ def delete_all(url: str, exchange: str) -> None:
     names = asyncio.run(_queue_names(url, exchange))
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         later = _stretches(connection, internal(exchange, "later"))
+        seats = _seats(connection, exchange)
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
         for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal"):
             channel.queue_delete(internal(exchange, stream))
-        for name in ("later", "recurring", *(f"later.{name}" for name in later)):
+        for name in ("later", "recurring", "tenants", *(f"later.{name}" for name in later), *seats):
             channel.queue_delete(internal(exchange, name))
         for name in (exchange, internal(exchange, "control"), internal(exchange, "presence")):
             channel.exchange_delete(name)
 
 
+def _seats(connection: pika.BlockingConnection, exchange: str) -> set[str]:
+    """The queues of tenants."""
+    seats = {Seat(*name) for name in _listed(connection, internal(exchange, "tenants"))}
+    return {seat_queue(exchange, seat).removeprefix(internal(exchange, "")) for seat in seats}
+
+
 def _stretches(connection: pika.BlockingConnection, queue: str) -> set[str]:
-    """The stretches of time that delayed jobs waited in, from the list of them."""
+    """The stretches of time that delayed jobs waited in."""
+    return set(_listed(connection, queue))
+
+
+def _listed(connection: pika.BlockingConnection, queue: str) -> list[Any]:
+    """What is in a list of stretches or tenants."""
     channel = connection.channel()
-    names: set[str] = set()
+    names: list[Any] = []
     try:
         for _, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=0.2):
             if body is None:
                 break
             record = json.loads(body)
-            names |= set(record.get("all") or [record["made"]])
+            names += record.get("all") or [record["made"]]
     except ChannelClosedByBroker:  # nobody ever delayed a job
         return names
     channel.close()

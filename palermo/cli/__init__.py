@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dequeue": ("palermo.cli.queues:dequeue", "Take waiting jobs out of their queue by name and arguments."),
     "queues": ("palermo.cli.lists:queues", "List the queues."),
     "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
+    "clients": ("palermo.cli.lists:clients", "List the clients that have jobs waiting in a queue."),
     "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
     "stats": ("palermo.cli.stats:stats", "Say how many jobs were processed and failed, and how long they took."),
     "top": ("palermo.cli.top:top", "Watch queues, workers, rates and the newest failures."),

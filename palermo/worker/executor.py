@@ -196,6 +196,7 @@ class Executor:
                 attempt=message.attempt,
                 worker=self._worker,
                 created_at=message.created_at,
+                tenant=message.tenant,
                 _reports=reports,
             )
         )

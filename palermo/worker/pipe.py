@@ -62,6 +62,7 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
         message.max_retries,
         message.retrying_since,
         message.keep_result,
+        message.tenant,
     )
     return pack((kind, fields, *more))
 
@@ -87,6 +88,7 @@ def unpack_message(fields: tuple[Any, ...]) -> Message:
         max_retries=fields[15],
         retrying_since=fields[16],
         keep_result=fields[17],
+        tenant=fields[18],
     )
 
 

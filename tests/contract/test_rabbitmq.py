@@ -33,9 +33,11 @@ from tests.contract.kit import (
     messages,
     put_into_failed,
     take,
+    take_and_ack,
     until,
 )
 from tests.contract.publishing import PublishingContract
+from tests.contract.timing import time_kept
 
 
 class TestRabbitmq(BrokerContract):
@@ -69,6 +71,14 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         with pytest.raises(NotBrowsable, match="quorum"):
             await broker.browse("jobs")
+
+    async def test_jobs_of_tenants_are_dealt_in_turn(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([message(tenant=tenant) for tenant in "ab" for _ in range(5)])
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            order = [(await take_and_ack(consumer)).tenant for _ in range(10)]
+
+        assert order == ["a", "b"] * 5
 
     async def test_failed_jobs_are_shown_in_pages(self, broker: Broker, another: Open) -> None:
         await put_into_failed(broker, [message(f"jobs-{n}", tenant="acme") for n in range(5)])

@@ -273,14 +273,16 @@ class Dealer:
     async def clear(self, queue: str, tenant: str | None) -> int:
         """Remove the waiting jobs of one tenant, or of all; how many there were. Raises NotFound."""
         line = self._lines.get(queue)
-        if tenant is not None and (line is None or tenant not in line.clients):
+        removed = 0 if line is None else await self._emptied(line, tenant)
+        if tenant is not None and not removed:
             raise NotFound(
                 f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
             )
-        if line is None:
-            return 0
+        return removed
+
+    async def _emptied(self, line: Line, tenant: str | None) -> int:
         async with line.turn:
-            chosen = list(line.clients.values()) if tenant is None else [line.clients[tenant]]
+            chosen = [one for one in line.clients.values() if tenant is None or one.name == tenant]
             removed = await line.drop(chosen)
             channel: Channel | None = None
             for client in chosen:
@@ -293,7 +295,7 @@ class Dealer:
                         raise
                     continue
                 removed += int(frame.method.message_count)
-            self._counts.pop(queue, None)
+            self._counts.pop(line.queue, None)
         return removed
 
 
