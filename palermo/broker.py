@@ -156,6 +156,14 @@ class Consumer(Protocol):
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        """The next job of the queue that this unsettled delivery came from, to be run together with it.
+
+        It has the same wire name, may run now and was not handed out before; if the next is another, it stays where it
+        is and None is returned at once. Where none is there it is waited for, so many seconds. Each is settled for
+        itself.
+        """
+
     async def waiting(self) -> Collection[str]:
         """Queues that this claim serves now and in which jobs wait: at least one, if there is any.
 

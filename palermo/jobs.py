@@ -259,6 +259,8 @@ def job(
     keep_result: bool | None = None,
     tenant: str | Callable[..., str] | None = None,
     share: float | None = None,
+    batch: int | None = None,
+    batch_wait: float = 0.0,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -279,9 +281,10 @@ def job(target: Any = None, /, **options: Any) -> Any:
     gives it the decoded body as its single argument, as jobs from other languages want it. `timeout`
     limits its run, `expires` its wait, in seconds; `delay` is how long it waits first. `keep_result` has what it
     returns kept, for `Job.result` (docs/results.md). `tenant` and `share` say whose it is, where each is to have its
-    share of the queue (docs/tenants.md). `retries`, `backoff`,
-    `retry_for`, `retry_on` and `discard_on` say what is done when it fails (docs/retries.md), and `cron` or
-    `every` when it runs of itself (docs/recurring.md). Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    share of the queue (docs/tenants.md). `batch` has it called with a list of so many at most, `batch_wait` being the
+    seconds that the first waits for others. `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what
+    is done when it fails (docs/retries.md), and `cron` or `every` when it runs of itself (docs/recurring.md).
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")
     return _declare(target, options) if target is not None else lambda target: _declare(target, options)

@@ -46,13 +46,16 @@ class EnqueueOptions(ManyOptions, total=False):
     id: str | None
 
 
+#: Jobs in one batch at most.
+MOST_BATCH = 1_000
+
 #: The options of recurring jobs.
 CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 
 #: What `@palermo.job` takes.
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
-    *("tenant", "share"),
+    *("tenant", "share", "batch", "batch_wait"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
     *CRON,
 )
@@ -69,7 +72,6 @@ LATER = {
     "limit_key": "limits on what runs at once",
     "rate": "limits on what runs at once",
     "priority": "priorities within a queue",
-    "batch": "batches",
 }
 
 
@@ -107,6 +109,10 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                     f"option tenant={value!r} names nobody; give text of 1 to 255 bytes without blanks at its ends,"
                     " or a function of the job's arguments."
                 )
+            case "batch" if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_BATCH:
+                raise OptionInvalid(f"option batch={value!r} is no size; give a whole number from 1 to {MOST_BATCH:,}.")
+            case "batch_wait" if value != 0 and not _is_duration(value):
+                raise OptionInvalid(f"option batch_wait={value!r} is no duration; give seconds from 0 on, such as 0.2.")
             case "share" if not _is_share(value):
                 raise OptionInvalid(
                     f"option share={value!r} is none; give a number from {LEAST_SHARE:g} to {MOST_SHARE:,.0f}."

@@ -50,6 +50,10 @@ class JobDefinition:
     tenant: str | Callable[..., str] | None = None
     #: How much of the queue that tenant is to have, beside others' 1; None for 1.
     share: float | None = None
+    #: How many are run in one call at most, which gets a list; None for a job that runs one by one.
+    batch: int | None = None
+    #: Seconds that the first of a batch waits for others.
+    batch_wait: float = 0.0
     #: What is done when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None
@@ -217,6 +221,8 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         raise OptionInvalid(
             f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."
         )
+    if declared.get("batch") is not None:
+        _check_batch(target, inspect.signature(process), declared)
     return JobDefinition(
         name=wire_name(target) if name is None else check_job_name(name),
         target=target,
@@ -224,6 +230,19 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         is_class=is_class,
         **declared,
     )
+
+
+def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:
+    """Raise OptionInvalid unless what is declared can be called with a list."""
+    if len(signature.parameters) != 1:
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} takes batches, and so must take one argument, the list of what was enqueued."
+            f" It takes {signature}."
+        )
+    if declared.get("keep_result"):
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} takes batches: what it returns cannot be kept as a job's result."
+        )
 
 
 def wire_name(target: Any) -> str:

@@ -118,6 +118,8 @@ class Message:
     attempts: tuple[Attempt, ...] = ()
     #: The tag of the worker's slot in which it failed last.
     worker: str | None = None
+    #: Jobs that a worker has taken to be run in one call with this one; never on the wire.
+    companions: tuple["Message", ...] = ()
     #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.
     properties: Mapping[str, Any] = field(default_factory=lambda: NO_HEADERS)
     #: Headers that Palermo does not know, as they came.

@@ -80,6 +80,7 @@ class Worker:
         self.taking = True
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
+        self.batches = registered.batches
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
@@ -180,7 +181,7 @@ class Worker:
             started_at=self._started_at,
             processed=self._processed,
             failed=self._failed,
-            jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
+            jobs=tuple(job for lane in self._lanes for job in lane.jobs),
             outcomes=self.outcomes.ids,
             clock=self.link.live is not None and self.link.live.broker.leads,
         )
@@ -376,7 +377,8 @@ class Worker:
 
     def _show(self) -> None:
         self._title = None
-        set_title(parent_title(state=self.state, queues=str(self._selection), busy=self._busy, slots=len(self._lanes)))
+        busy = sum(lane.running is not None for lane in self._lanes)
+        set_title(parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._lanes)))
 
     async def _clean_up(self) -> None:
         for timer in (self._title, self._trim):

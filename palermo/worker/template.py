@@ -127,6 +127,11 @@ class Template:
                 for name in jobs.registry.names()
                 if (definition := jobs.registry.get(name)).timeout is not None
             },
+            "batches": {
+                name: [definition.batch, definition.batch_wait]
+                for name in jobs.registry.names()
+                if (definition := jobs.registry.get(name)).batch is not None
+            },
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
             **self._schedule(),

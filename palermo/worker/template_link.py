@@ -109,6 +109,7 @@ class TemplateLink:
                         queues=_texts(queues),
                         hooks=frozenset(_texts(hooks)),
                         timeouts=timeouts,
+                        batches={job: (most, wait) for job, (most, wait) in report["batches"].items()},
                         recurring=tuple(map(Entry.from_plain, report["recurring"])),
                         modules=_texts(report["modules"]),
                     )

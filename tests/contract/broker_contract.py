@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from palermo.broker import Broker, Session, open_broker
+from tests.contract.batching import BatchingContract
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.journaling import JournalingContract
@@ -27,6 +28,7 @@ class BrokerContract(
     PublishingContract,
     ConsumingContract,
     ParkingContract,
+    BatchingContract,
     RetryingContract,
     LookingContract,
     SweepingContract,

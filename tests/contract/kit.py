@@ -71,6 +71,9 @@ class Worker:
         await self._consumer.settle(delivery, settlement)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        return await self._consumer.another(delivery, wait=wait)
+
     async def park(self, delivery: Delivery) -> None:
         await self._consumer.park(delivery)
 

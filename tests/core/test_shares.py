@@ -1,5 +1,6 @@
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_at_random_each_is_drawn_by_its_share_and_independently_of_what_was_draw
     found = turns(wheel(RANDOM, **given), 4_000, **given)
 
     assert 0.72 < found.count("a") / 4_000 < 0.78
-    after_a = [then for now, then in zip(found, found[1:], strict=False) if now == "a"]
+    after_a = [then for now, then in pairwise(found) if now == "a"]
     assert 0.71 < after_a.count("a") / len(after_a) < 0.79
 
 

@@ -114,6 +114,7 @@ class RabbitmqBroker:
             source,
             presence,
             names,
+            self._exchange,
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             starts=starts,

@@ -105,7 +105,9 @@ class Clock:
                 outbox = Outbox(session, link, declares)
                 due = Due(session.exchange, publisher, declares, outbox.seats, now=time.time)
                 states = versions.arguments(session.queue_type, link.version)
-                ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time, fired=fired)
+                ticker = Ticker(
+                    session.exchange, link, publisher, declares, outbox.seats, states, now=time.time, fired=fired
+                )
                 dealer = Dealer(session.exchange, link, declarer(link), outbox.open, order=session.tenant_order)
                 return cls(session.exchange, link, lease, outbox, due, publisher, ticker, dealer)
         except BaseException:

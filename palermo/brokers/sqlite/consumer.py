@@ -6,13 +6,12 @@ import json
 import sqlite3
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import TypeVar
 
 from palermo.broker import Delivery
 from palermo.brokers.sqlite import holders, marks, tenants
 from palermo.brokers.sqlite.bell import Bell
+from palermo.brokers.sqlite.claims import Claim, first
 from palermo.brokers.sqlite.messages import COLUMNS, from_row, insert, release, to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.store import Store, Work
@@ -26,17 +25,6 @@ T = TypeVar("T")
 
 #: How often we say what we do, and look whether others still live: within a second both must be known.
 TICK = 0.25
-
-#: SQLite functions take 127 arguments; more queues than this are nested.
-_QUEUES_PER_CALL = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What proves that a job is ours: given back and claimed again, it is another claim."""
-
-    job: int
-    claims: int
 
 
 class SqliteConsumer:
@@ -143,6 +131,37 @@ class SqliteConsumer:
         self._parked.add(self._held.pop(delivery.slot))
         self._wake_all(self._blocked)
 
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        until = self._loop.time() + wait
+        while True:
+            self._check()
+            there, found = await self._write(lambda db: self._claim_like(db, delivery))
+            if found is not None:
+                self._parked.add(found.token)
+                return found
+            left = until - self._loop.time()
+            if there or left <= 0:
+                return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wait()
+
+    def _claim_like(self, db: sqlite3.Connection, delivery: Delivery) -> tuple[bool, Delivery | None]:
+        """The next job of the delivery's queue, and whether there is one, if it may be run together with that."""
+        self._resolve(db)
+        number = next((number for number, name in self._queues.items() if name == delivery.message.queue), None)
+        if number is None:
+            return True, None
+        ((next_,),) = db.execute(f"select {first(1)}", (number, number)).fetchall()
+        if next_ is None:
+            return False, None
+        ((claims, *row),) = db.execute(f"select claims, {COLUMNS} from job where id = ?", (next_,)).fetchall()
+        message = from_row(row, delivery.message.queue)
+        cancelled = marks.find(db, self._exchange, message) is not None
+        if claims or cancelled or message.job != delivery.message.job:
+            return True, None
+        return True, self._claim(db, delivery.slot, only=number)
+
     async def waiting(self) -> set[str]:
         def find(db: sqlite3.Connection) -> set[str]:
             rows = db.execute("select queue from job where id = ?", (self._find(db),)).fetchall()
@@ -196,15 +215,17 @@ class SqliteConsumer:
 
     def _find(self, db: sqlite3.Connection) -> int | None:
         self._resolve(db)
-        ((found,),) = db.execute(f"select {_first(len(self._queues))}", self._numbers()).fetchall()
+        ((found,),) = db.execute(f"select {first(len(self._queues))}", self._numbers()).fetchall()
         return None if found is None else int(found)
 
-    def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
+    def _claim(self, db: sqlite3.Connection, slot: int, *, only: int | None = None) -> Delivery | None:
+        """The next job of all queues that are served, or of only one."""
         self._resolve(db)
+        numbers = self._numbers() if only is None else (only, only)
         rows = db.execute(
-            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {_first(len(self._queues))}"
+            f"update job set holder = ?, slot = ?, claims = claims + 1 where id = {first(len(numbers) // 2)}"
             f" returning id, claims, deaths, queue, tenant, {COLUMNS}",
-            (self._holder, slot, *self._numbers()),
+            (self._holder, slot, *numbers),
         ).fetchall()
         if not rows:
             return None
@@ -377,15 +398,3 @@ class SqliteConsumer:
 
 #: The condition that a claim still stands.
 _OURS = "id = ? and holder = ? and claims = ?"
-
-
-@cache
-def _first(queues: int) -> str:
-    """SQL for the next job in the first of so many queues that has one; coalesce looks no further than it must."""
-    one = "(select id from job where queue = ? and holder is null and tenant is null order by id limit 1)"
-    groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
-    return _coalesce([_coalesce([one, tenants.FIRST] * size) for size in groups])
-
-
-def _coalesce(parts: list[str]) -> str:
-    return f"coalesce({', '.join([*parts, 'null', 'null'])})"
