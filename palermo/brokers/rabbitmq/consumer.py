@@ -162,6 +162,8 @@ class RabbitmqConsumer:
             other = found.message.job != delivery.message.job or found.redelivered
             if other or self._steering.checked(found).cancelled or is_early(found.message, time.time()):
                 channel.raw.basic_nack(got.tag, requeue=True)
+                # Back in its place before anything else of this slot is settled, and the next is sent to it.
+                await channel.call(channel.raw.basic_qos, prefetch_count=0)
                 return None
             self._parked[id(found)] = found
             self._together.add(id(found))

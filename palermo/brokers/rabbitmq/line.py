@@ -30,7 +30,7 @@ from palermo.errors import PalermoError
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Jobs that are to wait in the job queue, for each consumer it has, and at least.
-_AHEAD = 2
+_AHEAD = 3
 
 #: Jobs of one transaction, so that what the job queue holds is looked at again.
 _AT_ONCE = 100
@@ -127,7 +127,7 @@ class Line:
                     self._news.clear()
                     await self._news.wait()
                 async with self.turn:
-                    ready, room = await self._room()
+                    room = await self._room()
                     if room > 0:
                         await self._deal(min(room, _AT_ONCE))
             except PalermoError as error:
@@ -137,19 +137,19 @@ class Line:
                     log.warning("cannot deal jobs of tenants queue=%s error=%r", self.queue, str(error))
                     await asyncio.sleep(_AGAIN)
                 continue
-            # Where they are taken faster than they are dealt nobody is to wait for us.
+            # Where they are taken as fast as they are dealt nobody is to wait for us.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
-            await asyncio.sleep(0 if ready == 0 else pause)
+            await asyncio.sleep(0 if room > 0 else pause)
 
-    async def _room(self) -> tuple[int, int]:
-        """How many jobs lie in the job queue, and how many more may."""
+    async def _room(self) -> int:
+        """How many more jobs may lie in the job queue."""
         counted = await self._declarer.count(self.queue)
         if counted is None:
             self._declarer.forget(self.queue)
             await self._declarer.ensure(self.queue)
             counted = (0, 0)
         ready, consumers = counted
-        return ready, _AHEAD * max(1, consumers) - ready
+        return _AHEAD * max(1, consumers) - ready
 
     # -- dealing
 
@@ -167,7 +167,7 @@ class Line:
             if not client.asked:
                 self._wheel.leave(name)
                 if not client.tag:
-                    await self._listen(channel, client)
+                    self._listen(channel, client)
         if jobs:
             await self._hand_on(channel, jobs)
 
@@ -207,16 +207,12 @@ class Line:
 
     # -- listening
 
-    async def _listen(self, channel: Channel, client: Client) -> None:
+    def _listen(self, channel: Channel, client: Client) -> None:
+        """Not waited for: where its queue is gone the channel ends, and all are asked anew."""
         self._numbers += 1
         client.tag, client.sent = f"tenant-{self._numbers}", 0
         self._tags[client.tag] = client
-        try:
-            await channel.call(channel.raw.basic_consume, client.queue, self._on_sent, consumer_tag=client.tag)
-        except PalermoError:
-            if channel.missing:
-                self.forget(client)
-            raise
+        channel.raw.basic_consume(client.queue, self._on_sent, consumer_tag=client.tag)
 
     def _on_sent(self, raw: Any, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         client = self._tags.get(method.consumer_tag)

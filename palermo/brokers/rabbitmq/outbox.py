@@ -7,8 +7,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
@@ -29,6 +30,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
 _WINDOW = 1_000
 _WINDOW_BYTES = 16 * 1024 * 1024
+
+#: Messages whose tenants' places are made at a time.
+_SEATS = 100
 
 #: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
@@ -64,7 +68,7 @@ class Outbox:
         window: deque[tuple[asyncio.Future[None], Message, Place]] = deque()
         failed: dict[str, list[Message]] = {}
         flying = count = 0
-        for message in messages:
+        async for message in self._seated(messages, wanted=into is None):
             queue = message.queue if into is None else into(message)
             place = _place(message, queue)
             if into is not None and is_failed(queue):
@@ -90,6 +94,16 @@ class Outbox:
         for queue, stored in failed.items():
             await self._note_failed(queue, stored)
         return count
+
+    async def _seated(self, messages: Iterable[Message], *, wanted: bool) -> AsyncIterator[Message]:
+        """These messages, with the places of their tenants made many at a time, where those are `wanted`."""
+        waiting = iter(messages)
+        while some := list(islice(waiting, _SEATS)):
+            places = (_place(message, message.queue) for message in some if wanted and message.tenant)
+            if missing := [place for place in places if isinstance(place, Seat) and not self.seats.has(place)]:
+                await self.seats.ensure(*missing)
+            for message in some:
+                yield message
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
         """Store the message in this queue, or where it waits to be put there; see palermo.broker.Broker.publish.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pika import spec
 
 from palermo.brokers.rabbitmq import versions
-from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT
@@ -67,6 +67,8 @@ class Seats:
         self._arguments = versions.arguments(CLASSIC, link.version)
         self._used: dict[Seat, float] = {}
         self._listed = False
+        #: On which queues are declared.
+        self._channel: Channel | None = None
         self._lock = asyncio.Lock()
 
     def has(self, seat: Seat) -> bool:
@@ -77,23 +79,27 @@ class Seats:
         self._used[seat] = now
         return True
 
-    async def ensure(self, seat: Seat) -> None:
-        """See that its queue is there, and known to whoever leads."""
+    async def ensure(self, *seats: Seat) -> None:
+        """See that their queues are there, and known to whoever leads."""
         async with self._lock:
-            if self.has(seat):
+            missing = [seat for seat in dict.fromkeys(seats) if not self.has(seat)]
+            if not missing:
                 return
             if len(self._used) > _REMEMBERED:
                 self._used.clear()
             await self.make_list()
-            await self._declare(seat_queue(self._exchange, seat))
-            # Behind the declaration, or its deletion by a leader that found it empty might be the later word; and
+            for seat in missing:
+                await self._declare(seat_queue(self._exchange, seat))
+            # Behind the declarations, or a deletion by a leader that found one empty might be the later word; and
             # before the first job, or nobody would look for that.
+            record = {"all": [list(seat) for seat in missing]}
             try:
-                await self.write({"made": list(seat)})
+                await self.write(record)
             except Unroutable:
                 await self.make_list(again=True)
-                await self.write({"made": list(seat)})
-            self._used[seat] = time.monotonic()
+                await self.write(record)
+            now = time.monotonic()
+            self._used |= dict.fromkeys(missing, now)
 
     def forget(self, seat: Seat) -> None:
         """Its queue has been deleted: make it again next time."""
@@ -124,11 +130,11 @@ class Seats:
         return True
 
     async def _declare(self, name: str) -> None:
-        channel = await self._link.channel()
+        if self._channel is None or not self._channel.is_open:
+            self._channel = await self._link.channel()
+        channel = self._channel
         try:
             await channel.call(channel.raw.queue_declare, name, durable=True, arguments=self._arguments)
         except PalermoError:
-            if channel.code != PRECONDITION_FAILED:
+            if channel.code != PRECONDITION_FAILED:  # there already, by other arguments
                 raise
-            return  # there already, by other arguments
-        await channel.close()
