@@ -148,6 +148,7 @@ class Dealer:
     def _on_end(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
             self._failed.set_exception(error)
+            self._failed.exception()  # nobody may be left to be told
 
     # -- those that are gone
 
@@ -166,8 +167,9 @@ class Dealer:
             for start in range(0, len(idle), _AT_ONCE):
                 async with line.turn:
                     chosen = [one for one in idle[start : start + _AT_ONCE] if line.is_idle(one)]
-                    await line.let_go(chosen)
-                    await self._delete(line, chosen)
+                    # Otherwise what was on its way to us may just be going back, and the queue be taken for empty.
+                    if await line.let_go(chosen):
+                        await self._delete(line, chosen)
 
     async def _delete(self, line: Line, clients: Iterable[Client]) -> None:
         """Delete the queues of these unless something came into them."""

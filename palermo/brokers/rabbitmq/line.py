@@ -25,7 +25,7 @@ from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.shares import Wheel
 from palermo.core.topology import CLASSIC
-from palermo.errors import PalermoError
+from palermo.errors import NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -133,7 +133,8 @@ class Line:
             except PalermoError as error:
                 if self._link.error is not None:
                     raise
-                if self._channel is not None and self._channel.is_open:
+                # Where the queue of one tenant is gone that one is forgotten, and the others go on.
+                if not isinstance(error, NotFound):
                     log.warning("cannot deal jobs of tenants queue=%s error=%r", self.queue, str(error))
                     await asyncio.sleep(_AGAIN)
                 continue
@@ -248,11 +249,11 @@ class Line:
             self._bytes -= len(got.body)
         return got
 
-    async def let_go(self, clients: Sequence[Client]) -> None:
-        """Hold nothing of these, and listen to them no more; what was held is back then. To be called in `turn`."""
+    async def let_go(self, clients: Sequence[Client]) -> bool:
+        """Hold nothing of these, and listen to them no more; whether what was held is back now. To be called in `turn`."""
         channel = self._channel
         if channel is None or not channel.is_open:
-            return
+            return False
         for client in clients:
             if client.tag:
                 self._unlisten(channel.raw, client)
@@ -264,6 +265,7 @@ class Line:
             self._rouse(client)
         # pika, too, may have given back what came behind a cancel: in a transaction, all counts from its commit on.
         await channel.call(channel.raw.tx_commit)
+        return True
 
     async def drop(self, clients: Sequence[Client]) -> int:
         """Remove what is held of these; how many jobs that was. To be called in `turn`."""
