@@ -250,7 +250,7 @@ class Line:
         return got
 
     async def let_go(self, clients: Sequence[Client]) -> bool:
-        """Hold nothing of these, and listen to them no more; whether what was held is back now. To be called in `turn`."""
+        """Hold nothing of these, and listen to them no more; whether what was held is back. To be called in `turn`."""
         channel = self._channel
         if channel is None or not channel.is_open:
             return False
