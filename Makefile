@@ -9,6 +9,7 @@
 #   make bench    the ratios to a bare client, on a broker of their own
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
+#   make bench-journal  what the journal costs a worker, and the replay of a million records
 #   make pins     new versions into requirements/constraints.txt
 #   make clean    removes .venv
 #
@@ -22,7 +23,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test soak endurance lint screenshots bench bench-web bench-looks pins clean
+.PHONY: demo test soak endurance lint screenshots bench bench-web bench-looks bench-journal pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -31,14 +32,15 @@ demo: $(VENV)/installed
 # Four at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
 # their names, by which the long ones come first, and none is left alone with one in the end.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 SECONDS := 600
 soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
 endurance: $(VENV)/installed-dev
-	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $$(grep -rlE 'tests.scale import' tests) $(ARGS)
+	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/acceptance tests/worker \
+	  $$(grep -rlE 'tests.scale import' tests | grep -vE '^tests/(acceptance|worker)/') $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -59,6 +61,11 @@ bench-web: $(VENV)/installed-dev
 bench-looks: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.watched $(ARGS)
 	$(BIN)/python -m benchmarks.looked_at $(ARGS)
+
+bench-journal: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.journaled failures $(ARGS)
+	$(BIN)/python -m benchmarks.journaled all $(ARGS)
+	$(BIN)/python -m benchmarks.replay
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"

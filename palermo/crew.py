@@ -18,7 +18,7 @@ class RunningJob:
     #: How far it says it is: a part of 1, and in words; None and "" for one that does not tell.
     progress: float | None = None
     text: str = ""
-    #: The newest line that it logged about itself; "" if none.
+    #: The newest line that it logged about itself, at most 200 characters of it; "" if none.
     line: str = ""
 
 

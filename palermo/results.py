@@ -44,14 +44,14 @@ _LOOK_EVERY = 1.0
 _ON_ITS_WAY = 10.0
 
 
-def status(client: "Client", job: Job) -> JobStatus:
-    """See Job."""
-    return client.watch(_status(client, job))
+def status(client: "Client", job: Job, *, patience: float | None = None) -> JobStatus:
+    """See Job; reading the journal may take so many seconds, those of publish_timeout unless given."""
+    return client.watch(_status(client, job, patience))
 
 
 async def status_async(client: "Client", job: Job) -> JobStatus:
     """See Job."""
-    return await client.watch_async(_status(client, job))
+    return await client.watch_async(_status(client, job, None))
 
 
 def result(client: "Client", job: Job, timeout: float | None) -> Any:
@@ -305,7 +305,7 @@ def _failed_record(job: Job, place: Place) -> Record:
     }
 
 
-def _status(client: "Client", job: Job) -> Callable[[Watch], Coroutine[Any, Any, JobStatus]]:
+def _status(client: "Client", job: Job, patience: float | None) -> Callable[[Watch], Coroutine[Any, Any, JobStatus]]:
     async def status(watch: Watch) -> JobStatus:
         known = watch.remembered(job.id, job.created_at)
         if known is not None and known["kind"] == Kind.SUCCEEDED:
@@ -316,7 +316,7 @@ def _status(client: "Client", job: Job) -> Callable[[Watch], Coroutine[Any, Any,
         trouble = ""
         if client.settings.journal != Level.OFF:
             try:
-                async with asyncio.timeout(client.settings.publish_timeout):
+                async with asyncio.timeout(client.settings.publish_timeout if patience is None else patience):
                     known = await watch.known(job.id, job.created_at, _since(job))
             except TimeoutError:
                 trouble = f"The journal was not read in time. {watch.trouble}".strip()

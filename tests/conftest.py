@@ -4,8 +4,10 @@ A node is started when the first test asks for it, and never for tests that do n
 """
 
 import contextlib
+import os
 import secrets
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -28,6 +30,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("shared")
 
+#: The folders of tests that start processes, and the brokers that each of these runs on.
+_HALVED = ("tests/acceptance/", "tests/worker/")
+_BROKERS = ("sqlite", "rabbitmq")
+
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {
     "rabbitmq_url": lambda: rabbitmq_found.given_url() or rabbitmq_found.find(),
@@ -38,6 +44,26 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "amqplib": clients.find_amqplib,
     "bunny": clients.find_bunny,
 }
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For `make test`: tests that start processes, and could run on each broker, run on one of them, by turns.
+
+    What brokers promise is tested on each, in tests/contract; these are about what is built on that.
+    """
+    if os.environ.get("PALERMO_TEST_BROKERS") != "one":
+        return
+    left = [item for item in items if _is_for_the_other_broker(item)]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in set(left)]
+
+
+def _is_for_the_other_broker(item: pytest.Item) -> bool:
+    function, _, parameters = item.nodeid.partition("[")
+    broker = next((name for name in _BROKERS if name in parameters.rstrip("]").split("-")), None)
+    if broker is None or not function.startswith(_HALVED):
+        return False
+    return broker != _BROKERS[zlib.crc32(function.encode()) % 2]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

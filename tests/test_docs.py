@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from palermo.config import Settings
+from palermo.core.journal import Kind, Level, is_wanted
 from palermo.core.lifecycle import TRANSITIONS, JobState
+from palermo.errors import ResultError
 from palermo.hooks import HOOKS
+from palermo.status import State
 from palermo.worker.orders import ORDERS
 from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
 
@@ -51,10 +54,34 @@ def test_every_signal_is_documented_with_what_it_does() -> None:
     }
 
 
+def test_every_kind_of_record_is_documented_with_the_level_from_which_it_is_written() -> None:
+    documented = {row[0].strip("`"): row[1] for row in rows("journal.md", 4)[1:]}
+
+    assert documented == {
+        kind.value: (Level.FAILURES if is_wanted(kind, Level.FAILURES) else Level.ALL).value for kind in Kind
+    }
+
+
+def test_every_level_of_the_journal_is_documented() -> None:
+    assert [row[0].strip("`") for row in rows("journal.md", 3)[1:]] == [level.value for level in Level]
+
+
 def test_every_order_is_documented_with_what_it_does_and_answers() -> None:
     documented = {row[0]: row[1:] for row in rows("operating.md", 3)[1:]}
 
     assert documented == {order.action: (order.meaning, order.answer) for order in ORDERS}
+
+
+def test_every_status_is_explained() -> None:
+    documented = [row[0] for row in rows("results.md", 3)[1:]]
+
+    assert documented == [state.value for state in State]
+
+
+def test_every_reason_to_have_no_result_is_explained() -> None:
+    documented = {row[0].split("`")[1] for row in rows("results.md", 2)[1:]}
+
+    assert documented == {kind.__name__ for kind in ResultError.__subclasses__()} | {"NotFound"}
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

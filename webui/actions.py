@@ -98,13 +98,14 @@ def enqueue(
     *,
     queue: str | None = None,
     id: str | None = None,
+    keep_result: bool | None = None,
 ) -> Job:
     """Store one job, checked against its signature where its code is imported here.
 
     Raises Refused (409) where a hook kept it back.
     """
     with acting(visit, "enqueue", Role.OPERATOR, job=job) as facts:
-        done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id)
+        done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id, keep_result=keep_result)
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
         if done.enqueued:
             write_down(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)

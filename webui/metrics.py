@@ -74,7 +74,10 @@ def _snapshot(site: Site) -> Snapshot | None:
 def _queues(families: "Families", rows: list[Row], site: Site) -> None:
     """What each queue holds. Those that share a label are added up; the oldest age and the workers are the most."""
     now = datetime.now(UTC)
-    oldest = watching(site).oldest.of(rows)
+    try:
+        oldest = watching(site).oldest.of(rows)
+    except PalermoError:  # it went away meanwhile
+        oldest = {}
     names: Names = site.kept.setdefault("metrics", Names(_MOST_QUEUES))
     told: dict[tuple[str, str], float] = {}
     for row in rows:

@@ -126,8 +126,11 @@ def ask_to_confirm(*, yes: bool) -> None:
 
 
 @contextmanager
-def progress(verb: str) -> Iterator[Callable[[Swept], None]]:
-    """Shows how far a sweep is, on stderr: a bar on a terminal, a line now and then elsewhere."""
+def progress(verb: str, of: str = "") -> Iterator[Callable[[Swept], None]]:
+    """Shows how far a sweep is, on stderr: a bar on a terminal, a line now and then elsewhere.
+
+    `of` says what is gone through, where those are no jobs to be taken.
+    """
     if is_terminal(sys.stderr):
         with _bar(verb) as show:
             yield show
@@ -139,6 +142,9 @@ def progress(verb: str) -> Iterator[Callable[[Swept], None]]:
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
             done = swept.moved + swept.removed
+            if of:
+                note(f"{verb}: {swept.seen:,} of {swept.total:,} {of}")
+                return
             note(f"{verb}: looked at {swept.seen:,} of {count(swept.total, 'job')}, took {done:,}")
 
     yield line

@@ -41,7 +41,7 @@ def stats(run: Run, /, since: float | None, as_json: bool) -> None:
 
     Read from the journal, where workers count at every level but off. Failed counts runs, tried again or not.
     """
-    with progress("read") as show:
+    with progress("read", of="batches of the journal") as show:
         report = run.inspector().statistics(since, progress=show)
     if as_json:
         print_json(report)
@@ -64,8 +64,8 @@ def _print(report: Row) -> None:
     if report["lost"]:
         note(f"{report['lost']:,} records were left out while the journal was away; what workers counted is whole.")
     tables: Sequence[tuple[str, str, list[Column]]] = (
-        ("queues", "name", [field("Pending")]),
-        ("jobs", "name", []),
+        ("queues", "name", [field("Pending"), field("Enqueued")]),
+        ("jobs", "name", [field("Enqueued")]),
         ("workers", "id", [("State", lambda row: row["state"] or "ended")]),
     )
     for name, key, own in tables:
@@ -80,7 +80,6 @@ def _name(table: str, key: str) -> Column:
 
 def _columns() -> list[Column]:
     return [
-        field("Enqueued"),
         field("Processed"),
         field("Failed"),
         ("Waited p50", lambda row: _time(row["wait"], "p50")),

@@ -20,6 +20,9 @@ from palermo.rows import Row
 #: A plain line of a job's progress at most this often, in seconds.
 _EVERY = 2.0
 
+#: Seconds that `status` reads the journal for a job that is nowhere else.
+_PATIENCE = 60.0
+
 #: Jobs that get a bar of their own on a terminal.
 _BARS = 20
 
@@ -37,7 +40,7 @@ def status(run: Run, /, id: str, as_json: bool) -> None:
     from palermo import results
 
     client = run.client()
-    row = results.status(client, client.job_by_id(id)).row()
+    row = results.status(client, client.job_by_id(id), patience=_PATIENCE).row()
     if as_json:
         print_json(row)
     else:

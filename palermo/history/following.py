@@ -24,6 +24,9 @@ from palermo.journal import FIRST, Start
 
 log = logging.getLogger("palermo.history")
 
+#: Seconds that closing may take.
+_CLOSING = 5.0
+
 #: Seconds between two attempts to read, doubled each time up to the last; and after what is kept could not be.
 _FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
 
@@ -71,6 +74,8 @@ class Following:
         #: Set where reading has to begin anew.
         self._astray: asyncio.Event | None = None
         self._broken: PalermoError | None = None
+        #: Whether takers may still hold what is to be forgotten.
+        self._unclean = False
         self._once = Once()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -97,9 +102,12 @@ class Following:
     def close(self) -> None:
         """Read no more. May be called again."""
         self._closed.set()
+        deadline = time.monotonic() + _CLOSING
         self._client.close()
-        if self._thread is not None:
-            self._thread.join(5)
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
+            # It may have opened a session again, since it had not heard.
+            self._thread.join(0.1)
+            self._client.close()
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
@@ -120,13 +128,16 @@ class Following:
 
     async def _follow(self, broker: Broker) -> None:
         """Read until the session is lost, the journal deleted, or what is read is another journal's."""
+        if self._unclean:
+            self._clean()
         self._astray = astray = asyncio.Event()
-        start = self._start if self._last is None else Start(position=self._last.position)
-        self._resuming = self._last is not None
+        last = self._last
+        start = self._start if last is None else Start(position=last.position)
+        self._resuming = last is not None
         began, before = time.monotonic(), self._progress.records
         reader = await broker.journal.read(self._take, start)
         try:
-            if self._last is not None and reader.end < self._last.position:
+            if last is not None and reader.end < last.position:
                 astray.set()
             self._progress = replace(self._progress, end=reader.end, error="")
             await first_of(reader.caught_up, reader.ended, astray)
@@ -159,6 +170,8 @@ class Following:
             self._broken = problem
             self._astray.set()
             return
+        except Exception:  # what foreign hands wrote must not be the end of all that comes after it
+            log.exception("a batch of the journal cannot be kept: a bug position=%d", batch.position)
         self._last = batch
         now = self._progress
         self._progress = replace(
@@ -174,8 +187,13 @@ class Following:
         self._once = Once()
         self._ready.clear()
         self._progress = Progress(version=self._progress.version + 1)
+        try:
+            self._clean()
+        except PalermoError as problem:
+            self._broken = problem
+
+    def _clean(self) -> None:
+        self._unclean = True
         for taker in self._takers:
-            try:
-                taker.reset()
-            except PalermoError as problem:
-                self._broken = problem
+            taker.reset()
+        self._unclean = False

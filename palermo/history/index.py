@@ -8,6 +8,8 @@ files, and is made again from the journal by every process that starts.
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from palermo.core.journal import Batch, Kind
 from palermo.errors import StoreInvalid
@@ -40,21 +42,16 @@ class Index:
         for record in batch.records:
             if record["kind"] == Kind.LOST and isinstance(count := record.get("count"), int):
                 self.lost += count
-        try:
+        with _writing():
             newest = self._segments[-1]
             newest.put(batch.records, batch.writer)
             if newest.full:
                 newest.seal()
                 self._add()
-        except sqlite3.Error as error:
-            raise StoreInvalid(
-                f"the index of the journal cannot be written: {error}. It is made of temporary files, of at most"
-                " a gigabyte: free some room there, or name another place in TMPDIR."
-            ) from error
 
     def reset(self) -> None:
-        """Forget all."""
-        with self._lock:
+        """Forget all. Raises the same."""
+        with self._lock, _writing():
             before, self._segments = self._segments, deque([Segment()])
             self.lost, self.cut = 0, False
         for segment in before:
@@ -123,3 +120,14 @@ class Index:
         if gone is not None:
             self.cut = True
             gone.close()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreInvalid(
+            f"the index of the journal cannot be written: {error}. It is made of temporary files, of at most"
+            " a gigabyte: free some room there, or name another place in TMPDIR."
+        ) from error

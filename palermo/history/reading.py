@@ -31,7 +31,7 @@ class Taker(Protocol):
         """
 
     def reset(self) -> None:
-        """Forget all: what comes now is from the beginning of a journal."""
+        """Forget all: what comes now is from the beginning of a journal. May raise PalermoError."""
 
 
 class Once:

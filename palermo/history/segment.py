@@ -28,7 +28,7 @@ from palermo.history.filters import FINAL, HistoryFilter
 #: Records in a stretch, and about how many bytes of them.
 MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
-#: Counts of filters that are remembered.
+#: Counts of filters, and pages and jobs of a full stretch, that are remembered.
 _REMEMBERED = 64
 
 _PRAGMAS = (
@@ -85,6 +85,8 @@ class Segment:
         self._db.create_function("fold", 1, _fold, deterministic=True)
         self._shapes: dict[Shape, int] = {}
         self._counts: dict[Where, tuple[int, int]] = {}
+        self._places: dict[int, list[int]] = {}
+        self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
         self._bytes = 0
         #: A hash of the id of each record, until it is full.
@@ -147,9 +149,7 @@ class Segment:
                 condition, given = where
                 question = f"select count(*) from ended where n >= ? and {condition}"
                 counted += self._db.execute(question, (seen, *given)).fetchone()[0]
-            while len(self._counts) >= _REMEMBERED:
-                del self._counts[next(iter(self._counts))]
-            self._counts[where] = (self.size, counted)
+            _remember(self._counts, where, (self.size, counted))
             return counted
 
     def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
@@ -158,15 +158,26 @@ class Segment:
             where = self._where(filter)
             if where is None:
                 return []
-            question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
-            return self._at(n for (n,) in self._db.execute(question, (*where[1], limit, offset)).fetchall())
+            known = self._pages.get((where, offset, limit))
+            if known is None:
+                question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
+                known = [n for (n,) in self._db.execute(question, (*where[1], limit, offset))]
+                if self._sealed:
+                    _remember(self._pages, (where, offset, limit), known)
+            return self._at(known)
 
     def of(self, id: str, *, limit: int) -> list[Entry]:
         """All that is known of one job, in order; of more than `limit` records the last."""
         with self._lock:
             if self._closed:
                 return []
-            places = _found(self._all_keys(), _KEY.pack(hash(id)))[-limit:]
+            key = hash(id)
+            places = self._places.get(key)
+            if places is None:
+                places = _found(self._all_keys(), _KEY.pack(key))
+                if self._sealed:
+                    _remember(self._places, key, places)
+            places = places[-limit:]
             return [each for each in self._at(places) if each.id == id]
 
     def names(self, what: str, *, limit: int) -> set[str]:
@@ -291,6 +302,12 @@ class Segment:
         number = self._shapes[shape] = len(self._shapes) + 1
         self._db.execute("insert into shape values (?, ?, ?, ?, ?)", (number, *shape))
         return number
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    while len(known) >= _REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _found(keys: bytes, key: bytes) -> list[int]:

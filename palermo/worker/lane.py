@@ -35,6 +35,7 @@ from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
 from palermo.worker.progress import Progress
+from palermo.worker.reporting import MAX_TEXT
 from palermo.worker.session import Link, Live, pause
 
 log = logging.getLogger("palermo.worker")
@@ -113,7 +114,7 @@ class Lane:
             started_at=self._started_at,
             progress=progress.fraction,
             text=progress.text,
-            line=progress.lines[-1] if progress.lines else "",
+            line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
         )
 
     @property

@@ -35,7 +35,10 @@ def finished(web: Web) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(scaled(120, 1_800))
 def test_nothing_is_missing_of_what_ran_while_the_web_process_was_stopped(rabbitmq_place: Place) -> None:
-    place, settings = rabbitmq_place, Settings(url=rabbitmq_place.url, exchange=rabbitmq_place.exchange, journal="all")
+    place, settings = (
+        rabbitmq_place,
+        Settings(url=rabbitmq_place.url, exchange=rabbitmq_place.exchange, journal="all", publish_timeout=60),
+    )
     place.ready(place.worker("-c", "4", "--pool", "thread", PALERMO_JOURNAL="all"))
     with Client(settings) as client:
         with Web(settings) as web:

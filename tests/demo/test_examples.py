@@ -46,3 +46,18 @@ def test_an_order_is_one_trace_from_the_checkout_to_the_receipt(tmp_path: Path) 
         *("enqueue traced.send_receipt", "process traced.send_receipt", "render"),
     }
     assert len({span["context"]["trace_id"] for span in spans}) == 1
+
+
+def test_the_report_is_waited_for_and_printed_as_what_it_is(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/report.db"
+    environment = {**os.environ, "PALERMO_URL": url}
+
+    with subprocess.Popen(
+        [PALERMO, "worker", "report"], cwd=EXAMPLES, env=environment, stderr=subprocess.DEVNULL
+    ) as worker:
+        try:
+            printed = run(sys.executable, "-B", "report.py", url=url)
+        finally:
+            worker.terminate()
+
+    assert printed.splitlines()[1] == "Report(pages=20, skipped=[7, 14])"

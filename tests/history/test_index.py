@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from palermo.errors import OptionInvalid
+from palermo.errors import OptionInvalid, StoreInvalid
 from palermo.history import segment
 from palermo.history.audit import Audit
 from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
@@ -207,6 +207,17 @@ def test_whatever_a_record_holds_its_run_can_be_shown(index: Index, fields: dict
     assert [each.kind for each in index.of(entry.id)] == ["succeeded"]
     assert index.file_size() < 200_000
     assert index.count(HistoryFilter(text="resize", longer=0.5)) in (0, 1)
+
+
+def test_a_disk_that_is_full_is_said_with_what_to_do(index: Index) -> None:
+    index.take(batch(ended("a")))
+    index._segments[-1]._db.execute("pragma max_page_count = 20")
+
+    with pytest.raises(StoreInvalid, match=r"full.*TMPDIR"):
+        index.take(batch(*(failed(f"{n}", message="x" * 500) for n in range(1_000))))
+    index.reset()
+    index.take(batch(ended("b")))
+    assert ids(index) == ["b"]
 
 
 def test_what_writers_could_not_store_is_counted(index: Index) -> None:

@@ -191,11 +191,15 @@ def test_signing_without_a_key_is_refused() -> None:
 
 def test_its_text_shows_no_password_and_no_key() -> None:
     settings = Settings(
-        url="amqp://me:hunter22@host/", signing_keys=("0123456789abcdef-key",), web_secret="sixteen letters or more"
+        url="amqp://me:hunter22@host/",
+        signing_keys=("0123456789abcdef-key",),
+        web_secret="sixteen letters or more",
+        metrics_token="seventeen letters or so",
     )
 
     assert "hunter22" not in repr(settings)
     assert "sixteen" not in repr(settings)
+    assert "seventeen" not in repr(settings)
     assert "0123456789abcdef" not in repr(settings)
     assert "amqp://me:***@host:5672/" in repr(settings)
 

@@ -52,12 +52,12 @@ def ended(id: str, kind: str = "succeeded", **more: Any) -> Record:
 
 
 async def soon(*tasks: "asyncio.Task[Record]") -> list[Record]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         return list(await asyncio.gather(*tasks))
 
 
 async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not probe():  # noqa: ASYNC110 - what it looks at has no event
             await asyncio.sleep(0.01)
 
@@ -259,5 +259,5 @@ async def test_counts_wake_those_who_wait_for_jobs_that_are_not_written_down(ses
             assert not counted.is_set()
 
             await office.write({**counts, "succeeded": 3})
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 await counted.wait()

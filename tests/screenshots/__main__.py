@@ -14,6 +14,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
+from palermo.acting import Actor
 from palermo.config import Settings
 from palermo.worker.handle import start_worker
 from tests import chromium_found
@@ -38,7 +39,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palermo-shop-")))
         shutil.copy(Path(__file__).with_name("shop.py"), folder)
-        settings = Settings(url=f"sqlite:///{folder}/jobs.db")
+        settings = Settings(url=f"sqlite:///{folder}/jobs.db", journal="all", release="2.14.0")
         web = stack.enter_context(Web(settings))
         closed = threading.Event()
         shop = threading.Thread(target=run_shop, args=(web, closed))
@@ -63,6 +64,7 @@ def main() -> None:
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium_found.find(), args=["--no-sandbox"])
         stack.callback(browser.close)
+        operate(web)
         for name, look in _LOOKS.items():
             take(browser, web, name, look)
 
@@ -93,6 +95,17 @@ def run_shop(web: Web, closed: threading.Event) -> None:
             web.client.enqueue("shop.images.Resize", [f"/uploads/{order}.png"], {"width": 1280}, queue="images")
 
 
+def operate(web: Web) -> None:
+    """What two people on duty do."""
+    anna = web.inspector.on_behalf_of(Actor("anna", "web"))
+    ben = web.inspector.on_behalf_of(Actor("ben@ops-1", "cli"))
+    anna.pause("images")
+    anna.requeue([row["id"] for row in web.inspector.failed(limit=3).rows])
+    anna.resume("images")
+    ben.discard([web.inspector.failed(limit=1).rows[0]["id"]])
+    ben.control("stack", None)
+
+
 def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
     window = browser.new_context(**look)
     page = window.new_page()
@@ -106,6 +119,9 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
         "scheduled": "/scheduled",
         "retries": "/retries",
         "recurring": "/recurring",
+        "history": "/history",
+        "statistics": "/statistics",
+        "audit": "/audit",
     }
     for title, path in pages.items():
         page.goto(web.url + path)

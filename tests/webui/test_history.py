@@ -6,6 +6,7 @@ from typing import Any
 import pika
 import pytest
 
+from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.topology import internal
 from palermo.inspector import Inspector
@@ -13,6 +14,7 @@ from palermo.webui.journaled import journaled
 from tests.helpers import eventually
 from tests.history.written import NOON, done_by, ended, enqueued, failed, write
 from tests.inspector.jobs import failure, message, publish_failed
+from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import XSS, shown, text_of
@@ -188,3 +190,31 @@ def test_a_journal_that_is_deleted_under_the_pages_comes_back_by_itself(
     write(web.client, [failed("new")])
 
     eventually(lambda: listed(web, "/history") == ["new"], within=20)
+
+
+def test_while_the_broker_is_away_the_pages_show_what_was_read(rabbitmq_url: str, exchange: str, serve: Serve) -> None:
+    address = pika.URLParameters(rabbitmq_url)
+    with TcpProxy(address.host, address.port) as proxy, Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
+        write(client, [failed("a")])
+        web = serve(Settings(url=rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/"), exchange=exchange))
+        eventually(lambda: listed(web, "/history") == ["a"])
+
+        proxy.refuse()
+        proxy.hang_up(reset=True)
+        eventually(lambda: "The journal is not being read at this moment" in shown(web, "/history"))
+        assert listed(web, "/history") == ["a"]
+        write(client, [failed("b")])
+        proxy.listen()
+
+        eventually(lambda: listed(web, "/history") == ["b", "a"], within=20)
+        eventually(lambda: "not being read" not in shown(web, "/history"))
+
+
+def test_a_page_is_told_at_once_of_what_came_while_it_was_made(web: Web) -> None:
+    write(web.client, [failed("a")])
+    eventually(lambda: listed(web, "/history") == ["a"])
+    for page in ("/history", "/jobs/a"):
+        (events,) = re.findall(r'data-events="([^"]+)"', web.http.get(page).text)
+        write(web.client, [failed("a")])
+        with web.http.stream("GET", events.replace("&amp;", "&") + "&every=1") as stream:
+            assert any(line == "event: change" for line in stream.iter_lines())

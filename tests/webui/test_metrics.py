@@ -1,14 +1,18 @@
 """`/metrics` of the web process: who gets it, and that it says what is so."""
 
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from palermo.config import Settings
 from palermo.core.message import Message
+from palermo.errors import SettingInvalid
 from palermo.metrics.catalogue import WEB
+from palermo.metrics.worker import listening
 from palermo.webui.people import Role
 from palermo.webui.userfile import token_line
 from tests.helpers import eventually
@@ -132,6 +136,20 @@ def test_a_scraper_with_the_token_may_come_by_any_name(settings: Settings, serve
 
     assert web.http.get("/metrics", headers={"Host": "10.1.2.3:3000"}).status_code == 400
     assert web.http.get("/metrics", headers={"Host": "10.1.2.3:3000", **BEARER}).status_code == 200
+
+
+def test_where_prometheus_client_is_missing_it_says_how_to_install_it(
+    shared_web: Web, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    answer = shared_web.http.get("/metrics")
+
+    assert answer.status_code == 501
+    assert answer.text == "metrics need prometheus_client: pip install 'palermo[metrics]'.\n"
+    with pytest.raises(SettingInvalid, match=r"pip install 'palermo\[metrics\]'"):
+        listening(replace(settings, metrics_port=0))
+    assert listening(settings) is None
 
 
 def test_it_is_open_to_this_machine_where_the_pages_are(shared_web: Web) -> None:

@@ -16,7 +16,7 @@ def enqueue(visit: Visiting, new: NewJob) -> Enqueued:
     Where the job's code is imported here (`palermo web MODULE`), its arguments are checked
     against its signature and its hooks run. Role: operator.
     """
-    job = actions.enqueue(visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id)
+    job = actions.enqueue(visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id, keep_result=new.keep_result)
     return Enqueued(id=job.id, job=job.job, queue=job.queue)
 
 

@@ -216,6 +216,7 @@ class NewJob(BaseModel):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
     id: str | None = Field(default=None, description="Else one is made.")
+    keep_result: bool | None = Field(default=None, description="Whether what it returns is kept; else as declared.")
 
 
 class Enqueued(BaseModel):

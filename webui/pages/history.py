@@ -67,8 +67,10 @@ def _context(visit: Visit, wanted: Asked[Any], number: int, limit: int) -> dict[
     known = journaled(visit.site)
     query = wanted.query
     kept = "" if limit == LIMIT else urlencode({"limit": limit})
+    state = known.look()
     return {
-        "state": known.look(),
+        "state": state,
+        "seen": state.version,
         "off": known.off,
         "level": known.level.value,
         "asks": wanted.written,

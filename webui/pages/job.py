@@ -65,6 +65,8 @@ def job(
         request,
         "job.html",
         status=200 if found.state or found.remembered or told else 404,
+        watched="job",
+        seen=len(told),
         job=found,
         ended="" if found.state else end_of(told) or "",
         last=last,

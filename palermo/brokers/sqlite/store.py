@@ -21,13 +21,13 @@ from palermo.errors import BrokerUnavailable, StoreInvalid
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-#: Not the program's own source of chance: what it seeded stays as it was, whatever goes on behind it.
-_chance = random.SystemRandom()
-
 #: Another machine's store may be taken over when it has not been seen for this long.
 ABANDONED_AFTER = 30.0
 #: How often a session that writes renews its claim on the file.
 RENEW_EVERY = 5.0
+
+#: Not the program's own: whoever seeds that wants the same numbers again.
+_chance = random.Random()
 
 
 class Store:

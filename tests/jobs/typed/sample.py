@@ -65,6 +65,12 @@ resize.enqueue_many([("a",), {"path": "b"}])
 resize.enqueue_many("ab")  # wrong
 assert_type(resize.dequeue("x"), int)
 
+resize.options(keep_result=True).enqueue("x").result(timeout=3)
+resize.options(keep_result="yes")  # wrong
+assert_type(resize.enqueue("x").wait(timeout=3) == "done", bool)
+assert_type(palermo.job_by_id("1"), palermo.Job)
+assert_type(list(palermo.track([1, 2])), list[int])
+
 remind.enqueue("me", day=1)
 remind.enqueue("me", 1)  # wrong
 remind.enqueue("me", day="monday")  # wrong
@@ -101,6 +107,9 @@ job = palermo.current_job()
 if job is not None:
     assert_type(job.id, str)
     assert_type(job.attempt, int)
+    job.progress(0.5, "half")
+    job.progress("half")  # wrong
+    job.log("line")
 
 
 @palermo.hook

@@ -10,6 +10,8 @@ from playwright.sync_api import Page, expect
 from palermo.core.journal import encode
 from palermo.worker.handle import start_worker
 from tests.helpers import eventually
+from tests.history.written import ended, enqueued, write
+from tests.history.written import failed as failed_
 from tests.webui.browser.conftest import PHONE, Open, path_of
 from tests.webui.server import Web
 
@@ -43,6 +45,8 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
         counted = encode("w", [{"kind": "worker_up", "at": time.time() - 99, "release": "1.4.2"}])
         web.client.run(lambda broker: broker.journal.append(counted))
         eventually(lambda: "demo.jobs.parse" in web.http.get("/statistics").text)
+        line = {**ended("told", "log"), "text": "a line of its log"}
+        write(web.client, [enqueued("told"), line, *(ended(id) for id in ("told", "other")), failed_("bad")])
         [failed] = web.inspector.failed().rows
         window, axe = _LOOKS[look]
         page = open_page("/", **window)
@@ -59,6 +63,9 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
             "/workers",
             "/statistics",
             "/statistics?window=month&queue=demo",
+            "/history",
+            "/jobs/told",
+            "/audit",
         ):
             page.goto(web.url + path)
             wrong[path] = violations(page, **axe)
