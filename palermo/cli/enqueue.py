@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
+@click.option("--client", "tenant", metavar="NAME", help="Whose job it is, where clients share its queue.")
 @click.option("--keep-result", is_flag=True, default=None, help="Keep what it returns, for `palermo wait`.")
 @click.option("--in", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d.")
 @click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
@@ -36,6 +37,7 @@ def enqueue(
     kwargs_text: str | None,
     queue: str | None,
     id: str | None,
+    tenant: str | None,
     keep_result: bool | None,
     after: float | None,
     at: float | None,
@@ -48,9 +50,8 @@ def enqueue(
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = run.client()
     import_jobs(client.settings)
-    done = client.enqueue(
-        known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, keep_result=keep_result
-    )
+    options = {"queue": queue, "id": id, "tenant": tenant, "delay": after, "run_at": at, "keep_result": keep_result}
+    done = client.enqueue(known(job) or job, args, kwargs, **options)  # type: ignore[arg-type]
     if not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
     if queue is None and known(job) is None:

@@ -25,5 +25,7 @@ def test_the_clients_of_a_queue_are_listed_and_cleared(palermo: Palermo, client:
         "removed 3 jobs of acme from queue images.\n"
     )
     assert "acme" in palermo("purge", "images", "--client", "acme", "--yes", code=4).stderr
+    palermo("purge", "images", "--yes")
+    palermo("enqueue", "shop.resize", "-q", "images", "--client", "zebra")
     (row,) = json.loads(palermo("jobs", "images", "--json").stdout)
     assert row["tenant"] == "zebra"
