@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.lifecycle import Batched, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import NO_HEADERS, Message, made
 from palermo.core.outcome import MAX_RESULT, Value
 from palermo.core.retry import is_delay
@@ -37,7 +37,7 @@ LATE: tuple[Any, ...] = ("late",)
 #: How the kernel takes a duration: seconds and microseconds.
 _TIMEVAL = struct.Struct("@ll")
 
-#: What running a message needs of it, besides the headers that Palermo does not know.
+#: What running a message needs of it, besides the headers that Palermo does not know and its companions.
 _FIELDS = (
     "id",
     "queue",
@@ -57,8 +57,9 @@ _FIELDS = (
     "retrying_since",
     "keep_result",
     "lock_for",
+    "tenant",
 )
-_fields_of = attrgetter(*_FIELDS)
+_plain_fields = attrgetter(*_FIELDS)
 
 
 class Garbage(PalermoError):
@@ -73,15 +74,22 @@ def pack(value: tuple[Any, ...]) -> bytes:
 
 def pack_message(kind: str, message: Message, *more: Any) -> bytes:
     """A frame that hands a message to a slot: what running it needs, as plain values."""
-    fields = (*_fields_of(message), dict(message.extra) if message.extra else None)
-    return pack((kind, fields, *more))
+    return pack((kind, _fields(message), *more))
+
+
+def _fields(message: Message) -> tuple[Any, ...]:
+    extra = dict(message.extra) if message.extra else None
+    companions = tuple(map(_fields, message.companions)) if message.companions else ()
+    return (*_plain_fields(message), extra, companions)
 
 
 def unpack_message(fields: tuple[Any, ...]) -> Message:
     """The message that pack_message packed, without what only the broker needs."""
     found = dict(zip(_FIELDS, fields, strict=False))
-    found["extra"] = fields[-1] or NO_HEADERS
+    found["extra"] = fields[-2] or NO_HEADERS
     found["properties"] = NO_HEADERS
+    if fields[-1]:
+        found["companions"] = tuple(map(unpack_message, fields[-1]))
     return made(found)
 
 
@@ -102,11 +110,13 @@ def unpack_reply(payload: bytes) -> dict[str, Any]:
     return value
 
 
-def pack_result(result: Result, **more: Any) -> bytes:
+def pack_result(result: Result | Batched, **more: Any) -> bytes:
     """The frame that tells the parent how a job went, with `more` beside it."""
     match result:
         case Succeeded(skipped=False, value=None, refused="") if not more:
             return SUCCESS
+        case Batched(results):
+            return pack_reply({"batch": [plain(each) for each in results], **more})
         case _:
             return pack_reply({**plain(result), **more})
 
@@ -127,6 +137,18 @@ def plain(result: Result) -> dict[str, Any]:
             return {"interrupted": True}
         case Cancelled():
             return {"cancelled": True}
+
+
+def unpack_results(reply: Mapping[str, Any]) -> Result | Batched | None:
+    """What `pack_result` wrote; None for what is no result."""
+    match reply:
+        case {"batch": list(parts)}:
+            results = [unpack_result(part) for part in parts if isinstance(part, dict)]
+            whole = tuple(
+                each for each in results if each is not None and not isinstance(each, Interrupted | Cancelled)
+            )
+            return Batched(whole) if len(whole) == len(parts) else None
+    return unpack_result(reply)
 
 
 def unpack_result(reply: Mapping[str, Any]) -> Result | None:
@@ -155,8 +177,14 @@ def unpack_result(reply: Mapping[str, Any]) -> Result | None:
     return None
 
 
-def judged(answer: Result, failure: Failure) -> Result:
+def judged(answer: Result | Batched, failure: Failure) -> Result | Batched:
     """What becomes of a job that failed in this way, by the answer of the slot that was asked."""
+    if isinstance(answer, Batched):
+        return Batched(tuple(_judged(each, failure) for each in answer.results))
+    return _judged(answer, failure)
+
+
+def _judged(answer: Result, failure: Failure) -> Result:
     match answer:
         case Retrying(Failure(), delay):
             return Retrying(failure, delay)
