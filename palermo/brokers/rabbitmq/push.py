@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from palermo.broker import Delivery
+from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.deliveries import Delivered
 from palermo.brokers.rabbitmq.link import Channel, Link, delivered
@@ -17,7 +17,10 @@ Token = tuple[Channel, int]
 
 
 class Slot:
-    """One slot's subscription. It holds at most one unsettled delivery, which waits here until asked for."""
+    """One slot's subscription. It holds at most one unsettled delivery, which waits here until asked for.
+
+    Or which was taken as it came, by whoever it is offered to first: then who asks waits until that is settled.
+    """
 
     def __init__(self, source: "PushSource", number: int) -> None:
         self._source = source
@@ -26,6 +29,9 @@ class Slot:
         self._tag = ""
         self._arrived: Delivery | None = None
         self._asked: asyncio.Future[None] | None = None
+        #: Who is shown a delivery that comes while somebody waits, and whether one is out that was taken so.
+        self._offer: Take | None = None
+        self._taken = False
         self._closed = False
         self._lock = asyncio.Lock()
 
@@ -34,12 +40,13 @@ class Slot:
             if self._source.paused:
                 await self._await_news()
                 continue
-            if self._arrived is not None:
+            if self._arrived is not None and not self._taken:
                 delivery, self._arrived = self._arrived, None
                 return delivery
             try:
-                await self._subscribe()
-                if self._arrived is None:
+                if not self._taken:
+                    await self._subscribe()
+                if self._arrived is None or self._taken:
                     await self._await_news()
             except asyncio.CancelledError:
                 await asyncio.shield(self.rest())
@@ -107,10 +114,25 @@ class Slot:
 
     def _take(self, message: Message, tag: int, redelivered: bool) -> None:
         assert self._channel is not None
-        self._arrived = Delivery(
-            message=message, slot=self._number, token=(self._channel, tag), redelivered=redelivered
-        )
+        token = (self._channel, tag)
+        delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
+        waits = self._asked is not None and not self._asked.done()
+        if waits and self._offer is not None and not (self._taken or self._source.paused) and self._offer(delivery):
+            self._taken = True
+            return
+        self._arrived = delivery
         self.wake()
+
+    def offer_to(self, take: Take) -> None:
+        """Show it deliveries first that come while somebody waits."""
+        self._offer = take
+
+    def settled(self) -> None:
+        """What was taken as it came is settled."""
+        if self._taken:
+            self._taken = False
+            if self._arrived is not None or not self._tag or self._channel is None or not self._channel.is_open:
+                self.wake()
 
     def _on_cancelled_by_broker(self, channel: Channel) -> None:
         if channel is not self._channel:
@@ -160,6 +182,10 @@ class PushSource:
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()
 
+    def offer_to(self, slot: int, take: Take) -> None:
+        """Show deliveries first to this, which come while the slot waits for one."""
+        self._slots[slot - 1].offer_to(take)
+
     def pause(self, queues: set[str]) -> None:
         """Take nothing from these queues; from all others again."""
         before, self.paused = self.paused, self.queue in queues
@@ -189,7 +215,9 @@ class PushSource:
     def settled(self, delivery: Delivery, *, parked: bool) -> None:
         """A delivery has been settled; the channel of one that was parked has served."""
         channel, _ = delivery.token
-        if parked and channel.is_open:
+        if not parked:
+            self._slots[delivery.slot - 1].settled()
+        elif channel.is_open:
             channel.raw.close()
 
     async def close(self) -> None:
