@@ -291,15 +291,13 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
             f"job {target.__qualname__!r} takes batches, and so must take one argument, the list of what was enqueued."
             f" It takes {signature}."
         )
-    if declared.get("keep_result"):
-        raise OptionInvalid(
-            f"job {target.__qualname__!r} takes batches: what it returns cannot be kept as a job's result."
-        )
     check_batched(target.__qualname__, declared)
 
 
 def check_batched(job: str, options: Mapping[str, Any]) -> None:
-    """Raise OptionInvalid for what one job of a batch cannot have, since it would wait for it, or end of it, alone."""
+    """Raise OptionInvalid for what one job of a batch cannot have: it would wait for it, or end of it, alone."""
+    if options.get("keep_result"):
+        raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
     for name in _ALONE:
         if options.get(name) is not None:
             raise OptionInvalid(

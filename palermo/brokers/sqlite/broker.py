@@ -166,11 +166,12 @@ class SqliteBroker:
         await self._settle_down()
         page = (min(limit, _MOST), min(offset, _MOST))
 
+        order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
+
         def find(db: sqlite3.Connection) -> Page:
             number = self._number(db, queue)
             rows = db.execute(
-                f"select {COLUMNS} from job where queue = ? and holder is null"
-                f" order by {'priority, id desc' if newest else 'priority desc, id'} limit ? offset ?",
+                f"select {COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
                 (number, *page),
             ).fetchall()
             ((total,),) = db.execute(
