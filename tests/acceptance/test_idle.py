@@ -28,7 +28,7 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 @pytest.mark.parametrize("queues", chosen(["high,jobs,low"], "jobs"))
-def test_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(
+def test_C10_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(
     place: Place, queues: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = place.worker("-q", queues)
