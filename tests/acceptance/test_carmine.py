@@ -163,6 +163,33 @@ def test_U2_what_ran_in_a_worker_that_crashed_goes_before_what_waits(place: Plac
     assert place.await_lines(6)[2:] == ["running ends", "0", "1", "2"]
 
 
+CAUTIOUS = """
+import palermo
+
+
+@palermo.job(queue="narrow")
+class Narrow:
+    def process(self, text): ...
+
+    @classmethod
+    def before_enqueue(cls, text):
+        waiting = {row["name"]: row["pending"] for row in palermo.inspector().queues()}
+        return waiting.get("narrow", 0) < 2
+
+
+print([Narrow.enqueue(f"{number}").enqueued for number in range(4)])
+"""
+
+
+def test_C11_what_enqueues_is_throttled_by_the_size_of_the_queue_and_somebody_is_told_of_it(place: Place) -> None:
+    assert place.python(CAUTIOUS).strip() == "[True, True, False, False]"
+
+    assert place.palermo("check", "--max-pending", "2").startswith("ok")
+    told = place.palermo("check", "--max-pending", "1", code=1)
+    assert "narrow" in told
+    assert "2" in told
+
+
 @pytest.fixture
 def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
     with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
