@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from palermo.core.message import HeaderValue
@@ -46,7 +47,11 @@ def write_table(table: Mapping[str, HeaderValue]) -> bytes:
 
     Raises ValueError for a name above 255 bytes of UTF-8, an integer above 64 bits, or a type AMQP has not.
     """
-    data = b"".join(write_short(name) + write_value(value) for name, value in table.items())
+    pieces: list[bytes] = []
+    for name, value in table.items():
+        pieces.append(_name(name))
+        pieces.append(write_value(value))
+    data = b"".join(pieces)
     return _LONG.pack(len(data)) + data
 
 
@@ -58,12 +63,18 @@ def write_short(text: str) -> bytes:
     return bytes((len(data),)) + data
 
 
+@lru_cache(maxsize=1_024)
+def _name(text: str) -> bytes:
+    """A name in a table: mostly one of a few."""
+    return write_short(text)
+
+
 def write_value(value: HeaderValue) -> bytes:
     """One field: its type's letter and the value."""
+    if isinstance(value, str):
+        data = value.encode(errors="replace")
+        return b"S" + _LONG.pack(len(data)) + data
     match value:
-        case str():
-            data = value.encode(errors="replace")
-            return b"S" + _LONG.pack(len(data)) + data
         case bool():
             return b"t\x01" if value else b"t\x00"
         case int() if -(2**31) <= value < 2**31:

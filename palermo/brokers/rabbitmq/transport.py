@@ -18,6 +18,7 @@ from typing import Any
 import pika
 from pika import connection, exceptions, frame, spec
 
+from palermo.brokers.rabbitmq import frames
 from palermo.brokers.rabbitmq.properties import Properties
 
 #: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
@@ -40,6 +41,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
         self._at_end = False
+        #: Who is told of acks, by channel, without pika.
+        self.listening: dict[int, frames.Confirmed] = {}
         #: Cleared while the socket cannot take more; a publisher of many waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
@@ -75,6 +78,13 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._loop.call_soon(self.flush)
         self._output.append(data)
 
+    def send(self, pieces: list[bytes]) -> None:
+        """Send whole frames, behind what pika has sent so far."""
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output += pieces
+        self.bytes_sent += sum(map(len, pieces))
+
     def flush(self) -> None:
         """Write now what was sent in this turn of the loop; for who waits for the answer, a turn earlier."""
         if self._output and self._transport is not None:
@@ -103,7 +113,14 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._on_stream_connected()
 
     def data_received(self, data: bytes) -> None:
-        self._on_data_available(data)
+        if self.listening and not self._frame_buffer:
+            read = frames.acks(data, self.listening)
+            if read:
+                # Without this a connection that only confirms would count as silent.
+                self.bytes_received += read
+                data = data[read:]
+        if data:
+            self._on_data_available(data)
 
     def eof_received(self) -> bool:
         self._at_end = True
