@@ -65,6 +65,13 @@ def delete_queue(visit: Visit, queue: str) -> int:
     return removed
 
 
+def clear_client(visit: Visit, queue: str, tenant: str) -> int:
+    """Remove the waiting jobs of one tenant of a queue; returns how many. Raises NotFound."""
+    with acting(visit, "clear client", Role.ADMIN, queue=queue, tenant=tenant) as facts:
+        facts["removed"] = removed = visit.inspector.clear_client(queue, tenant)
+    return removed
+
+
 def pause(visit: Visit, queue: str) -> Row:
     """Have no worker take jobs from a queue that exists; returns its row. Raises NotFound."""
     return _paused(visit, queue, paused=True)

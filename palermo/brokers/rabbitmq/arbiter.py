@@ -109,6 +109,10 @@ class Arbiter:
         """Whether anything is being decided."""
         return self._working is not None and not self._working.done()
 
+    async def is_needed(self) -> bool:
+        """Whether anybody has ever had a key here."""
+        return self._log.is_open or await self._log.exists()
+
     def touch(self) -> None:
         """Somebody asks."""
         self.asked_at = self._loop.time()
@@ -186,14 +190,23 @@ class Arbiter:
 
         await self._ask(do)
 
-    async def emptied(self, queue: str, empty: Callable[[], Awaitable[None]]) -> None:
-        """Free the keys of all that waits in a queue, and empty it before anything else is decided."""
+    async def emptied(
+        self, queue: str, empty: Callable[[], Awaitable[None]], *, tenant: str | None = None, apart: bool = False
+    ) -> None:
+        """Free the keys of all that waits in a queue, and empty it before anything else is decided.
+
+        With `apart` only of what its tenants have, or one `tenant`.
+        """
 
         def do(changes: Changes) -> None:
             for key in changes.all():
                 holder = key.holder
-                if holder is not None and holder.queue == queue and not (holder.run_at or 0) > changes.now:
-                    changes.put(unique.gone(key, holder.id, changes.now, drop_next=True))
+                if holder is None or holder.queue != queue or (holder.run_at or 0) > changes.now:
+                    continue
+                if apart and not (holder.tenant if tenant is None else holder.tenant == tenant):
+                    continue
+                whole = tenant is None or (key.next is not None and key.next.message.tenant == tenant)
+                changes.put(unique.gone(key, holder.id, changes.now, drop_next=whole))
 
         await self._ask(do, after=empty)
 

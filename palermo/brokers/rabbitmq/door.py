@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.arbiter import Arbiter
+from palermo.brokers.rabbitmq.dealer import Dealer
 from palermo.brokers.rabbitmq.limiting import ABOUT, Limiting
 from palermo.brokers.rabbitmq.link import Link
 from palermo.core.keys import Claim, message_from_plain, message_to_plain
@@ -17,11 +18,12 @@ Plain = Mapping[str, Any]
 class Door:
     """Has the arbiter do what is asked, in the process that leads."""
 
-    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting) -> None:
+    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting, dealer: Dealer) -> None:
         self._exchange = exchange
         self._link = link
         self._arbiter = arbiter
         self._limiting = limiting
+        self._dealer = dealer
 
     async def answer(self, question: Plain) -> Plain:
         """The answer: `refused` says why it cannot be done, `missing` that there is no such queue."""
@@ -61,8 +63,11 @@ class Door:
     async def _empty(self, queue: str, *, delete: bool) -> Plain:
         """Purge or delete a queue, and before that free the keys of what waits in it."""
         told: dict[str, Any] = {}
+        await self._dealer.learn()
 
         async def empty() -> None:
+            # First, so that none of its tenants' jobs comes into the queue that has been emptied.
+            apart = await self._dealer.clear(queue, None)
             channel = await self._link.channel()
             method = channel.raw.queue_delete if delete else channel.raw.queue_purge
             try:
@@ -73,10 +78,24 @@ class Door:
                 told["missing"] = True
                 return
             await channel.close()
-            told["count"] = int(frame.method.message_count)
+            told["count"] = int(frame.method.message_count) + apart
 
         await self._arbiter.emptied(queue, empty)
         return told
+
+    async def clear(self, queue: str, tenant: str | None) -> int:
+        """Remove the waiting jobs of one tenant of a queue, or of all, and free their keys; how many there were."""
+        removed = 0
+
+        async def clear() -> None:
+            nonlocal removed
+            removed = await self._dealer.clear(queue, tenant)
+
+        if await self._arbiter.is_needed():
+            await self._arbiter.emptied(queue, clear, tenant=tenant, apart=True)
+        else:
+            await clear()
+        return removed
 
 
 def _answer_to_plain(answer: Answer) -> dict[str, Any]:

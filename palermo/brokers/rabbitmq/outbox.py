@@ -6,8 +6,9 @@ A message that is due later goes to the queue of its stretch of time (later.py),
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 
 from palermo.broker import Ended, Session
 from palermo.brokers.rabbitmq import versions
@@ -16,6 +17,7 @@ from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Told, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.window import Place, Window
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import stretch
@@ -25,8 +27,9 @@ from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRef
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Messages that leave together when many are published: the broker stores them while more are made ready.
-_TOGETHER = 50
+#: Messages that leave together when many are published: the broker stores them while more are made ready. The places of
+#: their tenants are made together too.
+_TOGETHER = 100
 
 #: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
@@ -49,6 +52,8 @@ class Outbox:
         self._publisher: Publisher | None = None
         #: Where the failed jobs of quorum queues are seen.
         self.failed_log = FailedLog(session.exchange, link, patience=session.timeout)
+        #: Where jobs of tenants wait for their turn.
+        self.seats = Seats(session.exchange, link, self.open)
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
@@ -72,27 +77,28 @@ class Outbox:
         window = Window()
         failed: dict[str, list[Message]] = {}
         count = 0
-        for message in messages:
-            queue = message.queue if into is None else into(message)
-            place = _place(message, queue)
-            if into is not None and is_failed(queue):
-                failed.setdefault(queue, []).append(message)
-            if not self._has(place):
-                await self._ensure(place, message.priority)
-            publisher = self._publisher
-            if publisher is None or not publisher.is_open:
-                publisher = await self.open()
-            self._send(publisher, message, place, window.sends(message, place))
-            count += 1
-            if count % _TOGETHER == 0:
-                self._link.raw.flush()
-            if window.full:
-                self._link.raw.flush()
-                await window.room()
-                await self._again(window)
+        for some in _by(_TOGETHER, messages):
+            if into is None:
+                await self._seat(some)
+            for message in some:
+                queue = message.queue if into is None else into(message)
+                place = _place(message, queue)
+                if into is not None and is_failed(queue):
+                    failed.setdefault(queue, []).append(message)
+                if not self._has(place):
+                    await self._ensure(place, message.priority)
+                publisher = self._publisher
+                if publisher is None or not publisher.is_open:
+                    publisher = await self.open()
+                self._send(publisher, message, place, window.sends(message, place))
+                if window.full:
+                    self._link.raw.flush()
+                    await window.room()
+                    await self._again(window)
+            count += len(some)
+            self._link.raw.flush()
             if not self._link.raw.writable.is_set():
                 await self._link.raw.writable.wait()
-        self._link.raw.flush()
         if sent is not None:
             sent()
         await window.landed()
@@ -106,6 +112,19 @@ class Outbox:
         refused, window.refused = window.refused, []
         for message, place, error in refused:
             await self._publish_again(message, place, error)
+
+    async def _seat(self, messages: list[Message]) -> None:
+        """Make the places of their tenants, all of a priority at once."""
+        missing: dict[Seat, int] = {}
+        for message in messages:
+            if message.tenant:
+                place = _place(message, message.queue)
+                if isinstance(place, Seat) and not self.seats.has(place):
+                    missing[place] = max(missing.get(place, 0), message.priority)
+        for priority in sorted(set(missing.values()), reverse=True):
+            await self.seats.ensure(
+                *(seat for seat, highest in missing.items() if highest == priority), priority=priority
+            )
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
         """Store the message in this queue, or where it waits to be put there; see palermo.broker.Broker.publish.
@@ -177,29 +196,48 @@ class Outbox:
         )
 
     def _has(self, place: Place) -> bool:
-        return self._declarer.has(place) if isinstance(place, str) else self.later.has(place)
+        match place:
+            case str():
+                return self._declarer.has(place)
+            case Seat():
+                return self._declarer.has(place.queue) and self.seats.has(place)
+            case _:
+                return self.later.has(place)
 
     async def _ensure(self, place: Place, priority: int) -> str:
         """See that its queue is there, made for a job with this priority; the type of it."""
-        if isinstance(place, str):
-            return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
-        await self.later.ensure(place)
-        return self._session.queue_type
+        match place:
+            case str():
+                return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
+            case Seat():
+                # The job queue as well, so that whoever lists queues sees it.
+                await self._declarer.ensure(place.queue, priority=priority)
+                await self.seats.ensure(place, priority=priority)
+                return CLASSIC
+            case _:
+                await self.later.ensure(place)
+                return self._session.queue_type
 
     def _forget(self, place: Place) -> None:
-        if isinstance(place, str):
-            self._declarer.forget(place)
-        else:
-            self.later.forget(place)
+        match place:
+            case str():
+                self._declarer.forget(place)
+            case Seat():
+                self.seats.forget(place)
+            case _:
+                self.later.forget(place)
 
     def _send(self, publisher: Publisher, message: Message, place: Place, ended: Ended) -> None:
         exchange = self._session.exchange
-        if isinstance(place, str):
-            if message.priority and not is_failed(place):
-                self._declarer.mind(place)
-            publisher.post(exchange, place, to_properties(message), message.body, ended)
-        else:
-            publisher.post("", queue_of(exchange, place), to_properties(message), message.body, ended)
+        match place:
+            case str():
+                if message.priority and not is_failed(place):
+                    self._declarer.mind(place)
+                publisher.post(exchange, place, to_properties(message), message.body, ended)
+            case Seat():
+                publisher.post("", seat_queue(exchange, place), to_properties(message), message.body, ended)
+            case _:
+                publisher.post("", queue_of(exchange, place), to_properties(message), message.body, ended)
 
     def _sent(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
         ended = Told()
@@ -235,9 +273,13 @@ class Outbox:
         """Where a message is to be published now, once that is made: exchange, routing key, and the queue's type."""
         place = _place(message, message.queue)
         kind = await self._ensure(place, message.priority)
-        if isinstance(place, str):
-            return self._session.exchange, place, kind
-        return "", queue_of(self._session.exchange, place), kind
+        match place:
+            case str():
+                return self._session.exchange, place, kind
+            case Seat():
+                return "", seat_queue(self._session.exchange, place), kind
+            case _:
+                return "", queue_of(self._session.exchange, place), kind
 
     async def open(self) -> Publisher:
         """The channel to publish on now."""
@@ -249,6 +291,14 @@ class Outbox:
 
 def _place(message: Message, queue: str) -> Place:
     """Where a message for this queue is to be stored now. A failed job is not for its job queue, and goes at once."""
-    if message.run_at is None or queue != message.queue:
+    if queue != message.queue:
         return queue
-    return stretch(message.run_at, time.time()) or queue
+    later = None if message.run_at is None else stretch(message.run_at, time.time())
+    return later or Seat.of(message) or queue
+
+
+def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """So many at a time."""
+    waiting = iter(messages)
+    while some := list(islice(waiting, count)):
+        yield some

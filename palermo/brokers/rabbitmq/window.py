@@ -5,6 +5,7 @@ from functools import partial
 
 from palermo.broker import Ended
 from palermo.brokers.rabbitmq.publisher import Nacked, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat
 from palermo.core.delay import Stretch
 from palermo.core.message import Message
 from palermo.errors import NotFound, PalermoError, PublishRefused
@@ -12,8 +13,8 @@ from palermo.errors import NotFound, PalermoError, PublishRefused
 #: Unconfirmed messages, and bytes of their bodies, in flight at once.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
 
-#: Where a message goes: a job queue by its name, or a stretch of time.
-Place = str | Stretch
+#: Where a message goes: a job queue by its name, a tenant's place in one, or a stretch of time.
+Place = str | Seat | Stretch
 
 
 class Window:
