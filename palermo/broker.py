@@ -149,8 +149,32 @@ class Swept:
     unseen: int = 0
 
 
+#: Is shown a delivery, and says whether it takes it.
+Take = Callable[[Delivery], bool]
+
+
+class Express(Protocol):
+    """The quick way of plain jobs, for a broker that can hand over a job in the turn of the loop in which it comes.
+
+    Plain is a job that was never handed out before, is not cancelled, is due, and needs neither key nor permit.
+    """
+
+    def offer_to(self, slot: int, take: Take) -> None:
+        """Show plain jobs for this slot to `take` first, while it waits in `receive`; for as long as the claim lasts.
+
+        If it takes one, `receive` goes on waiting until that is settled, by `acknowledge` or by `settle`.
+        """
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Settle one that was taken with Ack(), at once. Raises what `settle` raises."""
+
+
 class Consumer(Protocol):
     """One worker's claim on jobs: at most one unsettled delivery per slot, over all its queues."""
+
+    @property
+    def express(self) -> Express | None:
+        """The quick way of plain jobs; None where all go the ordinary one."""
 
     async def receive(self, slot: int) -> Delivery:
         """The next job for this slot, by the selection's priority; waits as long as none is there.

@@ -36,6 +36,7 @@ _FIXED: dict[int, struct.Struct] = {
 _LONG = struct.Struct(">I")
 _KIND_AND_SIZE = struct.Struct(">cI")
 _INT, _LONG_INT, _DOUBLE = struct.Struct(">ci"), struct.Struct(">cq"), struct.Struct(">cd")
+_TEXT = ord("S")
 _TIME = struct.Struct(">Q")
 _DECIMAL = struct.Struct(">Bi")
 
@@ -143,7 +144,19 @@ def read_table(data: bytes, offset: int) -> tuple[dict[str, HeaderValue], int]:
     table: dict[str, HeaderValue] = {}
     while offset < end:
         name, offset = read_short(data, offset)
-        table[name], offset = read_value(data, offset)
+        kind = data[offset]
+        if kind == _TEXT:
+            # In place and not by read_value: it is what nearly all headers of nearly all messages are.
+            (size,) = _LONG.unpack_from(data, offset + 1)
+            start = offset + 5
+            offset = start + size
+            text = data[start:offset]
+            try:
+                table[name] = text.decode()
+            except UnicodeDecodeError:
+                table[name] = text
+        else:
+            table[name], offset = read_value(data, offset)
     return table, offset
 
 
@@ -158,7 +171,7 @@ def read_value(data: bytes, offset: int) -> tuple[HeaderValue, int]:
     """The field at this offset, and the offset behind it."""
     kind = data[offset]
     offset += 1
-    if kind == 0x53:  # S, by far the most frequent
+    if kind == _TEXT:
         return _text(data, offset)
     fixed = _FIXED.get(kind)
     if fixed is not None:

@@ -58,22 +58,37 @@ class Properties(spec.BasicProperties):  # type: ignore[misc]
         return pieces
 
     def decode(self, encoded: bytes, offset: int = 0) -> "Properties":
-        (flags,) = _FLAGS.unpack_from(encoded, offset)
-        offset += 2
-        for flag, name, kind in _LAYOUT:
-            if flags & flag:
-                value, offset = _read(kind, encoded, offset)
-                setattr(self, name, value)
+        for name, value in read_properties(encoded, offset).items():
+            setattr(self, name, value)
         return self
 
 
-def _read(kind: str, data: bytes, offset: int) -> tuple[Any, int]:
-    match kind:
-        case "short" | "name":
-            return read_short(data, offset)
-        case "table":
-            return read_table(data, offset)
-        case "octet":
-            return data[offset], offset + 1
-        case _:
-            return _LONGLONG.unpack_from(data, offset)[0], offset + 8
+def read_properties(data: bytes, offset: int) -> dict[str, Any]:
+    """The properties whose flags begin at this offset; those that were not sent are not there. Raises UnknownField."""
+    (flags,) = _FLAGS.unpack_from(data, offset)
+    offset += 2
+    found: dict[str, Any] = {}
+    for flag, name, read in _READ:
+        if flags & flag:
+            found[name], offset = read(data, offset)
+    return found
+
+
+def _read_octet(data: bytes, offset: int) -> tuple[int, int]:
+    return data[offset], offset + 1
+
+
+def _read_longlong(data: bytes, offset: int) -> tuple[int, int]:
+    return _LONGLONG.unpack_from(data, offset)[0], offset + 8
+
+
+_READERS = {
+    "name": read_short,
+    "short": read_short,
+    "table": read_table,
+    "octet": _read_octet,
+    "longlong": _read_longlong,
+}
+_READ: tuple[tuple[int, str, Callable[[bytes, int], tuple[Any, int]]], ...] = tuple(
+    (flag, name, _READERS[kind]) for flag, name, kind in _LAYOUT
+)

@@ -75,7 +75,7 @@ class Publisher:
         channel = await link.channel()
         publisher = cls(channel)
         await channel.call(channel.raw.confirm_delivery, publisher._on_confirm)
-        publisher._wire.listening[publisher._number] = publisher._on_ack
+        publisher._wire.acks_to(channel.raw, publisher._on_ack)
         return publisher
 
     @property
@@ -146,7 +146,7 @@ class Publisher:
                 return
 
     def _on_close(self) -> None:
-        self._wire.listening.pop(self._number, None)
+        self._wire.acks_no_more(self.channel.raw)
         error: PalermoError = self.channel.error or PublishRefused("the channel was closed")
         pending, self._pending = self._pending, {}
         for one in pending.values():
