@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from palermo.admission import admitted, how_ended, must_ask, runs_alone
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.express import RabbitmqExpress
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Channel
@@ -76,6 +77,11 @@ class RabbitmqConsumer:
         self._beside: dict[int, Channel] = {}
         self._settled = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
+        self.express = (
+            RabbitmqExpress(source, steering, starts, self._unsettled, check=self._check_ours, forget=self._forget)
+            if isinstance(source, PushSource)
+            else None
+        )
         if names is not None:
             names.on_close(self._on_names_lost)
         source.ended = self._on_end
@@ -147,9 +153,8 @@ class RabbitmqConsumer:
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
                     self._check(delivery)
-                channel.raw.basic_ack(tag)
-                # The next job comes only after it.
-                channel.link.raw.flush()
+                # At once: the next job comes only after it.
+                channel.link.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if not parked:
@@ -315,6 +320,10 @@ class RabbitmqConsumer:
         """Without news of queues this claim would grow deaf: whoever receives hears of it, and opens another."""
         if not self._closed and self._ending is None:
             self._ending = asyncio.ensure_future(self._source.close())
+
+    def _check_ours(self, delivery: Delivery) -> None:
+        self._ours(delivery)
+        self._check(delivery)
 
     def _check(self, delivery: Delivery) -> None:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""

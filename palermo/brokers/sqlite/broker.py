@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
+from palermo.broker import Ended, Finding, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -70,7 +70,10 @@ class SqliteBroker:
         await self._store.write(lambda db: insert(db, self._exchange, message.queue, row), publishing=True)
         self._bell.ring()
 
-    async def publish_many(self, messages: Iterable[Message]) -> int:
+    def post(self, message: Message, ended: Ended) -> bool:
+        return False  # a transaction is waited for, in a thread
+
+    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         waiting = iter(messages)
         stored = 0
         while batch := _batch(waiting):
