@@ -104,7 +104,7 @@ class Clock:
                 states = versions.arguments(session.queue_type, link.version)
                 ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time, fired=fired)
                 outbox = Outbox(session, link, declares)
-                arbiter = Arbiter(session.exchange, link, outbox, states, now=time.time)
+                arbiter = Arbiter(session.exchange, link, outbox, states, lease.channel, now=time.time)
                 return cls(session.exchange, link, lease, outbox, due, publisher, ticker, arbiter)
         except BaseException:
             await link.close()
@@ -209,7 +209,9 @@ class Clock:
 
     # -- what others tell and ask
 
-    def _answer(self, question: Mapping[str, Any], send: Send) -> Awaitable[Mapping[str, Any]] | None:
+    def _answer(
+        self, question: Mapping[str, Any], send: Send
+    ) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any] | None:
         match question:
             case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
                 return self._list(Chosen.from_plain(chosen), offset, limit, send)
@@ -220,7 +222,8 @@ class Clock:
             case {"ask": "recurring", "change": dict(change)}:
                 return self._change(Change.from_plain(change))
             case {"ask": "keys"} | {"ask": "limits"}:
-                return self.door.answer(question)
+                known = self.door.answer_now(question)
+                return self.door.answer(question) if known is None else known
         return None
 
     async def _recurring(self, send: Send) -> Mapping[str, Any]:
