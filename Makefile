@@ -38,9 +38,11 @@ SECONDS := 600
 soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
+# Folders whose tests `make test` runs on one broker of the two.
+ENDURING := acceptance worker webui inspector history results cli events
 endurance: $(VENV)/installed-dev
-	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/acceptance tests/worker \
-	  $$(grep -rlE 'tests.scale import' tests | grep -vE '^tests/(acceptance|worker)/') $(ARGS)
+	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ENDURING:%=tests/%) \
+	  $$(grep -rlE 'tests.scale import' tests --include='test_*.py' | grep -vE "^tests/($$(echo $(ENDURING) | tr ' ' '|'))/") $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

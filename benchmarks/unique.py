@@ -4,8 +4,8 @@
     python -m benchmarks.unique one        one after the other
     python -m benchmarks.unique drain      a worker, of one slot unless --slots says otherwise
 
-Both sides take turns within each round: of 0.2 s in which the other is stopped, or of a quarter of the jobs. Another worker,
-on a queue of its own, keeps the time, and so decides about keys.
+Both sides take turns within each round: of 0.2 s in which the other is stopped, or of a quarter of the jobs. Another
+worker, on a queue of its own, keeps the time, and so decides about keys.
 """
 
 import argparse

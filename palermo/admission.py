@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from palermo.broker import Delivery
 from palermo.core.keys import lock_of
 from palermo.core.lifecycle import Ack, Fail, Retry, Settlement
+from palermo.core.message import Message
+from palermo.core.permits import demand_of
 from palermo.core.unique import End, Start, Why, with_content
 
 
@@ -12,6 +14,12 @@ def must_ask(delivery: Delivery) -> bool:
     """Whether the job may run only if it has its key."""
     lock = lock_of(delivery.message)
     return lock is not None and lock.asks and not delivery.cancelled
+
+
+def runs_alone(message: Message) -> bool:
+    """Whether it runs in a call of its own, even where its job takes batches: no other is to wait, or end, with it."""
+    lock = lock_of(message)
+    return (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
 
 
 def admitted(delivery: Delivery, grant: Start) -> Delivery | None:

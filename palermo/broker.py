@@ -16,12 +16,14 @@ from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.permits import LimitInfo
+from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.journal import Journal
+from palermo.tenants import Tenants
 from palermo.timetable import Timetable
 from palermo.uniqueness import Keys
 
@@ -56,7 +58,7 @@ class QueueInfo:
     """One queue, as a listing shows it."""
 
     name: str
-    #: Jobs that wait.
+    #: Jobs that wait, those of its tenants among them.
     pending: int
     #: Jobs that a worker holds.
     in_progress: int
@@ -180,6 +182,14 @@ class Consumer(Protocol):
     async def park(self, delivery: Delivery) -> None:
         """Let the slot receive again while this delivery stays unsettled; `settle` ends it as any other."""
 
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        """The next job of the queue that this unsettled delivery came from, to be run together with it.
+
+        It has the same wire name, may run now and was not handed out before; if the next is another, it stays where it
+        is and None is returned at once. Where none is there it is waited for, so many seconds. Each is settled for
+        itself.
+        """
+
     async def waiting(self) -> Collection[str]:
         """Queues that this claim serves now and in which jobs wait: at least one, if there is any.
 
@@ -203,6 +213,8 @@ class Broker(Timetable, Entries, Protocol):
     events: Events
     #: Who decides about the keys of unique jobs.
     keys: Keys
+    #: Whose jobs wait in queues that several share.
+    tenants: Tenants
 
     async def limits(self) -> list[LimitInfo]:
         """The keys of jobs with a limit or a rate of which something is known now, by name."""
@@ -334,6 +346,8 @@ class Session:
     queue_type: str = CLASSIC
     #: The queues, among those, that get priorities.
     prioritized: frozenset[str] = frozenset()
+    #: How the tenants of a queue are served, "turn" or "random"; see palermo.core.shares.
+    tenant_order: str = TURN
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: The most that the journal may take, in bytes, and for how many seconds it is kept.

@@ -43,6 +43,8 @@ class Settings:
     exchange: str = DEFAULT_EXCHANGE
     #: What RabbitMQ makes of queues that are not there yet: "classic", on one node, or "quorum", on a majority of them.
     queue_type: str = "classic"
+    #: How workers serve the tenants of a queue: "turn", one after the other, or "random". By their shares in both.
+    tenant_order: str = "turn"
     #: Where a job waits that names no queue.
     default_queue: str = DEFAULT_QUEUE
     #: How arguments are serialized, by name: "json", "msgpack", "pickle" or one that is installed.
@@ -147,6 +149,7 @@ class Settings:
             address=self.address,
             exchange=self.exchange,
             queue_type=self.queue_type,
+            tenant_order=self.tenant_order,
             timeout=self.publish_timeout,
             journal_bytes=self.journal_max_size,
             journal_age=self.journal_max_age,

@@ -34,6 +34,10 @@ class CurrentJob:
     created_at: int | None = None
     #: The topic of the event that it handles; "" where it handles none.
     topic: str = ""
+    #: Whose job it is; "" for nobody's.
+    tenant: str = ""
+    #: Of a job that takes batches, the ids of all jobs that this call is for, in their order; the others have none.
+    batch: tuple[str, ...] = ()
     _reports: Reports | None = field(default=None, repr=False, compare=False)
 
     def progress(self, fraction: float | None, text: str = "") -> None:

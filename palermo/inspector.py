@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo import failed as failed_jobs
-from palermo import hooks, keyholders, recurrence, retrospect
+from palermo import hooks, keyholders, recurrence, retrospect, tenancy
 from palermo import scheduled as scheduled_jobs
 from palermo import topics as events
 from palermo.acting import Actor, write_down
@@ -117,7 +117,11 @@ class Inspector:
     discard = failed_jobs.discard
     trim_failed = failed_jobs.trim_failed
 
-    # -- queues
+    # -- queues, and the clients that share them
+
+    shared = tenancy.shared
+    clients = tenancy.clients
+    clear_client = tenancy.clear_client
 
     def pause(self, queue: str, *, by: str = "") -> None:
         """Have no worker take jobs from a queue until `resume`, whatever is restarted. It need not exist yet.

@@ -268,6 +268,10 @@ def job(
     dedupe: float | None = None,
     debounce: float | None = None,
     throttle: float | None = None,
+    tenant: str | Callable[..., str] | None = None,
+    share: float | None = None,
+    batch: int | None = None,
+    batch_wait: float = 0.0,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -292,8 +296,10 @@ def job(target: Any = None, /, **options: Any) -> Any:
     (docs/priorities.md).
     `delay` is how long it waits first. `keep_result` has what it returns kept, for `Job.result` (docs/results.md).
     `unique`, `unique_key`, `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice
-    (docs/unique.md). `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it fails
-    (docs/retries.md), and `cron` or `every` when it runs of itself (docs/recurring.md).
+    (docs/unique.md). `tenant` and `share` say whose it is, where each is to have its share of the queue
+    (docs/tenants.md). `batch` has it called with a list of so many at most, `batch_wait` being the seconds that the
+    first waits for others. `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it
+    fails (docs/retries.md), and `cron` or `every` when it runs of itself (docs/recurring.md).
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     check_options(options, DECLARABLE, "@palermo.job")

@@ -8,6 +8,7 @@ from palermo.core.keys import Mode
 from palermo.core.message import MAX_SECONDS
 from palermo.core.permits import MAX_LIMIT, Rate, check_key
 from palermo.core.retry import Own, backoff
+from palermo.core.shares import LEAST_SHARE, MOST_SHARE, is_tenant
 from palermo.core.topology import MAX_PRIORITY, check_id, check_job_queue
 from palermo.core.unique import ON_DUPLICATE
 from palermo.errors import OptionInvalid
@@ -57,6 +58,11 @@ class ManyOptions(TypedDict, total=False):
     debounce: float | None
     #: Seconds in which at most one job is run: the first at once, and then the last of those that came.
     throttle: float | None
+    #: Whose job it is, so that each tenant of a queue has its share: text of 1 to 255 bytes, or a function of the
+    #: job's arguments that gives it.
+    tenant: str | Callable[..., str] | None
+    #: How much of the queue that tenant is to have, beside others' 1: from 0.001 to 1,000.
+    share: float | None
 
 
 class EnqueueOptions(ManyOptions, total=False):
@@ -76,12 +82,16 @@ class PublishOptions(TypedDict, total=False):
     sign: bool | None
 
 
+#: Jobs in one batch at most.
+MOST_BATCH = 1_000
+
 #: The options of recurring jobs.
 CRON = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
 
 #: What `@palermo.job` takes.
 DECLARABLE = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
+    *("tenant", "share", "batch", "batch_wait"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
     *("lock_for", "priority", "limit", "limit_key", "rate"),
     *("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle"),
@@ -94,19 +104,11 @@ PUBLISHABLE = tuple(PublishOptions.__annotations__)
 #: What `.options()` takes.
 CALLABLE = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
 
-#: Options that are planned, and what they will do; refused by name until they do it.
-LATER = {
-    "tenant": "fair shares between tenants",
-    "batch": "batches",
-}
-
 
 def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     """Raise for an option that is unknown here, not there yet, or has a value that means nothing."""
     for name, value in options.items():
         match name:
-            case _ if name in LATER:
-                raise OptionInvalid(f"option {name!r} is not there yet: {LATER[name]} come with a later version.")
             case _ if name not in known:
                 raise OptionInvalid(
                     f"{where} has no option {name!r}.{nearest(name, known)} It takes {', '.join(known)};"
@@ -153,6 +155,19 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 instant(value)
             case "retries" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
                 raise OptionInvalid(f"option retries={value!r} is no count; give a whole number, from 0 on.")
+            case "tenant" if not callable(value) and not is_tenant(value):
+                raise OptionInvalid(
+                    f"option tenant={value!r} names nobody; give text of 1 to 255 bytes without blanks at its ends,"
+                    " or a function of the job's arguments."
+                )
+            case "batch" if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_BATCH:
+                raise OptionInvalid(f"option batch={value!r} is no size; give a whole number from 1 to {MOST_BATCH:,}.")
+            case "batch_wait" if value != 0 and not _is_duration(value):
+                raise OptionInvalid(f"option batch_wait={value!r} is no duration; give seconds from 0 on, such as 0.2.")
+            case "share" if not _is_share(value):
+                raise OptionInvalid(
+                    f"option share={value!r} is none; give a number from {LEAST_SHARE:g} to {MOST_SHARE:,.0f}."
+                )
             case "backoff":
                 _check_backoff(value)
             case "retry_on" | "discard_on" if not _are_errors(value):
@@ -179,6 +194,10 @@ def _check_backoff(value: object) -> None:
 def _are_errors(value: object) -> bool:
     classes = value if isinstance(value, tuple | list) else (value,)
     return bool(classes) and all(isinstance(one, type) and issubclass(one, BaseException) for one in classes)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and LEAST_SHARE <= value <= MOST_SHARE
 
 
 def _is_duration(value: object) -> bool:

@@ -12,13 +12,15 @@ from palermo.core.keys import Claim
 from palermo.core.message import NO_HEADERS, Message
 from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
+from palermo.core.shares import is_tenant
 from palermo.core.unique import Answer
 from palermo.errand import Errand
+from palermo.errors import OptionInvalid
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import due
 from palermo.options import CALLABLE, check_options
-from palermo.registry import JobDefinition, check_job_name
+from palermo.registry import JobDefinition, check_batched, check_job_name
 from palermo.serialization import SIGNED
 
 if TYPE_CHECKING:
@@ -68,6 +70,8 @@ def prepare(
         check_options(options, CALLABLE, "enqueue")
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
+    if options and definition is not None and definition.batch is not None:
+        check_batched(definition.name, options)
 
     def chosen(name: str) -> Any:
         """The option, or what the job's declaration says."""
@@ -85,6 +89,7 @@ def prepare(
         definition.bind(args, kwargs)
         if definition.one:
             more["one"] = True
+    tenant, share = _tenant(chosen("tenant"), name, args, kwargs), chosen("share")
     own = settings.default_queue if definition is None else settings.queue_of(definition)
     queue = options.get("queue") or own
     id = options.get("id") or str(uuid.uuid4())
@@ -122,6 +127,8 @@ def prepare(
         run_at=run_at,
         max_retries=options.get("retries"),
         keep_result=keep_result,
+        tenant=tenant,
+        share=float(share) if tenant and share is not None else None,
     )
     # Where the code is not imported here, the worker's declaration may have it kept.
     keeps = keep_result if definition is None else bool(keep_result)
@@ -144,6 +151,19 @@ def _key(chosen: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """What a job is limited by beside its name; "" for nothing. Raises OptionInvalid, and what the function does."""
     key = chosen(*args, **kwargs) if callable(chosen) else chosen
     return "" if key is None else check_key(key)
+
+
+def _tenant(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Whose job it is; "" for nobody's. Raises OptionInvalid for what is no name, and what a function raises."""
+    if not callable(chosen):
+        return str(chosen or "")
+    tenant = chosen(*args, **kwargs)
+    if tenant is not None and not is_tenant(tenant):
+        raise OptionInvalid(
+            f"the function that job {job!r} is declared with for its tenant gave {tenant!r}; it must give text of"
+            " 1 to 255 bytes without blanks at its ends, or None for nobody."
+        )
+    return tenant or ""
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:

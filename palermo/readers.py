@@ -9,6 +9,7 @@ from typing import Any
 from palermo.core.address import parse_url
 from palermo.core.journal import Level
 from palermo.core.outcome import MAX_RESULT
+from palermo.core.shares import TENANT_ORDERS
 from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue, check_queue_name
 from palermo.errors import SettingInvalid, UsageError
 
@@ -52,6 +53,12 @@ def _truth(value: Any) -> bool:
     if isinstance(value, str) and value.strip().lower() in _TRUTH:
         return _TRUTH[value.strip().lower()]
     raise Wrong("true or false")
+
+
+def _tenant_order(value: Any) -> str:
+    if value not in TENANT_ORDERS:
+        raise Wrong(" or ".join(TENANT_ORDERS))
+    return str(value)
 
 
 def _queue_type(value: Any) -> str:
@@ -213,6 +220,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "url": _url,
     "exchange": check_exchange_name,
     "queue_type": _queue_type,
+    "tenant_order": _tenant_order,
     "default_queue": check_job_queue,
     "serializer": _named,
     "compression": _compression,

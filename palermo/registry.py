@@ -78,6 +78,14 @@ class JobDefinition:
     dedupe: float | None = None
     debounce: float | None = None
     throttle: float | None = None
+    #: Whose job it is: a name, or a function of the arguments that gives one; None for nobody's.
+    tenant: str | Callable[..., str] | None = None
+    #: How much of the queue that tenant is to have, beside others' 1; None for 1.
+    share: float | None = None
+    #: How many are run in one call at most, which gets a list; None for a job that runs one by one.
+    batch: int | None = None
+    #: Seconds that the first of a batch waits for others.
+    batch_wait: float = 0.0
     #: What is done when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None
@@ -243,6 +251,10 @@ class Registry:
         return tuple(sorted({one.queue or default for one in self._jobs.values() if one.subscribes is None}))
 
 
+#: Options of which a job that takes batches can have none.
+_ALONE = ("unique", "dedupe", "limit", "rate", "lock_for")
+
+
 def declaring(jobs: Registry, option: str) -> dict[str, Any]:
     """The value of one option, by job, for the jobs that declare it."""
     found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
@@ -261,6 +273,8 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         raise OptionInvalid(
             f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."
         )
+    if declared.get("batch") is not None:
+        _check_batch(target, inspect.signature(process), declared)
     return JobDefinition(
         name=wire_name(target) if name is None else check_job_name(name),
         target=target,
@@ -268,6 +282,28 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         is_class=is_class,
         **declared,
     )
+
+
+def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:
+    """Raise OptionInvalid unless what is declared can be called with a list."""
+    if len(signature.parameters) != 1:
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} takes batches, and so must take one argument, the list of what was enqueued."
+            f" It takes {signature}."
+        )
+    check_batched(target.__qualname__, declared)
+
+
+def check_batched(job: str, options: Mapping[str, Any]) -> None:
+    """Raise OptionInvalid for what one job of a batch cannot have: it would wait for it, or end of it, alone."""
+    if options.get("keep_result"):
+        raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
+    for name in _ALONE:
+        if options.get(name) is not None:
+            raise OptionInvalid(
+                f"job {job!r} takes batches, which {name} does not go with: the others of a call would wait, or be"
+                " killed, with one of them. Leave out one of the two."
+            )
 
 
 def wire_name(target: Any) -> str:

@@ -67,7 +67,6 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
     failure = message.failure
     if state is JobState.PENDING and failure is not None:
         state = JobState.RETRYING
-    tenant = message.extra.get("tenant")
     return {
         "id": printable(message.id),
         "job": printable(message.job) or None,
@@ -99,7 +98,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers) -> Row:
         ],
         "worker": None if message.worker is None else printable(message.worker),
         "priority": message.priority,
-        "tenant": printable(tenant) if isinstance(tenant, str) else None,
+        "tenant": printable(message.tenant) or None,
         "topic": printable(message.topic) or None,
     }
 

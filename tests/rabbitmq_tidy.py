@@ -3,11 +3,13 @@
 import asyncio
 import json
 import time
+from typing import Any
 
 import pika
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from palermo.broker import Session, open_broker
+from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.address import parse_url
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import amqp_queue, internal
@@ -32,28 +34,40 @@ def delete_all(url: str, exchange: str) -> None:
 def _delete(url: str, exchange: str, names: list[str]) -> None:
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         later = _stretches(connection, internal(exchange, "later"))
+        seats = _seats(connection, exchange)
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
         for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal", "events", "subscriptions"):
             channel.queue_delete(internal(exchange, stream))
-        for name in ("later", "recurring", *(f"later.{name}" for name in later)):
+        for name in ("later", "recurring", "tenants", *(f"later.{name}" for name in later), *seats):
             channel.queue_delete(internal(exchange, name))
         ours = (internal(exchange, "control"), internal(exchange, "presence"))
         for name in (exchange, *ours, gateway(exchange), distributor(exchange)):
             channel.exchange_delete(name)
 
 
+def _seats(connection: pika.BlockingConnection, exchange: str) -> set[str]:
+    """The queues of tenants."""
+    seats = {Seat(*name) for name in _listed(connection, internal(exchange, "tenants"))}
+    return {seat_queue(exchange, seat).removeprefix(internal(exchange, "")) for seat in seats}
+
+
 def _stretches(connection: pika.BlockingConnection, queue: str) -> set[str]:
-    """The stretches of time that delayed jobs waited in, from the list of them."""
+    """The stretches of time that delayed jobs waited in."""
+    return set(_listed(connection, queue))
+
+
+def _listed(connection: pika.BlockingConnection, queue: str) -> list[Any]:
+    """What is in a list of stretches or tenants."""
     channel = connection.channel()
-    names: set[str] = set()
+    names: list[Any] = []
     try:
         for _, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=0.2):
             if body is None:
                 break
             record = json.loads(body)
-            names |= set(record.get("all") or [record["made"]])
+            names += record.get("all") or [record["made"]]
     except ChannelClosedByBroker:  # nobody ever delayed a job
         return names
     channel.close()

@@ -26,6 +26,7 @@ from palermo.webui.failed import failures
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.people import Role
 from palermo.webui.site import Visit
+from palermo.webui.watching import outdate
 
 
 @contextmanager
@@ -45,6 +46,8 @@ def acting(visit: Visit, action: str, role: Role, **what: object) -> Iterator[di
     except PalermoError as error:
         audit.failed(visit, action, **what, error=type(error).__name__, **facts)
         raise
+    finally:
+        outdate(visit.site)
     audit.done(visit, action, **what, **facts)
 
 
@@ -59,6 +62,13 @@ def delete_queue(visit: Visit, queue: str) -> int:
     """Remove a queue and the jobs that wait in it; returns how many."""
     with acting(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.delete_queue(queue)
+    return removed
+
+
+def clear_client(visit: Visit, queue: str, tenant: str) -> int:
+    """Remove the waiting jobs of one tenant of a queue; returns how many. Raises NotFound."""
+    with acting(visit, "clear client", Role.ADMIN, queue=queue, tenant=tenant) as facts:
+        facts["removed"] = removed = visit.inspector.clear_client(queue, tenant)
     return removed
 
 

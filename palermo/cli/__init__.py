@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dequeue": ("palermo.cli.queues:dequeue", "Take waiting jobs out of their queue by name and arguments."),
     "queues": ("palermo.cli.lists:queues", "List the queues."),
     "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
+    "clients": ("palermo.cli.lists:clients", "List the clients that have jobs waiting in a queue."),
     "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
     "limits": ("palermo.cli.lists:limits", "List what limits and rates hold back."),
     "stats": ("palermo.cli.stats:stats", "Say how many jobs were processed and failed, and how long they took."),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
+@click.option("--client", "tenant", metavar="NAME", help="Whose job it is, where clients share its queue.")
 @click.option("--keep-result", is_flag=True, default=None, help="Keep what it returns, for `palermo wait`.")
 @click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="What goes first in its queue: 9.")
 @click.option("--in", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d.")
@@ -38,6 +39,7 @@ def enqueue(
     kwargs_text: str | None,
     queue: str | None,
     id: str | None,
+    tenant: str | None,
     keep_result: bool | None,
     priority: int | None,
     after: float | None,
@@ -51,7 +53,9 @@ def enqueue(
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = run.client()
     import_jobs(client.settings)
-    options = EnqueueOptions(queue=queue, id=id, delay=after, run_at=at, keep_result=keep_result, priority=priority)
+    options = EnqueueOptions(
+        queue=queue, id=id, tenant=tenant, delay=after, run_at=at, keep_result=keep_result, priority=priority
+    )
     done = client.enqueue(known(job) or job, args, kwargs, **options)
     if done.duplicate:
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")

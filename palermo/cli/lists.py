@@ -6,6 +6,7 @@ from palermo.cli.edge import Run
 from palermo.cli.options import broker_options, json_option, paging_options
 from palermo.cli.output import Column, field, note, print_rows
 from palermo.cli.text import count
+from palermo.errors import UsageError
 from palermo.rows import Row
 
 
@@ -82,11 +83,29 @@ def limits(run: Run, /, as_json: bool) -> None:
     print_rows(run.inspector().limits(), columns, as_json=as_json, none="no limited job runs or waits.")
 
 
-def tell_rest(here: int, total: int | None, *, page: int) -> None:
+@click.command()
+@click.argument("queue")
+@broker_options
+@json_option
+@paging_options
+@click.pass_obj
+def clients(run: Run, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+    """List the clients, or tenants, that have jobs waiting in QUEUE, those with most first."""
+    if newest:
+        raise UsageError("clients have no order in time: --newest means nothing here.")
+    listing = run.inspector().clients(queue, offset=(page - 1) * limit, limit=limit)
+    columns: list[Column] = [field("Client", "tenant"), field("Pending"), field("Share")]
+    none = _none(f"clients have jobs waiting in queue {queue!r}", listing.total)
+    print_rows(listing.rows, columns, as_json=as_json, none=none)
+    if not as_json:
+        tell_rest(len(listing), listing.total, page=page, what="client")
+
+
+def tell_rest(here: int, total: int | None, *, page: int, what: str = "job") -> None:
     """Say on stderr that there is more than this page shows; `total` is None where nobody counted it."""
     if here and (total is None or here < total):
         of = "and there are more" if total is None else f"of {total:,}"
-        note(f"page {page}: {count(here, 'job')} {of}. --page and --limit show others.")
+        note(f"page {page}: {count(here, what)} {of}. --page and --limit show others.")
 
 
 def tell_unseen(unseen: int) -> None:

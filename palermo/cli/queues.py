@@ -15,14 +15,21 @@ from palermo.inspector import Inspector
 
 @click.command()
 @click.argument("queue")
+@click.option("--client", "tenant", metavar="NAME", help="Only those of this client, or tenant.")
 @yes_option
 @broker_options
 @click.pass_obj
-def purge(run: Run, /, queue: str, yes: bool) -> None:
-    """Remove all jobs that wait in QUEUE; what a worker holds is left to it."""
+def purge(run: Run, /, queue: str, tenant: str | None, yes: bool) -> None:
+    """Remove all jobs that wait in QUEUE, or those of one client; what a worker holds is left to it."""
     check_queue_name(queue)
     ask_to_confirm(yes=yes)
     inspector = run.inspector()
+    if tenant is not None:
+        if not yes:
+            confirm(f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
+        removed = inspector.clear_client(queue, tenant)
+        click.echo(f"removed {count(removed, 'job')} of {safe(tenant)} from queue {safe(queue)}.")
+        return
     if not yes:
         confirm(f"Remove {count(inspector.size(queue), 'waiting job')} from queue {queue!r} for good?", yes=yes)
     removed = inspector.purge(queue)

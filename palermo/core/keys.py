@@ -96,6 +96,8 @@ class Holder:
     since: float
     #: Tells it from the key's other holders, of which some may have its id.
     serial: int
+    #: Whose job it is; "" for nobody's.
+    tenant: str = ""
     #: When it loses the key by itself; None for never.
     until: float | None = None
     linger: float = 0.0

@@ -97,6 +97,24 @@ Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
+class Batched:
+    """How each job of a batch ended, in their order."""
+
+    results: tuple[Result, ...]
+
+
+#: How a run ended: that of one job, or of a batch.
+RunResult = Result | Batched
+
+
+def each_of(result: RunResult, count: int) -> tuple[Result, ...]:
+    """How each of so many jobs ended that were run together; what is said of the run is said of each."""
+    if isinstance(result, Batched):
+        return (*result.results, *(Interrupted() for _ in range(count)))[:count]
+    return (result,) * count
+
+
+@dataclass(frozen=True, slots=True)
 class Ack:
     """Forget it."""
 

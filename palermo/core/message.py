@@ -44,6 +44,7 @@ _TEXT = {
     "preview": "preview",
     "arguments": "arguments",
     "worker": "worker",
+    "tenant": "tenant",
 }
 _NUMBER = {
     "created-at": "created_at",
@@ -58,6 +59,7 @@ _SECONDS = {
     "run-at": "run_at",
     "queued-at": "queued_at",
     "retrying-since": "retrying_since",
+    "share": "share",
 }
 _TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
@@ -113,12 +115,18 @@ class Message:
     queued_at: float | None = None
     #: Whether what it returns is kept in the journal; None where the job's declaration decides.
     keep_result: bool | None = None
+    #: Whose job it is, where the jobs of a queue belong to several; "" for nobody's. See palermo.core.shares.
+    tenant: str = ""
+    #: How much of the queue its tenant is to have, beside others' 1; None for 1.
+    share: float | None = None
     #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
     failure: Failure | None = None
     #: Why it failed before that, oldest first, within a budget.
     attempts: tuple[Attempt, ...] = ()
     #: The tag of the worker's slot in which it failed last.
     worker: str | None = None
+    #: Jobs that a worker has taken to be run in one call with this one; never on the wire.
+    companions: tuple["Message", ...] = ()
     #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.
     properties: Mapping[str, Any] = field(default_factory=lambda: NO_HEADERS)
     #: Headers that Palermo does not know, as they came.
@@ -197,6 +205,8 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         "run-at": message.run_at,
         "queued-at": message.queued_at,
         "keep-result": message.keep_result,
+        "tenant": message.tenant or None,
+        "share": message.share,
     }
     headers.update({name: value for name, value in known.items() if value is not None})
     if message.failure is not None:

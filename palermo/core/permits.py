@@ -100,6 +100,11 @@ def check_key(key: object) -> str:
     return key
 
 
+def has_turn(message: Message) -> bool:
+    """Whether it was given a turn for the run that it waits for."""
+    return message.extra.get(TURN) == message.attempt
+
+
 def demand_of(message: Message) -> Demand | None:
     """What a message asks for; None if it is not limited, or says so in a way that means nothing."""
     extra = message.extra
@@ -119,7 +124,7 @@ def demand_of(message: Message) -> Demand | None:
         limit=limit,
         rate=rate,
         written=str(written) if rate is not None else "",
-        turn=extra.get(TURN) == message.attempt,
+        turn=has_turn(message),
     )
 
 

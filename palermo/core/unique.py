@@ -294,6 +294,7 @@ def _take(key: Key, kept: Kept, now: float) -> Step:
         call=kept.call,
         job=message.job,
         queue=message.queue,
+        tenant=message.tenant,
         mode=lock.mode,
         since=now,
         serial=key.serial + 1,

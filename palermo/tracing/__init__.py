@@ -8,7 +8,7 @@ others nothing is imported, no header is written, and finding that out costs a l
 import sys
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from palermo.core.lifecycle import Result
+from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Running(Protocol):
 
     def __exit__(self, *raised: Any) -> None: ...
 
-    def ended(self, result: Result) -> Result:
+    def ended(self, result: RunResult) -> RunResult:
         """Say how the run went; gives the result back."""
 
 
@@ -51,7 +51,7 @@ class _Untraced:
     def traced(self, message: Message) -> Message:
         return message
 
-    def ended(self, result: Result) -> Result:
+    def ended(self, result: RunResult) -> RunResult:
         return result
 
 

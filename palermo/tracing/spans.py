@@ -14,7 +14,7 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider
 
 from palermo.core.failure import Failure, class_name
-from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.lifecycle import Batched, Cancelled, Dropped, Interrupted, Raised, Retrying, RunResult, Succeeded
 from palermo.core.message import Message
 
 log = logging.getLogger("palermo.tracing")
@@ -132,7 +132,7 @@ class RunSpan(_Current):
             self._begin(f"process {message.job or message.queue}", SpanKind.CONSUMER, attributes, parent)
         return self
 
-    def ended(self, result: Result) -> Result:
+    def ended(self, result: RunResult) -> RunResult:
         with _harmless():
             outcome, failure = _outcome(result)
             self._span.set_attribute("palermo.outcome", outcome)
@@ -171,7 +171,7 @@ def _about(message: Message) -> dict[str, Any]:
     }
 
 
-def _outcome(result: Result) -> tuple[str, Failure | None]:
+def _outcome(result: RunResult) -> tuple[str, Failure | None]:
     """What came of a run, in the journal's words, and the error if it is one."""
     match result:
         case Succeeded(skipped=True):
@@ -190,3 +190,7 @@ def _outcome(result: Result) -> tuple[str, Failure | None]:
             return "released", None
         case Cancelled():
             return "cancelled", None
+        case Batched(results):
+            # Those that went wrong are what is looked for.
+            outcomes = [_outcome(each) for each in results]
+            return next((one for one in outcomes if one[1] is not None), outcomes[0])

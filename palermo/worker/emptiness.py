@@ -1,8 +1,10 @@
 """Noticing that a worker's queues have become empty: what ends a burst, and calls the hook queue_empty."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
+from palermo.broker import Broker
+from palermo.core.patterns import QueueSelection
 from palermo.errors import BrokerError
 
 #: Seconds that the slots must be idle before the broker is asked, and the most between two questions.
@@ -62,3 +64,12 @@ class EmptyWatch:
         self._task = None
         if not self._told and self._idle():
             self._wait()
+
+
+async def pending(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> int:
+    """How many jobs wait in these queues; and how many are put aside that have one of these limited keys."""
+    # What waits in a paused queue is not to be done now, and a burst must not wait for ever.
+    known = {queue.name: 0 if queue.paused else queue.pending for queue in await broker.queues()}
+    aside = await broker.limits() if put_aside else ()
+    waiting = sum(info.waiting for info in aside if info.key in put_aside)
+    return waiting + sum(known.get(name, 0) for name in selection.select(known))

@@ -20,7 +20,7 @@ from palermo import current, errors, hooks, jobs, tracing
 from palermo import registry as registered
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, Result, Succeeded
+from palermo.core.lifecycle import Cancelled, Interrupted, RunResult, Succeeded
 from palermo.core.message import Message
 from palermo.core.outcome import MAX_RESULT
 from palermo.current import Reports
@@ -29,7 +29,8 @@ from palermo.registry import JobDefinition, Registry
 from palermo.serialization import Accept, Serializers
 from palermo.worker import interrupts as breaks
 from palermo.worker import shared_interrupts
-from palermo.worker.aftermath import Aftermath, Run, name_of
+from palermo.worker.aftermath import Aftermath, name_of
+from palermo.worker.call import Call
 from palermo.worker.interrupts import Interruptible, Interrupts
 from palermo.worker.keeping import Keeping
 
@@ -83,14 +84,14 @@ class Executor:
         self._now = now
         self._aftermath = Aftermath(worker, now=now, chance=chance)
 
-    def run(self, message: Message, reports: Reports | None = None) -> Result:
+    def run(self, message: Message, reports: Reports | None = None) -> RunResult:
         """Run the job and say how it went; `reports` takes what it tells of itself meanwhile.
 
         In a context of its own, so that context variables that a job sets are gone for the next one.
         """
         return contextvars.copy_context().run(self._run, message, reports)
 
-    async def run_async(self, message: Message, reports: Reports | None = None) -> Result:
+    async def run_async(self, message: Message, reports: Reports | None = None) -> RunResult:
         """The same for a coroutine job, in the loop and the context of the caller."""
         with tracing.running(message, worker=self._worker) as span:
             steps = self._steps(message, reports)
@@ -104,13 +105,13 @@ class Executor:
                     else:
                         coroutine = steps.send(returned)
             except StopIteration as end:
-                return span.ended(cast(Result, end.value))
+                return span.ended(cast("RunResult", end.value))
 
-    def crashed(self, message: Message, failure: Failure) -> Result:
+    def crashed(self, message: Message, failure: Failure) -> RunResult:
         """Say what becomes of a job whose process died under it, and tell hooks and failure back ends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
-    def _run(self, message: Message, reports: Reports | None) -> Result:
+    def _run(self, message: Message, reports: Reports | None) -> RunResult:
         with tracing.running(message, worker=self._worker) as span:
             steps = self._steps(message, reports)
             try:
@@ -123,20 +124,18 @@ class Executor:
                     else:
                         coroutine = steps.send(returned)
             except StopIteration as end:
-                return span.ended(cast(Result, end.value))
+                return span.ended(cast("RunResult", end.value))
 
-    def _steps(self, message: Message, reports: Reports | None) -> Generator[Coroutine[Any, Any, Any], Any, Result]:
+    def _steps(self, message: Message, reports: Reports | None) -> Generator[Coroutine[Any, Any, Any], Any, RunResult]:
         """The whole run; what it yields is to be awaited, and what that gives sent in, or what it raises thrown in.
 
         One generator, and not several: a StopIteration that a job raises would leave a generator as RuntimeError.
         """
-        try:
-            definition, args, kwargs = self._prepare(message)
-        except BaseException as error:
-            # No frame of ours says more than the error's own text, and none of the user's is there.
-            failure = self._failure(error.with_traceback(None))
-            return self._aftermath.unrunnable(message, failure)
-        self._enter(message, reports)
+        call = self._call_of(message)
+        if call.definition is None:
+            return call.ended()
+        definition, args, kwargs = call.definition, call.args, call.kwargs
+        self._enter(message, reports, batched=call.batched)
         begun = entered = False
         value: Any = None
         instance: object | None = None
@@ -146,7 +145,7 @@ class Executor:
             try:
                 self._interrupts.enter(message.timeout)
                 if not hooks.permitted("before_process", definition, args, kwargs, instance):
-                    return SKIPPED
+                    return call.ended(SKIPPED)
                 with contextlib.ExitStack() as stack:
                     for hook in hooks.bound("around_process", definition, instance):
                         stack.enter_context(_context(hook, args, kwargs))
@@ -155,7 +154,7 @@ class Executor:
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
                 hooks.notify("after_process", definition, args, kwargs, instance)
-                return self._keeping.succeeded(message, definition, value)
+                return call.ended(self._keeping.succeeded(message, definition, None if call.batched else value))
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
@@ -166,9 +165,22 @@ class Executor:
                 if self._interrupts.cancelled:
                     return CANCELLED
                 if isinstance(error, hooks.DontProcess) and not entered:
-                    return SKIPPED
-            run = Run(message, definition, args, kwargs, instance, hooked=begun)
-            return self._aftermath.of(run, error, self._failure(error))
+                    return call.ended(SKIPPED)
+            failure = self._failure(error)
+            runs = call.runs(instance, hooked=begun)
+            return call.ended(*(self._aftermath.of(run, error, failure) for run in runs))
+
+    def _call_of(self, message: Message) -> Call:
+        """What is to be called for the message and its companions; those for which nothing can be are ended by it."""
+        call = Call()
+        for each in (message, *message.companions):
+            try:
+                call.add(each, *self._prepare(each))
+            except BaseException as error:
+                # No frame of ours says more than the error's own text, and none of the user's is there.
+                failure = self._failure(error.with_traceback(None))
+                call.refuse(self._aftermath.unrunnable(each, failure))
+        return call
 
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
         """The job and the arguments it can be called with."""
@@ -192,7 +204,7 @@ class Executor:
         definition.bind(args, kwargs)
         return definition, args, kwargs
 
-    def _enter(self, message: Message, reports: Reports | None = None) -> None:
+    def _enter(self, message: Message, reports: Reports | None = None, *, batched: bool = False) -> None:
         current.enter(
             current.CurrentJob(
                 id=message.id,
@@ -202,6 +214,8 @@ class Executor:
                 worker=self._worker,
                 created_at=message.created_at,
                 topic=message.topic,
+                tenant=message.tenant,
+                batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
                 _reports=reports,
             )
         )
@@ -209,19 +223,24 @@ class Executor:
     def _failure(self, error: BaseException) -> Failure:
         return from_exception(error, failed_at=int(self._now()), skip=_OURS)
 
-    def _crashed(self, message: Message, failure: Failure) -> Result:
+    def _crashed(self, message: Message, failure: Failure) -> RunResult:
         with tracing.running(message, worker=self._worker, crashed=True) as span:
             return span.ended(self._judge_crash(message, failure))
 
-    def _judge_crash(self, message: Message, failure: Failure) -> Result:
-        try:
-            definition, args, kwargs = self._prepare(message)
-        except BaseException as error:
-            # It crashed before its arguments were read, or they read differently now: no hook can be called with them.
-            log.warning("on_failure hooks not called id=%s error=%r", message.id, str(error))
-            return self._aftermath.unrunnable(message, failure)
-        self._enter(message)
-        return self._aftermath.of(Run(message, definition, args, kwargs), _fatal(failure), failure)
+    def _judge_crash(self, message: Message, failure: Failure) -> RunResult:
+        call = Call()
+        for each in (message, *message.companions):
+            try:
+                call.add(each, *self._prepare(each))
+            except BaseException as error:
+                # It crashed before its arguments were read, or they read differently now: no hook can be called with
+                # them.
+                log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
+                call.refuse(self._aftermath.unrunnable(each, failure))
+        if call.definition is None:
+            return call.ended()
+        self._enter(message, batched=call.batched)
+        return call.ended(*(self._aftermath.of(run, _fatal(failure), failure) for run in call.runs()))
 
 
 def _fatal(failure: Failure) -> JobError:

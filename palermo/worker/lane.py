@@ -4,12 +4,14 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from palermo.admission import runs_alone
 from palermo.broker import Delivery
-from palermo.core.failure import Failure, from_exception
-from palermo.core.keys import UNIQUE_KEY
+from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     Ack,
     Cancelled,
@@ -22,6 +24,7 @@ from palermo.core.lifecycle import (
     Retry,
     Retrying,
     Succeeded,
+    each_of,
     settle,
     without_value,
 )
@@ -32,10 +35,8 @@ from palermo.errors import (
     BrokerError,
     BrokerUnavailable,
     DeliveryLost,
-    DuplicateJob,
     NotFound,
     PalermoError,
-    WorkerDied,
 )
 from palermo.worker.chronicle import Chronicle
 from palermo.worker.outcomes import Outcomes
@@ -44,6 +45,7 @@ from palermo.worker.pool import Runner
 from palermo.worker.progress import Progress
 from palermo.worker.reporting import MAX_TEXT
 from palermo.worker.session import Link, Live, pause
+from palermo.worker.unrun import duplicate, worker_died
 
 log = logging.getLogger("palermo.worker")
 
@@ -72,6 +74,8 @@ class Floor(Protocol):
     parking: Parking
     outcomes: Outcomes
     chronicle: Chronicle
+    #: By job that takes several at once, how many at most, and the seconds that it waits for them.
+    batches: Mapping[str, tuple[int, float]]
 
     def began(self) -> None:
         """A lane has taken a job."""
@@ -87,7 +91,7 @@ class Lane:
     """One slot as the worker's loop sees it."""
 
     __slots__ = (
-        *("_asking", "_delivery", "_floor", "_refusals", "_started_at"),
+        *("_asking", "_floor", "_refusals", "_started_at", "_taken"),
         *("number", "permitted", "progress", "tag", "waiting"),
     )
 
@@ -100,7 +104,7 @@ class Lane:
         #: What the job that it runs tells of itself.
         self.progress = Progress()
         self._floor = floor
-        self._delivery: Delivery | None = None
+        self._taken: list[Delivery] = []
         #: What it runs, or waits to be allowed to run, and whether it was allowed to.
         self._asking: Message | None = None
         self.permitted = False
@@ -109,11 +113,17 @@ class Lane:
         self._refusals = 0
 
     @property
+    def jobs(self) -> tuple[RunningJob, ...]:
+        """The jobs that it runs now: one, unless that takes batches."""
+        return tuple(self._running(one.message) for one in self._taken)
+
+    @property
     def running(self) -> RunningJob | None:
-        """The job that it runs now."""
-        if self._delivery is None:
-            return None
-        message, progress = self._delivery.message, self.progress
+        """The first of them."""
+        return self._running(self._taken[0].message) if self._taken else None
+
+    def _running(self, message: Message) -> RunningJob:
+        progress = self.progress
         return RunningJob(
             id=message.id,
             job=message.job,
@@ -132,9 +142,9 @@ class Lane:
         return None if demand is None or self._asking is None else (demand.key, self._asking.id)
 
     @property
-    def message(self) -> Message | None:
-        """The same, as it came."""
-        return None if self._delivery is None else self._delivery.message
+    def messages(self) -> tuple[Message, ...]:
+        """The jobs that it runs now, as they came."""
+        return tuple(one.message for one in self._taken)
 
     async def serve(self) -> None:
         """Take jobs and have them run for as long as the worker takes any; to be cancelled only while waiting."""
@@ -199,40 +209,75 @@ class Lane:
             await asyncio.sleep(wait)
         return wait is not None
 
+    async def _gather(self, live: Live, delivery: Delivery) -> list[Delivery]:
+        """The delivery, and as many more as its job takes in one call."""
+        taken = [delivery]
+        most, wait = self._floor.batches.get(delivery.message.job, (1, 0.0))
+        if delivery.redelivered or delivery.cancelled or runs_alone(delivery.message):
+            return taken  # who died of it, or ran it already, is to be known of it alone
+        until = time.monotonic() + wait
+        while len(taken) < most and self._floor.taking:
+            more = await live.consumer.another(delivery, wait=max(0.0, until - time.monotonic()))
+            if more is None:
+                break
+            taken.append(more)
+        return taken
+
     async def _work(self, live: Live, delivery: Delivery) -> None:
         floor, message = self._floor, delivery.message
-        self._delivery, self._started_at = delivery, time.time()
-        ended_at = self._started_at
+        self._taken = taken = [delivery]
+        self._started_at = ended_at = time.time()
         floor.began()
-        floor.chronicle.began(self.number, message, self._started_at)
-        self.progress.begin(partial(floor.chronicle.tells, self.number, message))
-        result: Result = Interrupted()
-        by, settled, written = "", False, False
+        results: tuple[Result, ...] = (Interrupted(),)
+        done = 0
         try:
+            if message.job in floor.batches:
+                self._taken = taken = await self._gather(live, delivery)
+                for _ in taken[1:]:
+                    floor.began()
+                self._started_at = ended_at = time.time()
+                message = replace(message, companions=tuple(each.message for each in taken[1:]))
+            results = (Interrupted(),) * len(taken)
+            floor.chronicle.began(self.number, message, self._started_at)
+            self.progress.begin(partial(floor.chronicle.tells, self.number, message))
             if delivery.cancelled:
-                result = Cancelled()
+                results = (Cancelled(),)
             elif delivery.duplicate_of:
-                result = _duplicate(delivery)
+                results = (duplicate(delivery),)
             elif floor.max_deaths is not None and len(delivery.deaths) >= floor.max_deaths:
-                result = Raised(_worker_died(delivery))
+                results = (Raised(worker_died(delivery)),)
             else:
                 if log.isEnabledFor(logging.INFO):
                     log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
-                result = await floor.runner.run(self.number, message)
+                results = each_of(await floor.runner.run(self.number, message), len(taken))
                 ended_at = time.time()
             self.progress.end()
+            for each, result in zip(taken, results, strict=True):
+                done += 1
+                await self._finish(live, each, result, ended_at)
+        finally:
+            self._taken = []
+            self.progress.end()
+            for each, result in list(zip(taken, results, strict=False))[done:]:
+                at = self._started_at
+                floor.chronicle.ended(self.number, each.message, result, began=at, ended=ended_at, settled=False)
+                floor.ended(each.message, result, settled=False)
+
+    async def _finish(self, live: Live, delivery: Delivery, result: Result, ended_at: float) -> None:
+        """Tell how a job ended, and have it settled."""
+        floor, message = self._floor, delivery.message
+        times = {"began": self._started_at, "ended": ended_at}
+        by, settled, written = "", False, False
+        try:
             self._tell(delivery, result)
             if isinstance(result, Cancelled):
                 by = delivery.cancelled_by or floor.cancelled_by(message.id)
-            times = {"began": self._started_at, "ended": ended_at}
             written = await floor.chronicle.keep(self.number, message, result, **times, by=by)
             # From here on a result is the journal's, and whoever remembers how the job ended need not have it.
             result = without_value(result)
             settled = await self._settle(live, delivery, result)
         finally:
-            self._delivery = None
-            self.progress.end()
-            times = {"began": self._started_at, "ended": ended_at}
+            self._taken = [one for one in self._taken if one is not delivery]
             floor.chronicle.ended(self.number, message, result, **times, settled=settled, by=by, written=written)
             floor.ended(message, result, settled=settled)
 
@@ -339,25 +384,3 @@ class Lane:
 def _in_short(failure: Failure) -> str:
     text = failure.message.partition("\n")[0][:200]
     return f"{failure.exception_class}: {text}"
-
-
-def _duplicate(delivery: Delivery) -> Result:
-    """What becomes of a job that may not run, since another one has its key."""
-    message, holder = delivery.message, delivery.duplicate_of
-    if "recurring" in message.extra:
-        return Dropped(f"job {holder} has its key")
-    error = DuplicateJob(
-        f"job {holder} has the key {message.extra.get(UNIQUE_KEY)!r}, so this one was not run. Requeue it when"
-        " that one has ended, or discard it.",
-        id=holder,
-    )
-    return Raised(from_exception(error, failed_at=int(time.time())))
-
-
-def _worker_died(delivery: Delivery) -> Failure:
-    count = len(delivery.deaths)
-    error = WorkerDied(
-        f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."
-        " It was not run again. Look at how those ended (out of memory, kill -9, the machine) before you requeue it."
-    )
-    return from_exception(error, failed_at=int(time.time()))

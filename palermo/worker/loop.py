@@ -25,7 +25,7 @@ from palermo.errors import BrokerError
 from palermo.recorder import Recorder
 from palermo.worker.chronicle import Chronicle
 from palermo.worker.dumps import Dumps
-from palermo.worker.emptiness import EmptyWatch
+from palermo.worker.emptiness import EmptyWatch, pending
 from palermo.worker.ending import DEAF, FORCED, LAST_WORDS, UNREACHABLE, Anew, Ending
 from palermo.worker.lane import Lane
 from palermo.worker.options import WorkerOptions
@@ -83,6 +83,7 @@ class Worker:
         self.put_aside: set[str] = set()
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
+        self.batches = registered.batches
         self._ending = Ending(options, runner, rest=self._rest, finish=self._finish)
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
@@ -183,7 +184,7 @@ class Worker:
             started_at=self._started_at,
             processed=self._processed,
             failed=self._failed,
-            jobs=tuple(job for lane in self._lanes if (job := lane.running) is not None),
+            jobs=tuple(job for lane in self._lanes for job in lane.jobs),
             outcomes=self.outcomes.ids,
             permits=tuple(lane.demand for lane in self._lanes if lane.demand is not None and lane.permitted),
             asks=tuple(lane.demand for lane in self._lanes if lane.demand is not None and not lane.permitted),
@@ -339,13 +340,7 @@ class Worker:
 
     async def _pending(self) -> int:
         live = self.link.live
-        if live is None:
-            return -1
-        # What waits in a paused queue is not to be done now, and a burst must not wait for ever.
-        known = {queue.name: 0 if queue.paused else queue.pending for queue in await live.broker.queues()}
-        aside = await live.broker.limits() if self.put_aside else ()
-        waiting = sum(info.waiting for info in aside if info.key in self.put_aside)
-        return waiting + sum(known.get(name, 0) for name in self._selection.select(known))
+        return -1 if live is None else await pending(live.broker, self._selection, self.put_aside)
 
     async def _emptied(self) -> None:
         if self._processed:
@@ -384,7 +379,8 @@ class Worker:
 
     def _show(self) -> None:
         self._title = None
-        set_title(parent_title(state=self.state, queues=str(self._selection), busy=self._busy, slots=len(self._lanes)))
+        busy = sum(lane.running is not None for lane in self._lanes)
+        set_title(parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._lanes)))
 
     async def _clean_up(self) -> None:
         for timer in (self._title, self._trim):

@@ -77,11 +77,15 @@ class Lane(Protocol):
 
     @property
     def running(self) -> RunningJob | None:
-        """The job that it runs now."""
+        """The first job that it runs now."""
 
     @property
-    def message(self) -> Message | None:
-        """The same, as it came."""
+    def jobs(self) -> tuple[RunningJob, ...]:
+        """All that it runs now: one, unless that takes batches."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The same, as they came."""
 
 
 class Obedient(Protocol):
@@ -185,7 +189,8 @@ class Orders:
         return {"text": "\n\n".join(parts)[:_MAX_TEXT]}
 
     async def _cancel(self, order: Order) -> Mapping[str, Any] | None:
-        lanes = [lane for lane in self._lanes if (job := lane.running) is not None and job.id == order.id]
+        # Of a batch nothing can be ended without the others.
+        lanes = [lane for lane in self._lanes if [job.id for job in lane.jobs] == [order.id]]
         if not lanes:
             ended = self._ended.get(order.id)
             # The copy that waits to be retried is marked, and dropped by whoever takes it.
@@ -208,7 +213,7 @@ class Orders:
 
     async def _lines(self, order: Order) -> Mapping[str, Any] | None:
         for lane in self._lanes:
-            if (job := lane.running) is not None and job.id == order.id:
+            if any(job.id == order.id for job in lane.jobs):
                 return {"lines": list(lane.progress.lines)}
         return None
 
@@ -218,9 +223,9 @@ class Orders:
     def outcome(self, id: str) -> Mapping[str, Any] | None:
         """What has become of a job; None if it is not known here."""
         for lane in self._lanes:
-            message = lane.message
-            if message is not None and message.id == id:
-                return {"state": "running", **_named(message, lane.tag)}
+            for message in lane.messages:
+                if message.id == id:
+                    return {"state": "running", **_named(message, lane.tag)}
         kept = self.outcomes.find(id)
         if kept is not None:
             return {**describe(kept.result), **_named(kept.message, kept.slot)}

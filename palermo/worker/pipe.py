@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.lifecycle import Batched, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import NO_HEADERS, Message
 from palermo.core.outcome import MAX_RESULT, Value
 from palermo.core.retry import is_delay
@@ -42,8 +42,12 @@ def pack(value: tuple[Any, ...]) -> bytes:
 
 def pack_message(kind: str, message: Message, *more: Any) -> bytes:
     """A frame that hands a message to a slot: what running it needs, as plain values."""
+    return pack((kind, _fields(message), *more))
+
+
+def _fields(message: Message) -> tuple[Any, ...]:
     extra = message.extra
-    fields = (
+    return (
         message.id,
         message.queue,
         message.job,
@@ -63,8 +67,9 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
         message.retrying_since,
         message.keep_result,
         message.lock_for,
+        message.tenant,
+        tuple(_fields(each) for each in message.companions) if message.companions else (),
     )
-    return pack((kind, fields, *more))
 
 
 def unpack_message(fields: tuple[Any, ...]) -> Message:
@@ -89,6 +94,8 @@ def unpack_message(fields: tuple[Any, ...]) -> Message:
         retrying_since=fields[16],
         keep_result=fields[17],
         lock_for=fields[18],
+        tenant=fields[19],
+        companions=tuple(map(unpack_message, fields[20])) if fields[20] else (),
     )
 
 
@@ -109,11 +116,13 @@ def unpack_reply(payload: bytes) -> dict[str, Any]:
     return value
 
 
-def pack_result(result: Result, **more: Any) -> bytes:
+def pack_result(result: Result | Batched, **more: Any) -> bytes:
     """The frame that tells the parent how a job went, with `more` beside it."""
     match result:
         case Succeeded(skipped=False, value=None, refused="") if not more:
             return SUCCESS
+        case Batched(results):
+            return pack_reply({"batch": [plain(each) for each in results], **more})
         case _:
             return pack_reply({**plain(result), **more})
 
@@ -134,6 +143,18 @@ def plain(result: Result) -> dict[str, Any]:
             return {"interrupted": True}
         case Cancelled():
             return {"cancelled": True}
+
+
+def unpack_results(reply: Mapping[str, Any]) -> Result | Batched | None:
+    """What `pack_result` wrote; None for what is no result."""
+    match reply:
+        case {"batch": list(parts)}:
+            results = [unpack_result(part) for part in parts if isinstance(part, dict)]
+            whole = tuple(
+                each for each in results if each is not None and not isinstance(each, Interrupted | Cancelled)
+            )
+            return Batched(whole) if len(whole) == len(parts) else None
+    return unpack_result(reply)
 
 
 def unpack_result(reply: Mapping[str, Any]) -> Result | None:
@@ -162,8 +183,14 @@ def unpack_result(reply: Mapping[str, Any]) -> Result | None:
     return None
 
 
-def judged(answer: Result, failure: Failure) -> Result:
+def judged(answer: Result | Batched, failure: Failure) -> Result | Batched:
     """What becomes of a job that failed in this way, by the answer of the slot that was asked."""
+    if isinstance(answer, Batched):
+        return Batched(tuple(_judged(each, failure) for each in answer.results))
+    return _judged(answer, failure)
+
+
+def _judged(answer: Result, failure: Failure) -> Result:
     match answer:
         case Retrying(Failure(), delay):
             return Retrying(failure, delay)

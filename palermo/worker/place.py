@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from palermo.core.lifecycle import Result
+from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 from palermo.worker.children import SlotLost
 from palermo.worker.pipe import SlotPipe
@@ -37,9 +37,9 @@ class Place:
         #: How many jobs this process has run, and since when it is there, by the monotonic clock.
         self.jobs = 0
         self.born = 0.0
-        self._waiter: asyncio.Future[Result] | None = None
+        self._waiter: asyncio.Future[RunResult] | None = None
 
-    def renew(self) -> "asyncio.Future[Result]":
+    def renew(self) -> "asyncio.Future[RunResult]":
         """A process is about to be forked; what to wait for until it is ready."""
         loop = asyncio.get_running_loop()
         self.fate, self.pid, self.sentence = loop.create_future(), None, None
@@ -48,7 +48,7 @@ class Place:
         self._waiter = waiter = loop.create_future()
         return waiter
 
-    async def ask(self, frame: bytes) -> Result:
+    async def ask(self, frame: bytes) -> RunResult:
         """Send a frame and wait for the answer. Raises SlotLost."""
         pipe = self.pipe
         if pipe is None:
@@ -57,7 +57,7 @@ class Place:
         pipe.write(frame)
         return await self._waiter
 
-    def answered(self, pipe: SlotPipe, result: Result) -> None:
+    def answered(self, pipe: SlotPipe, result: RunResult) -> None:
         """The slot has answered, or babbles."""
         waiter = self._waiter
         if waiter is None or waiter.done():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from palermo.core.lifecycle import Result
+from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 from palermo.entries import Entry
 from palermo.events import Subscription
@@ -27,6 +27,8 @@ class Registered:
     locks: Mapping[str, float] = field(default_factory=dict)
     #: The queues for which a job with a priority is declared.
     prioritized: frozenset[str] = frozenset()
+    #: By job that takes several at once, how many at most, and the seconds that it waits for them.
+    batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     #: Jobs that recur, as they are put on the broker.
     recurring: tuple[Entry, ...] = ()
     #: The modules that may have declared such jobs.
@@ -70,8 +72,8 @@ class Runner(Protocol):
     async def prepare(self, slot: int) -> None:
         """Have the slot ready, so that its first job need not wait. Not to be cancelled."""
 
-    async def run(self, slot: int, message: Message) -> Result:
-        """Run one job to its end; raises nothing but what a bug of ours would."""
+    async def run(self, slot: int, message: Message) -> RunResult:
+        """Run one job, with its companions, to its end; raises nothing but what a bug of ours would."""
 
     async def hook(self, name: str) -> None:
         """Run the worker hooks of this name; returns when they have."""

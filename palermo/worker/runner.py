@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
-from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_result
+from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_results
 from palermo.worker.place import Place
 from palermo.worker.pool import OnReport, Registered, unheard
 from palermo.worker.reporting import unpack_report
@@ -69,7 +69,7 @@ class ProcessRunner:
         with suppress(Gone):
             await self._ready(self._places[slot])
 
-    async def run(self, slot: int, message: Message) -> Result:
+    async def run(self, slot: int, message: Message) -> RunResult:
         place = self._places[slot]
         if self._limits.max_lifetime is not None and place.pipe is not None:
             self._replace_if_worn(place)
@@ -145,7 +145,7 @@ class ProcessRunner:
 
     # One job.
 
-    async def _supervise(self, place: Place, message: Message) -> Result:
+    async def _supervise(self, place: Place, message: Message) -> RunResult:
         """Have the slot run the job, and see to its time limit."""
         place.message = message = self._limits.limited(message, self._timeouts, self._locks)
         timeout, lock_for = message.timeout, message.lock_for
@@ -183,7 +183,7 @@ class ProcessRunner:
             if place.message is not None and (why := self._limits.bloated(place.pid)):
                 self._condemn(place, place.message, JobOutOfMemory(f"the job's process was killed: {why}"))
 
-    async def _ask_policy(self, place: Place, message: Message, failure: Failure) -> Result:
+    async def _ask_policy(self, place: Place, message: Message, failure: Failure) -> RunResult:
         """Have a fresh slot say what becomes of a job that crashed, and call its hooks; once."""
         values = {name: getattr(failure, name) for name in Failure.__slots__}
         try:
@@ -249,7 +249,7 @@ class ProcessRunner:
             if place.pipe is pipe and place.message is not None:
                 self.on_report(place.number, report)
             return
-        result = unpack_result(reply)
+        result = unpack_results(reply)
         match result:
             case None:
                 pipe.abort("sent an answer that means nothing")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
@@ -85,7 +85,7 @@ class SharedRunner:
         with suppress(Gone):
             await self._open_crew()
 
-    async def run(self, slot: int, message: Message) -> Result:
+    async def run(self, slot: int, message: Message) -> RunResult:
         run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks))
         try:
             crew = await self._open_crew()
@@ -158,7 +158,7 @@ class SharedRunner:
 
     # One job.
 
-    async def _run_in(self, crew: Crew, run: Run) -> Result:
+    async def _run_in(self, crew: Crew, run: Run) -> RunResult:
         """Have this child run it, and see to its time limit. Raises SlotLost, _Stopped."""
         if self._is_over(run):
             self._look_at(crew)
@@ -229,7 +229,7 @@ class SharedRunner:
                 )
         self._children.condemn(crew)
 
-    async def _after(self, crew: Crew, run: Run, error: str) -> Result:
+    async def _after(self, crew: Crew, run: Run, error: str) -> RunResult:
         """What becomes of a job whose child has died. Raises Gone, _Stopped."""
         why = await self._children.fate(crew, error)
         if crew.condemned and run.sentence is None:
@@ -256,7 +256,7 @@ class SharedRunner:
                 why = await self._children.fate(crew, str(lost))
         return await self._judge(run, JobCrashed(f"the job's process {why}"))
 
-    async def _judge(self, run: Run, error: JobError) -> Result:
+    async def _judge(self, run: Run, error: JobError) -> RunResult:
         """What a job comes back as that was ended from outside: by its sentence, or else by this error."""
         if self._children.killed or self._terminated:
             return INTERRUPTED
@@ -266,7 +266,7 @@ class SharedRunner:
         failure = from_exception(error, failed_at=int(time.time()))
         return await self._ask_policy(run.message, failure)
 
-    async def _ask_policy(self, message: Message, failure: Failure) -> Result:
+    async def _ask_policy(self, message: Message, failure: Failure) -> RunResult:
         """Have a child of its own say what becomes of it, and call its hooks, so that they harm no other job; once."""
         values = {name: getattr(failure, name) for name in Failure.__slots__}
         try:

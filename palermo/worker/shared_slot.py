@@ -31,7 +31,7 @@ from typing import Any
 
 from palermo import errors
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Raised, Result
+from palermo.core.lifecycle import Raised, RunResult
 from palermo.core.message import Message
 from palermo.worker.executor import Executor
 from palermo.worker.keeping import SUCCEEDED
@@ -157,13 +157,13 @@ class Seats:
         """Have it run the message in a thread of its own."""
         self.in_thread(seat, lambda: seat.executor.run(message, seat.reporter))
 
-    def in_thread(self, seat: Seat, work: Callable[[], Result]) -> None:
+    def in_thread(self, seat: Seat, work: Callable[[], RunResult]) -> None:
         """Have its thread do this, and answer with what it gives."""
         if seat.thread is None:
             seat.thread = SeatThread(seat.number, lambda result: self.done(seat, result))
         seat.thread.inbox.put(work)
 
-    def done(self, seat: Seat, result: Result) -> None:
+    def done(self, seat: Seat, result: RunResult) -> None:
         """It has run its job; the parent hears how it went."""
         flush()
         reporter, seat.reporter = seat.reporter, None
@@ -202,9 +202,9 @@ class Seats:
 class SeatThread(threading.Thread):
     """The thread in which a seat runs plain functions, one after another."""
 
-    def __init__(self, number: int, done: Callable[[Result], None]) -> None:
+    def __init__(self, number: int, done: Callable[[RunResult], None]) -> None:
         super().__init__(name=f"palermo slot {number}", daemon=True)
-        self.inbox: SimpleQueue[Callable[[], Result]] = SimpleQueue()
+        self.inbox: SimpleQueue[Callable[[], RunResult]] = SimpleQueue()
         self._done = done
         self.start()
 
@@ -218,7 +218,7 @@ class SeatThread(threading.Thread):
             os._exit(70)
 
 
-def _result(work: Callable[[], Result]) -> Result:
+def _result(work: Callable[[], RunResult]) -> RunResult:
     try:
         return work()
     except BaseException as error:  # told in the instant between the job's own code and ours

@@ -133,6 +133,10 @@ class Template:
                     for name in declaring(jobs.registry, "priority")
                 }
             ),
+            "batches": {
+                name: (size, jobs.registry.get(name).batch_wait)
+                for name, size in declaring(jobs.registry, "batch").items()
+            },
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in groups],

@@ -112,6 +112,7 @@ class TemplateLink:
                         timeouts=timeouts,
                         locks=report["locks"],
                         prioritized=frozenset(_texts(report["prioritized"])),
+                        batches={job: (most, wait) for job, (most, wait) in report["batches"].items()},
                         recurring=tuple(map(Entry.from_plain, report["recurring"])),
                         modules=_texts(report["modules"]),
                         subscriptions=tuple(

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from palermo.broker import Broker, Session, open_broker
+from tests.contract.batching import BatchingContract
+from tests.contract.combining import CombiningContract
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.events import EventsContract
@@ -23,6 +25,7 @@ from tests.contract.recurring import RecurringContract
 from tests.contract.retrying import RetryingContract
 from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
+from tests.contract.tenanting import TenantingContract
 from tests.contract.timing import TimingContract
 
 
@@ -30,6 +33,7 @@ class BrokerContract(
     PublishingContract,
     ConsumingContract,
     ParkingContract,
+    BatchingContract,
     RetryingContract,
     LookingContract,
     SweepingContract,
@@ -43,6 +47,8 @@ class BrokerContract(
     PrioritizingContract,
     LimitingContract,
     KeyingContract,
+    TenantingContract,
+    CombiningContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

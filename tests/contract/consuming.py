@@ -78,7 +78,7 @@ class ConsumingContract:
         assert [(await take_and_ack(consumer)).id for _ in range(2)] == ["jobs-1", "jobs-2"]
 
     async def test_a_failed_job_lies_in_failed_before_settle_returns(self, broker: Broker, another: Open) -> None:
-        sent = message("7c9e", extra={"tenant": "acme"}, created_at=1_700_000_000, preview="1")
+        sent = message("7c9e", extra={"region": "acme"}, created_at=1_700_000_000, preview="1")
         onlooker = await another()
         await broker.publish(sent)
         consumer = await consume(broker)

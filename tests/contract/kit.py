@@ -99,6 +99,9 @@ class Worker:
         self._report.info = replace(self._report.info, permits=permits)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        return await self._consumer.another(delivery, wait=wait)
+
     async def park(self, delivery: Delivery) -> None:
         await self._consumer.park(delivery)
 

@@ -123,12 +123,12 @@ class LookingContract:
         await until(lambda: ids(broker), ["jobs-1", "jobs-2"])
 
     async def test_a_failed_job_is_shown_with_its_failure_and_its_home(self, broker: Broker) -> None:
-        await put_into_failed(broker, [message("7c9e", "mail", extra={"tenant": "acme"})])
+        await put_into_failed(broker, [message("7c9e", "mail", extra={"region": "acme"})])
 
         (found,) = (await broker.browse("failed")).messages
 
         assert (found.id, found.queue, found.retries) == ("7c9e", "mail", 0)
-        assert (found.failure, found.worker, found.extra) == (FAILURE, "pid:1@h/worker-1", {"tenant": "acme"})
+        assert (found.failure, found.worker, found.extra) == (FAILURE, "pid:1@h/worker-1", {"region": "acme"})
 
     async def test_purging_removes_what_waits_and_counts_it(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*messages(5), *messages(1, "other")])

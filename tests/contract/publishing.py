@@ -74,7 +74,7 @@ class PublishingContract:
             "7c9e", body=b'{"args": [1], "kwargs": {"a": "\xc3\xbc"}}', content_type="application/msgpack",
             content_encoding="gzip", arguments="both", created_at=1_700_000_000, retries=2, policy_retries=1,
             preview="1, a='ü'", properties={"priority": 3, "correlation_id": "c-1", "reply_to": "answers"},
-            extra={"tenant": "acme"},
+            extra={"region": "acme"},
         )  # fmt: skip
 
         await broker.publish(sent)

@@ -57,7 +57,7 @@ class RecurringContract:
         fired: list[str] = []
         async with time_kept(await another(), lambda jobs: fired.extend(job.id for job in jobs)):
             begun = time.time()
-            await broker.put_recurring(entry(sent={"timeout": 3.5, "preview": "'ü'", "extra": {"tenant": "a"}}))
+            await broker.put_recurring(entry(sent={"timeout": 3.5, "preview": "'ü'", "extra": {"region": "a"}}))
             found = [(await take_and_ack(consumer), time.time()) for _ in range(3)]
             async with asyncio.timeout(10):
                 while len(fired) < 3:  # noqa: ASYNC110 - nobody tells
@@ -70,7 +70,7 @@ class RecurringContract:
         first = found[0][0]
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ticks[0]))
         assert (first.id, first.job, first.body, first.timeout) == (f"sweep@{stamp}", "shop.sweep", b"[1]", 3.5)
-        assert first.extra == {"tenant": "a", "recurring": "sweep", "tick": ticks[0]}
+        assert first.extra == {"region": "a", "recurring": "sweep", "tick": ticks[0]}
         assert (await one(broker)).last_run == ticks[-1]
 
     async def test_a_job_that_expires_does_so_after_each_tick(self, broker: Broker, another: Open) -> None:

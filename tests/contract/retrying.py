@@ -52,7 +52,7 @@ async def listed(broker: Broker, chosen: Chosen) -> list[str]:
 
 class RetryingContract:
     async def test_a_job_that_is_retried_comes_back_with_its_error(self, broker: Broker) -> None:
-        sent = message("7c9e", extra={"tenant": "acme"}, created_at=1_700_000_000)
+        sent = message("7c9e", extra={"region": "acme"}, created_at=1_700_000_000)
         await broker.publish(sent)
         consumer = await consume(broker)
         delivery = await take(consumer)

@@ -35,11 +35,13 @@ from tests.contract.kit import (
     messages,
     put_into_failed,
     take,
+    take_and_ack,
     until,
 )
 from tests.contract.limiting import LimitingContract
 from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import PublishingContract
+from tests.contract.timing import time_kept
 
 
 class TestRabbitmq(BrokerContract):
@@ -83,8 +85,16 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         with pytest.raises(NotBrowsable, match="quorum"):
             await broker.browse("jobs")
 
+    async def test_jobs_of_tenants_are_dealt_in_turn(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([message(tenant=tenant) for tenant in "ab" for _ in range(5)])
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            order = [(await take_and_ack(consumer)).tenant for _ in range(10)]
+
+        assert order == ["a", "b"] * 5
+
     async def test_failed_jobs_are_shown_in_pages(self, broker: Broker, another: Open) -> None:
-        await put_into_failed(broker, [message(f"jobs-{n}", extra={"tenant": "acme"}) for n in range(5)])
+        await put_into_failed(broker, [message(f"jobs-{n}", tenant="acme") for n in range(5)])
         onlooker = await another()
 
         page = await onlooker.browse("failed", offset=1, limit=2)
@@ -93,7 +103,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert ([one.id for one in page.messages], page.total, page.unseen) == (["jobs-1", "jobs-2"], 5, 0)
         assert [one.id for one in newest.messages] == ["jobs-4", "jobs-3"]
         (found,) = (await onlooker.browse("failed", limit=1)).messages
-        assert (found.failure, found.queue, found.extra, found.body) == (FAILURE, "jobs", {"tenant": "acme"}, b"[1]")
+        assert (found.failure, found.queue, found.tenant, found.body) == (FAILURE, "jobs", "acme", b"[1]")
         assert (await onlooker.browse("failed", offset=9)).messages == ()
 
     async def test_failed_jobs_are_looked_at_without_being_handed_out(

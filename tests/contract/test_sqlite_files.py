@@ -352,14 +352,15 @@ async def test_what_sqlite_cannot_bind_is_refused(broker: Broker) -> None:
 
 async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
     await fill(path, message("7c9e"))
-    change(path, "drop trigger job_gone")
+    for trigger in ("job_gone", "tenant_claimed", "tenant_released", "tenant_removed"):
+        change(path, f"drop trigger {trigger}")
     for table in ("answer", "command", "cancel", "pause", "later", "recurring", "journal", "subscription", "event"):
         change(path, f"drop table {table}")
-    for table in ("key", "limited"):
+    for table in ("key", "limited", "tenant", "turn"):
         change(path, f"drop table {table}")
     for index in ("job_next", "job_held_until", "job_permit"):
         change(path, f"drop index {index}")
-    for column in ("deaths", "held_until", "priority", "permit"):
+    for column in ("deaths", "held_until", "priority", "permit", "tenant"):
         change(path, f"alter table job drop column {column}")
     change(path, "pragma user_version = 1")
 

@@ -90,7 +90,7 @@ class TimingContract:
         assert await listed(broker) == []
 
     async def test_all_of_it_comes_back(self, broker: Broker, another: Open) -> None:
-        sent = due("7c9e", 0.1, retries=2, preview="'ü'", timeout=3.5, extra={"tenant": "a"}, queue="other")
+        sent = due("7c9e", 0.1, retries=2, preview="'ü'", timeout=3.5, extra={"region": "a"}, queue="other")
         await broker.publish(sent)
 
         async with time_kept(await another()):

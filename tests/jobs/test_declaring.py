@@ -14,7 +14,6 @@ import pytest
 import palermo
 from palermo import jobs
 from palermo.errors import IdInvalid, JobNameTaken, JobNotFound, OptionInvalid, QueueNameInvalid
-from palermo.options import LATER
 
 
 @palermo.job
@@ -142,15 +141,6 @@ def test_the_base_class_alone_makes_no_job() -> None:
 
     with pytest.raises(OptionInvalid, match=r"Mail' is not a job yet\. Decorate it"):
         Mail.enqueue("x")
-
-
-@pytest.mark.parametrize("option", sorted(LATER))
-def test_an_option_of_a_later_version_is_refused_in_one_line(option: str) -> None:
-    with pytest.raises(OptionInvalid, match=rf"^option '{option}' is not there yet: .+\.$") as raised:
-        palermo.job(**{option: 5})  # type: ignore[call-overload]
-    assert "\n" not in str(raised.value)
-    with pytest.raises(OptionInvalid, match="is not there yet"):
-        resize.options(**{option: 5})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.publisher import Publisher
+from palermo.brokers.rabbitmq.seats import Seats
 from palermo.brokers.rabbitmq.ticker import Ticker
 from palermo.core.address import parse_url
 from palermo.core.topology import internal
@@ -63,7 +64,13 @@ async def ticker_on(link: Link, session: Session, wall: Wall) -> Ticker:
 
     declarer = Declarer(link, session.exchange, kind="classic", register=register, adopt=lambda queue: None)
     states = versions.arguments("classic", link.version)
-    return Ticker(session.exchange, link, await Publisher.open(link), declarer, states, now=wall, fired=nobody)
+    publisher = await Publisher.open(link)
+
+    async def ours() -> Publisher:
+        return publisher
+
+    seats = Seats(session.exchange, link, ours)
+    return Ticker(session.exchange, link, publisher, declarer, seats, states, now=wall, fired=nobody)
 
 
 @asynccontextmanager

@@ -141,7 +141,7 @@ def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: Result, becom
 
 def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
     message = Message(
-        id="1", queue="q", job="j", body=b"[]", retries=2, created_at=5, extra={"tenant": "t"}, defect="d",
+        id="1", queue="q", job="j", body=b"[]", retries=2, created_at=5, extra={"region": "t"}, tenant="t", defect="d",
         policy_retries=1, max_retries=7, retrying_since=9.5, timeout=3.0, expires_at=4.0, keep_result=True,
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from palermo.webui import actions, looks
 from palermo.webui.api.rows import (
     PROBLEM_RESPONSES,
+    Clients,
     Jobs,
     PageLimit,
     PageNumber,
@@ -33,6 +34,22 @@ def jobs(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 10
     """
     listing = looks.jobs(visit, name, page=page, limit=limit, newest=newest)
     return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+
+
+@router.get("/{name:palermo}/clients", name="api_clients")
+def clients(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 100) -> Clients:
+    """The clients that have jobs waiting in a queue, those with most first.
+
+    With thousands of them it may be what was counted some seconds ago.
+    """
+    listing = visit.inspector.clients(name, offset=(page - 1) * limit, limit=limit)
+    return Clients.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+
+
+@router.delete("/{name:palermo}/clients/{tenant:palermo}", name="api_clear_client")
+def clear_client(visit: Visiting, name: str, tenant: str) -> Removed:
+    """Remove the jobs that a client has waiting in a queue; what runs goes on. Role: admin."""
+    return Removed(removed=actions.clear_client(visit, name, tenant))
 
 
 @router.post("/{name:palermo}/pause", name="api_pause")

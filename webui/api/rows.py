@@ -56,6 +56,15 @@ class QueueRow(BaseModel):
     paused: bool
 
 
+class ClientRow(BaseModel):
+    """One client, or tenant, that has jobs waiting in a queue."""
+
+    tenant: str
+    queue: str
+    pending: int = Field(description="Its jobs that wait.")
+    share: float = Field(description="How much of the queue it has, beside others' 1.")
+
+
 class JobError(BaseModel):
     """Why a job failed."""
 
@@ -155,6 +164,15 @@ class WorkerRow(BaseModel):
     failed: int
     clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
     jobs: list[RunningJob]
+
+
+class Clients(BaseModel):
+    """The clients of a queue, those with most jobs first."""
+
+    rows: list[ClientRow]
+    total: int
+    page: int
+    limit: int
 
 
 class Queues(BaseModel):

@@ -73,7 +73,6 @@ class Taking:
         text = printable(failure.message) if failure else ""
         trace = printable(failure.stack_trace) if failure else ""
         frames, ending = split(cut_middle(trace, MAX_STACK_TRACE) if len(trace) > MAX_STACK_TRACE else trace, text)
-        tenant = message.extra.get("tenant")
         shown = None if message.preview is None else printable(message.preview)
         id = printable(message.id)
         return Entry(
@@ -91,7 +90,7 @@ class Taking:
             created_at=_bounded(message.created_at),
             preview=shown,
             worker=None if message.worker is None else printable(message.worker),
-            tenant=printable(tenant) if isinstance(tenant, str) else None,
+            tenant=printable(message.tenant) or None,
             topic=printable(message.topic) or None,
             content_type=printable(message.content_type),
             content_encoding=printable(message.content_encoding),
@@ -131,9 +130,7 @@ def restored(values: Sequence[Any]) -> Message:
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
     preview, worker, tenant, topic, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
-    extra = {} if tenant is None else {"tenant": tenant}
-    if topic is not None:
-        extra |= {TOPIC: topic, EVENT_ID: id.rpartition("@")[0]}
+    extra = {} if topic is None else {TOPIC: topic, EVENT_ID: id.rpartition("@")[0]}
     return Message(
         id=id,
         queue=queue,
@@ -149,6 +146,7 @@ def restored(values: Sequence[Any]) -> Message:
         failure=failure if has_error else None,
         attempts=attempts.from_header(json.loads(tried)) if tried else (),
         extra=extra,
+        tenant=tenant or "",
     )
 
 

@@ -1,6 +1,7 @@
 """The pages for people, a module each."""
 
 from palermo.webui.pages import (
+    clients,
     failures,
     failures_acting,
     history,
@@ -33,6 +34,7 @@ ROUTERS = (
     history.router,
     job.router,
     workers.router,
+    clients.router,
     live.router,
     statistics.router,
     stats.router,

@@ -1,8 +1,8 @@
 """The arbiter: whoever leads decides about all keys of unique jobs, one thing after another.
 
 What is asked while one batch is being stored goes into the next one, so that a commit serves many. Every answer is
-given after what it says is stored. Only the usual start of a job, and the end of its run, need no batch: that it runs is
-noted and answered on one channel, in that order, and the end is in the log already, as its worker wrote it.
+given after what it says is stored. Only the usual start of a job, and the end of its run, need no batch: that it
+runs is noted and answered on one channel, in that order, and the end is in the log already, as its worker wrote it.
 What the keys are is kept in memory, and read again after anything that went wrong.
 """
 
@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from palermo.brokers.rabbitmq.batches import Ending
+from palermo.brokers.rabbitmq.batching import Asked, Batching
 from palermo.brokers.rabbitmq.changes import Changes, Known
 from palermo.brokers.rabbitmq.keylog import KeyLog
 from palermo.brokers.rabbitmq.link import Channel, Link
@@ -22,32 +22,15 @@ from palermo.core import unique
 from palermo.core.keys import Claim, Key, Phase, lock_of
 from palermo.core.message import Message
 from palermo.core.unique import Answer, Outcome, Start, Step, Why
-from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
+from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-T = TypeVar("T")
-
-#: Things that one batch is made of, at most, and bytes of bodies.
-_AT_ONCE, _BYTES = 500, 4 * 1024 * 1024
 
 #: Seconds between two looks at what is due, and at what may be forgotten.
 _LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
 
 #: Seconds until the log, which could not be read, is tried again.
 _AGAIN = 1.0
-
-
-@dataclass(slots=True)
-class _Asked(Generic[T]):
-    """Something to be done in a batch."""
-
-    do: Callable[[Changes], T]
-    future: "asyncio.Future[T]"
-    size: int = 0
-    #: Awaited once it is stored, before anything else is decided.
-    after: Callable[[], Awaitable[None]] | None = None
-    result: Any = field(default=None)
 
 
 class Arbiter:
@@ -72,10 +55,9 @@ class Arbiter:
         #: Whether all that is in the log is known here, and the keys that the batch being stored changes.
         self._learnt = False
         self._changing: Collection[str] = ()
-        self._asked: list[_Asked[Any]] = []
-        self._working: asyncio.Task[None] | None = None
+        self._batches = Batching(self._prepare, self._store, self._lose)
+        self._ask = self._batches.ask
         self._news = asyncio.Event()
-        self._closed = False
         #: When anybody asked last, on the loop's clock.
         self.asked_at = self._loop.time()
 
@@ -106,15 +88,12 @@ class Arbiter:
 
     async def close(self) -> None:
         """Decide about nothing more."""
-        self._closed = True
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait({self._working})
+        await self._batches.close()
 
     @property
     def _is_ready(self) -> bool:
         """Whether a key that no batch is changing now is known."""
-        return self._learnt and self._log.is_open and not self._closed
+        return self._learnt and self._log.is_open and not self._batches.closed
 
     @property
     def knows(self) -> bool:
@@ -124,7 +103,11 @@ class Arbiter:
     @property
     def busy(self) -> bool:
         """Whether anything is being decided."""
-        return self._working is not None and not self._working.done()
+        return self._batches.busy
+
+    async def is_needed(self) -> bool:
+        """Whether anybody has ever had a key here."""
+        return self._log.is_open or await self._log.exists()
 
     def touch(self) -> None:
         """Somebody asks."""
@@ -223,14 +206,23 @@ class Arbiter:
 
         await self._ask(do)
 
-    async def emptied(self, queue: str, empty: Callable[[], Awaitable[None]]) -> None:
-        """Free the keys of all that waits in a queue, and empty it before anything else is decided."""
+    async def emptied(
+        self, queue: str, empty: Callable[[], Awaitable[None]], *, tenant: str | None = None, apart: bool = False
+    ) -> None:
+        """Free the keys of all that waits in a queue, and empty it before anything else is decided.
+
+        With `apart` only of what its tenants have, or one `tenant`.
+        """
 
         def do(changes: Changes) -> None:
             for key in changes.all():
                 holder = key.holder
-                if holder is not None and holder.queue == queue and not (holder.run_at or 0) > changes.now:
-                    changes.put(unique.gone(key, holder.id, changes.now, drop_next=True))
+                if holder is None or holder.queue != queue or (holder.run_at or 0) > changes.now:
+                    continue
+                if apart and not (holder.tenant if tenant is None else holder.tenant == tenant):
+                    continue
+                whole = tenant is None or (key.next is not None and key.next.message.tenant == tenant)
+                changes.put(unique.gone(key, holder.id, changes.now, drop_next=whole))
 
         await self._ask(do, after=empty)
 
@@ -277,61 +269,20 @@ class Arbiter:
 
         return self._ask(do, size=len(claim.message.body))
 
-    def _ask(
-        self,
-        do: Callable[[Changes], T],
-        *,
-        size: int = 0,
-        after: Callable[[], Awaitable[None]] | None = None,
-    ) -> "asyncio.Future[T]":
-        future: asyncio.Future[T] = self._loop.create_future()
-        if self._closed:
-            future.set_exception(_leads_no_more())
-            return future
-        self._asked.append(_Asked(do, future, size, after))
-        if self._working is None or self._working.done():
-            self._working = self._loop.create_task(self._work())
-        return future
-
-    async def _work(self) -> None:
-        """Store one batch after another until nothing is asked any more."""
-        while self._asked:
-            batch: list[_Asked[Any]] = []
-            try:
-                if not self._log.is_open:
-                    await self._learn()
-                batch = self._next_batch()
-                await self._store(batch)
-            except asyncio.CancelledError:
-                self._fail([*batch, *self._asked], _leads_no_more())
-                raise
-            except Exception as error:
-                self._log.let_go()
-                self._learnt = False
-                rest, self._asked = self._asked, []
-                if not isinstance(error, PalermoError):
-                    log.exception("a batch of keys cannot be stored")
-                self._fail([*batch, *rest], error)
-
-    async def _learn(self) -> None:
+    async def _prepare(self) -> None:
+        if self._log.is_open:
+            return
         self._learnt = False
         keys = await self._log.open()
         self._known.learn(keys.values(), self._log.number)
         self._learnt = True
         self._news.set()
 
-    def _next_batch(self) -> list[_Asked[Any]]:
-        batch: list[_Asked[Any]] = []
-        size = 0
-        while self._asked and len(batch) < _AT_ONCE and size <= _BYTES:
-            asked = self._asked.pop(0)
-            batch.append(asked)
-            size += asked.size
-            if asked.after is not None:
-                break
-        return batch
+    def _lose(self) -> None:
+        self._log.let_go()
+        self._learnt = False
 
-    async def _store(self, batch: list[_Asked[Any]]) -> None:
+    async def _store(self, batch: list[Asked[Any]]) -> None:
         changes = Changes(self._known, self._now())
         for asked in batch:
             asked.result = asked.do(changes)
@@ -348,14 +299,6 @@ class Arbiter:
                     asked.future.set_result(asked.result)
         finally:
             self._changing = ()
-
-    @staticmethod
-    def _fail(batch: Iterable[_Asked[Any]], error: Exception) -> None:
-        told = error if isinstance(error, PalermoError) else PublishRefused(f"a job cannot be stored: {error!r}.")
-        for asked in batch:
-            if not asked.future.done():
-                asked.future.set_exception(told)
-                asked.future.exception()  # nobody may be left to be told
 
     def _on_end(self, record: Mapping[str, Any], tag: int) -> None:
         """A worker wrote that a run has ended."""
@@ -396,7 +339,3 @@ class Arbiter:
 
     async def _tidy(self) -> None:
         await self._log.tidy(self._known.keys)
-
-
-def _leads_no_more() -> BrokerUnavailable:
-    return BrokerUnavailable("who kept the time does so no more.")

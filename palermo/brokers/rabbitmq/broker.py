@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
@@ -32,10 +31,11 @@ from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.push import PushSource
-from palermo.brokers.rabbitmq.registry import Names, Registry
+from palermo.brokers.rabbitmq.registry import Names, Registry, follow
 from palermo.brokers.rabbitmq.removal import Removal
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
+from palermo.brokers.rabbitmq.tenants import Tenancy
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import Message
@@ -44,7 +44,7 @@ from palermo.core.permits import LimitInfo
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -74,13 +74,21 @@ class RabbitmqBroker:
         self._audits = Audits(self._exchange, self._outbox.failed_log)
         self._timekeeper = Timekeeper(session, link, self._declarer_on)
         self._limits = RabbitmqLimits(self._timekeeper)
+        self.tenants = Tenancy(self._exchange, link, self._outbox, self._timekeeper)
         self.journal = StreamJournal(session, link, self._consume_link)
         self.events = RabbitmqEvents(
             session, link, self._wiring, self._declarer_on(link), self._outbox, self._consume_link
         )
         self.keys = RabbitmqKeys(session, link, self._outbox, self._timekeeper)
-        log_of_failed = self._outbox.failed_log
-        self._removal = Removal(self._exchange, link, self._declarer, self._registry, log_of_failed, self.keys)
+        self._removal = Removal(
+            self._exchange,
+            link,
+            self._declarer,
+            self._registry,
+            self._outbox.failed_log,
+            keys=self.keys,
+            tenants=self.tenants,
+        )
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
@@ -112,7 +120,7 @@ class RabbitmqBroker:
             source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag)
         else:
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            names = None if selection.fixed else await self._follow(link, source)
+            names = None if selection.fixed else await follow(self._registry, link, source.know)
             await source.know(names.known if names is not None else set())
         steering = Steering(self._marks, link, obey=obey, pause=source.pause, held=lambda: consumer.held())
         presence = Presence(
@@ -123,6 +131,7 @@ class RabbitmqBroker:
             source,
             presence,
             names,
+            self._exchange,
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             starts=starts,
@@ -147,6 +156,7 @@ class RabbitmqBroker:
         await self._adoption.done()
         names = await self._registry.names(self._link) | {FAILED_QUEUE}
         paused = await self._marks.paused()
+        apart = await self.tenants.totals()
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
         found: list[QueueInfo] = []
@@ -158,7 +168,7 @@ class RabbitmqBroker:
                 serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
                 info = QueueInfo(
                     name=name,
-                    pending=counted[0] if counted else 0,
+                    pending=(counted[0] if counted else 0) + apart.get(name, 0),
                     in_progress=running.count(name),
                     workers=serving,
                     paused=name in paused,
@@ -198,7 +208,7 @@ class RabbitmqBroker:
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
                 " so only its counts are shown."
             )
-        page = await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         if not page.messages or is_failed(queue):
             return page
         marks = await self._marks.cancelled()
@@ -232,7 +242,7 @@ class RabbitmqBroker:
 
         if logged:
             return await self._audits.sweep(reader, queue, decide, store, tell, gate)
-        return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate)
+        return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def keep_time(self, fired: Tell = nobody) -> None:
         await self._timekeeper.keep(fired)
@@ -361,18 +371,3 @@ class RabbitmqBroker:
             if self._consuming is None:
                 self._consuming = await open_link(self._session, self._session.name)
             return self._consuming
-
-    async def _follow(self, link: Link, source: PollSource) -> Names | None:
-        await self._registry.make()
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def know(names: set[str]) -> None:
-            with suppress(PalermoError):  # the session is lost: receive() says so
-                await source.know(names)
-
-        def changed(names: set[str]) -> None:
-            task = asyncio.ensure_future(know(set(names)))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-        return await self._registry.follow(link, changed)

@@ -18,6 +18,7 @@ from typing import Any
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import strays, versions
 from palermo.brokers.rabbitmq.arbiter import Arbiter
+from palermo.brokers.rabbitmq.dealer import Dealer
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.door import Door
 from palermo.brokers.rabbitmq.held import Due
@@ -34,6 +35,7 @@ from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import KEPT, Stretch
 from palermo.core.keys import lock_of
 from palermo.core.message import Message
+from palermo.core.topology import internal
 from palermo.entries import Change
 from palermo.errors import NotFound
 from palermo.timetable import RUN, Altered, Chosen, Scheduled, Tell, nobody
@@ -64,13 +66,16 @@ class Clock:
         publisher: Publisher,
         ticker: Ticker,
         arbiter: Arbiter,
+        dealer: Dealer,
     ) -> None:
         #: The recurring jobs.
         self.ticker = ticker
         #: The keys of unique jobs, and what is asked about them.
         self.arbiter = arbiter
+        #: The tenants.
+        self.dealer = dealer
         self._limiting = Limiting(exchange, link, due)
-        self.door = Door(exchange, link, arbiter, self._limiting)
+        self.door = Door(exchange, link, arbiter, self._limiting, dealer)
         self._exchange = exchange
         self._link = link
         self._lease = lease
@@ -89,7 +94,14 @@ class Clock:
         self._news = asyncio.Event()
         self._sheets = Sheets(exchange, link, outbox, self._leaving)
         self._later: Later = outbox.later
-        self._roll = Roll(exchange, link, self._later, self._news.set)
+        self._roll: Roll[str] = Roll(
+            internal(exchange, "later"),
+            link,
+            self._later,
+            parse=lambda name: str(Stretch.parse(name, 0.0)),
+            plain=str,
+            news=lambda _: self._news.set(),
+        )
 
     @classmethod
     async def take(cls, session: Session, declarer: Callable[[Link], Declarer], fired: Tell = nobody) -> "Clock | None":
@@ -100,12 +112,15 @@ class Clock:
             lease = await Lease.take(link, session.exchange, publisher)
             if lease is not None:
                 declares = declarer(link)
-                due = Due(session.exchange, publisher, declares, now=time.time)
-                states = versions.arguments(session.queue_type, link.version)
-                ticker = Ticker(session.exchange, link, publisher, declares, states, now=time.time, fired=fired)
                 outbox = Outbox(session, link, declares)
+                due = Due(session.exchange, publisher, declares, outbox.seats, now=time.time)
+                states = versions.arguments(session.queue_type, link.version)
+                ticker = Ticker(
+                    session.exchange, link, publisher, declares, outbox.seats, states, now=time.time, fired=fired
+                )
                 arbiter = Arbiter(session.exchange, link, outbox, states, lease.channel, now=time.time)
-                return cls(session.exchange, link, lease, outbox, due, publisher, ticker, arbiter)
+                dealer = Dealer(session.exchange, link, declarer(link), outbox.open, order=session.tenant_order)
+                return cls(session.exchange, link, lease, outbox, due, publisher, ticker, arbiter, dealer)
         except BaseException:
             await link.close()
             raise
@@ -125,8 +140,9 @@ class Clock:
         beside = (
             self.ticker.run(),
             self.arbiter.run(),
+            self.dealer.run(),
             self._limiting.run(),
-            strays.watch(self._exchange, self._link, self.arbiter, self._now),
+            strays.watch(self._exchange, self._link, self.arbiter, self._now, self.dealer.has),
         )
         tasks = [asyncio.ensure_future(work) for work in beside]
         for task in tasks:
@@ -162,6 +178,7 @@ class Clock:
     async def learn(self) -> None:
         """Find out what there is, without leading."""
         await self._roll.read()
+        await self.dealer.learn()
 
     # -- taking up stretches
 
@@ -224,7 +241,12 @@ class Clock:
             case {"ask": "keys"} | {"ask": "limits"}:
                 known = self.door.answer_now(question)
                 return self.door.answer(question) if known is None else known
-        return None
+            case {"ask": "clear tenants", "queue": str(queue), "tenant": tenant}:
+                return self._clear(queue, tenant)
+        return self.dealer.answer(question, send)
+
+    async def _clear(self, queue: str, tenant: str | None) -> Mapping[str, Any]:
+        return {"removed": await self.door.clear(queue, tenant)}
 
     async def _recurring(self, send: Send) -> Mapping[str, Any]:
         for entry in await self.ticker.entries():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from palermo.admission import admitted, how_ended, must_ask
+from palermo.admission import admitted, how_ended, must_ask, runs_alone
 from palermo.broker import Delivery
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
@@ -18,16 +18,21 @@ from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
+from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.delay import adopted, is_early
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.permits import Aside, demand_of, put_aside
+from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds that a start may take to be written down before the job is run all the same.
 _WRITTEN_WITHIN = 3.0
+
+#: Seconds between two looks whether there is another job for a batch.
+_ASK_EVERY = 0.005
 
 
 class RabbitmqConsumer:
@@ -38,6 +43,7 @@ class RabbitmqConsumer:
         source: PushSource | PollSource,
         presence: Presence,
         names: Names | None,
+        exchange: str,
         steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
         *,
@@ -53,6 +59,7 @@ class RabbitmqConsumer:
         self._presence = presence
         self._worker = presence.worker
         self._names = names
+        self._exchange = exchange
         self._publish = publish
         self._starts = starts
         self._past = past
@@ -65,6 +72,9 @@ class RabbitmqConsumer:
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._parked: dict[int, Delivery] = {}
+        #: Those among them that a slot runs together with its own delivery, and the channels they come on, by slot.
+        self._together: set[int] = set()
+        self._beside: dict[int, Channel] = {}
         self._settled = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
         if names is not None:
@@ -91,7 +101,7 @@ class RabbitmqConsumer:
 
     def held(self) -> Iterable[Delivery]:
         """What was handed out and is not settled."""
-        return self._unsettled.values()
+        return [*self._unsettled.values(), *(self._parked[key] for key in self._together)]
 
     async def admit(self, delivery: Delivery) -> Delivery | None:
         if not must_ask(delivery):
@@ -174,6 +184,43 @@ class RabbitmqConsumer:
         self._ours(delivery)
         self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
+
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        queue, until = delivery.message.queue, time.monotonic() + wait
+        name = amqp_queue(self._exchange, queue)
+        while queue in self._source.queues:
+            self._check(delivery)
+            channel = self._beside.get(delivery.slot)
+            if channel is None or not channel.is_open:
+                channel = self._beside[delivery.slot] = await delivery.token[0].link.channel()
+            try:
+                got = await channel.get(name)
+            except PalermoError:
+                if channel.missing:
+                    return None
+                raise
+            if got is None:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                await asyncio.sleep(min(left, _ASK_EVERY))
+                continue
+            found = Delivery(
+                message=to_message(got.properties, got.body, taken_from=queue),
+                slot=delivery.slot,
+                token=(channel, got.tag),
+                redelivered=got.redelivered,
+            )
+            other = found.message.job != delivery.message.job or found.redelivered or runs_alone(found.message)
+            if other or self._steering.checked(found).cancelled or is_early(found.message, time.time()):
+                channel.raw.basic_nack(got.tag, requeue=True)
+                # Back in its place before anything else of this slot is settled, and the next is sent to it.
+                await channel.call(channel.raw.basic_qos, prefetch_count=0)
+                return None
+            self._parked[id(found)] = found
+            self._together.add(id(found))
+            return found
+        return None
 
     async def waiting(self) -> set[str]:
         # On the connection that consumes: under an alarm the other is not read, and a deaf one does not answer.
@@ -283,6 +330,9 @@ class RabbitmqConsumer:
 
     def _forget(self, delivery: Delivery) -> None:
         parked = self._parked.pop(id(delivery), None) is not None
+        if id(delivery) in self._together:
+            self._together.discard(id(delivery))
+            return
         job = delivery.message.id
         if not parked and (key := self._permits.pop(job, None)) is not None:
             self._limits.ended(key, id=job, worker=self._worker)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.arbiter import Arbiter
+from palermo.brokers.rabbitmq.dealer import Dealer
 from palermo.brokers.rabbitmq.limiting import ABOUT, Limiting
 from palermo.brokers.rabbitmq.link import Link
 from palermo.core.keys import LINGER, UNIQUE, UNIQUE_KEY, Claim, message_from_plain, message_to_plain
@@ -18,14 +19,15 @@ Plain = Mapping[str, Any]
 class Door:
     """Has the arbiter do what is asked, in the process that leads."""
 
-    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting) -> None:
+    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting, dealer: Dealer) -> None:
         self._exchange = exchange
         self._link = link
         self._arbiter = arbiter
         self._limiting = limiting
+        self._dealer = dealer
 
     def answer_now(self, question: Plain) -> Plain | None:
-        """The answer, where nothing has to be waited for; to be sent on the channel of the arbiter's answers at once."""
+        """The answer, if nothing is to be waited for; to be sent at once, on the channel of the arbiter's answers."""
         match question:
             case {
                 "do": "start",
@@ -35,7 +37,7 @@ class Door:
                 "again": bool(again),
             }:
                 self._arbiter.touch()
-                start = self._arbiter.start_now(starting(message), worker=worker, run=run, again=again)
+                start = self._arbiter.start_now(starting(message), worker=worker, run=run, again=bool(again))
                 return None if start is None else {"start": _start_to_plain(start)}
             case {"ask": asked} if asked == ABOUT:
                 self._arbiter.touch()
@@ -80,8 +82,11 @@ class Door:
     async def _empty(self, queue: str, *, delete: bool) -> Plain:
         """Purge or delete a queue, and before that free the keys of what waits in it."""
         told: dict[str, Any] = {}
+        await self._dealer.learn()
 
         async def empty() -> None:
+            # First, so that none of its tenants' jobs comes into the queue that has been emptied.
+            apart = await self._dealer.clear(queue, None)
             channel = await self._link.channel()
             method = channel.raw.queue_delete if delete else channel.raw.queue_purge
             try:
@@ -92,22 +97,36 @@ class Door:
                 told["missing"] = True
                 return
             await channel.close()
-            told["count"] = int(frame.method.message_count)
+            told["count"] = int(frame.method.message_count) + apart
 
         await self._arbiter.emptied(queue, empty)
         return told
 
+    async def clear(self, queue: str, tenant: str | None) -> int:
+        """Remove the waiting jobs of one tenant of a queue, or of all, and free their keys; how many there were."""
+        removed = 0
+
+        async def clear() -> None:
+            nonlocal removed
+            removed = await self._dealer.clear(queue, tenant)
+
+        if await self._arbiter.is_needed():
+            await self._arbiter.emptied(queue, clear, tenant=tenant, apart=True)
+        else:
+            await clear()
+        return removed
+
 
 def to_start(message: Message) -> dict[str, Any]:
     """What an arbiter must know of a message to let it be started."""
-    plain = {"id": message.id, "job": message.job, "queue": message.queue, "run_at": message.run_at}
+    plain = {name: getattr(message, name) for name in ("id", "job", "queue", "tenant", "run_at")}
     return {**plain, **{name: message.extra[name] for name in (UNIQUE, UNIQUE_KEY, LINGER) if name in message.extra}}
 
 
 def starting(plain: Plain) -> Message:
     """The message of which this is what `to_start` says."""
     extra = {name: plain[name] for name in (UNIQUE, UNIQUE_KEY, LINGER) if name in plain}
-    return Message(id=plain["id"], queue=plain["queue"], job=plain["job"], run_at=plain["run_at"], extra=extra)
+    return Message(extra=extra, **{name: plain[name] for name in ("id", "job", "queue", "tenant", "run_at")})
 
 
 def _answer_to_plain(answer: Answer) -> dict[str, Any]:

@@ -8,12 +8,13 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
 from palermo.errors import PalermoError
@@ -45,6 +46,8 @@ class Held:
     settled: Callable[[], None] = field(compare=False)
     #: Whether it was published, or taken out: it stays in the heap until its turn comes.
     gone: bool = field(default=False, compare=False)
+    #: Whether it goes into its job queue itself, past the others that wait for their tenants' turns.
+    called: bool = field(default=False, compare=False)
 
     def ack(self) -> None:
         """Done with it; a channel that is closed has given it back."""
@@ -56,10 +59,13 @@ class Held:
 class Due:
     """Jobs in the order of their instants."""
 
-    def __init__(self, exchange: str, publisher: Publisher, declarer: Declarer, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, exchange: str, publisher: Publisher, declarer: Declarer, seats: Seats, *, now: Callable[[], float]
+    ) -> None:
         self._exchange = exchange
         self._publisher = publisher
         self._declarer = declarer
+        self._seats = seats
         self._now = now
         self._heap: list[Held] = []
         self._numbers = count()
@@ -72,7 +78,16 @@ class Due:
 
     def add(self, message: Message, channel: Channel, tag: int, settled: Callable[[], None]) -> None:
         """Hold a job until its instant; one whose instant has passed is published at once."""
-        held = Held(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled)
+        self._add(Held(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled))
+
+    def call(self, held: Held) -> None:
+        """Publish one that was taken out now: there is a permit for it, and it has had its tenant's turn."""
+        now = self._now()
+        message = replace(held.message, run_at=now)
+        number = next(self._numbers)
+        self._add(Held(now, number, message, held.channel, held.tag, held.settled, called=True))
+
+    def _add(self, held: Held) -> None:
         heapq.heappush(self._heap, held)
         if self._heap[0] is held:
             self._set_timer()
@@ -138,17 +153,22 @@ class Due:
 
     def _publish(self, held: Held) -> None:
         held.gone = True
-        queue = held.message.queue
-        if not self._declarer.has(queue):
+        queue, seat = held.message.queue, _seat(held)
+        if not (self._declarer.has(queue) if seat is None else self._seats.has(seat)):
             self._later(self._publish_declared(held))
             return
-        future = self._publisher.send(self._exchange, queue, to_properties(held.message), held.message.body)
+        exchange, key = (self._exchange, queue) if seat is None else ("", seat_queue(self._exchange, seat))
+        future = self._publisher.send(exchange, key, to_properties(held.message), held.message.body)
         self._flying.add(future)
         future.add_done_callback(lambda done: self._published(held, done))
 
     async def _publish_declared(self, held: Held) -> None:
         try:
-            await self._declarer.ensure(held.message.queue, priority=held.message.priority)
+            seat = _seat(held)
+            if seat is None:
+                await self._declarer.ensure(held.message.queue, priority=held.message.priority)
+            else:
+                await self._seats.ensure(seat, priority=held.message.priority)
         except PalermoError as error:
             self._refused(held, error)
             return
@@ -163,6 +183,8 @@ class Due:
             held.ack()
         elif isinstance(error, Unroutable):
             self._declarer.forget(held.message.queue)
+            if (seat := _seat(held)) is not None:
+                self._seats.forget(seat)
             self._later(self._publish_declared(held))
         elif self._publisher.is_open:
             self._refused(held, error)
@@ -177,3 +199,7 @@ class Due:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _seat(held: Held) -> Seat | None:
+    return None if held.called else Seat.of(held.message)

@@ -8,6 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pika import spec
@@ -17,11 +18,13 @@ from palermo.broker import Delivery, Session
 from palermo.brokers.rabbitmq import strays as looking
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.batches import Ending
+from palermo.brokers.rabbitmq.clock import Clock
 from palermo.brokers.rabbitmq.door import answer_from_plain, start_from_plain, to_start
 from palermo.brokers.rabbitmq.keylog import make, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.publisher import Nacked, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.brokers.rabbitmq.sweep import Reader
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
 from palermo.brokers.rabbitmq.wire import PERSISTENT
@@ -216,7 +219,7 @@ class RabbitmqKeys:
     async def _suspects(self) -> looking.Suspects:
         """What the one who leads would suspect, and what is found by going through the queues that may be."""
         now, keys = time.time(), await self.known()
-        found = dict(await looking.suspects(self._exchange, self._link, keys, now=now, patience=0.0))
+        found = dict(await looking.suspects(self._exchange, self._link, keys, now=now, apart=None, patience=0.0))
         left = {
             key.name: key.holder
             for key in keys
@@ -227,7 +230,16 @@ class RabbitmqKeys:
             if await self._outbox.kind(queue) != "classic":
                 left = {name: holder for name, holder in left.items() if holder.queue != queue}
             else:
-                seen |= await self._waiting(queue)
+                seats = {Seat(queue, one.tenant) for one in left.values() if one.queue == queue and one.tenant}
+                if seats:
+                    hold = {"ask": "tenants", "queue": queue, "hold": True}
+                    await self._timekeeper.decide(hold, lambda _: None, partial(_let_go, queue=queue))
+                # What is dealt meanwhile is in its queue by the time that is looked into.
+                for seat in sorted(seats):
+                    seen |= await self._waiting(
+                        Reader(self._link, self._exchange, name=seat_queue(self._exchange, seat))
+                    )
+                seen |= await self._waiting(Reader(self._link, self._exchange, queue))
         left = {name: holder for name, holder in left.items() if holder.id not in seen}
         if left:
             ids = frozenset(holder.id for holder in left.values())
@@ -237,9 +249,8 @@ class RabbitmqKeys:
             found.update(looking.without(left, None if running is None else running | seen))
         return found
 
-    async def _waiting(self, queue: str) -> set[str]:
+    async def _waiting(self, reader: Reader) -> set[str]:
         """The ids of what waits in a queue."""
-        reader = Reader(self._link, self._exchange, queue)
         try:
             found: set[str] = set()
             async for _, page in reader.pages(await reader.count(), only_look=True):
@@ -249,6 +260,10 @@ class RabbitmqKeys:
             return set()
         finally:
             await reader.close()
+
+
+async def _let_go(clock: Clock, *, queue: str) -> None:
+    await clock.dealer.let_go(queue)
 
 
 def _bare(message: Message) -> dict[str, Any]:

@@ -8,7 +8,7 @@ whoever leads next reads it again; from time to time it replaces all records by 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pika import spec
 
@@ -18,6 +18,8 @@ from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.core.delay import Stretch
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
+
+N = TypeVar("N", str, tuple[str, str])
 
 #: Hundredths of a second that are waited for a leader that has gone to let go of all.
 _PATIENCE = 500
@@ -160,16 +162,37 @@ async def settled(channel: Channel, queue: str, *, readers: int) -> Any:
     return frame
 
 
-class Roll:
-    """The list, as whoever leads reads it. The names on it are of stretches that may hold jobs."""
+class Source(Protocol):
+    """A list that a roll reads."""
 
-    def __init__(self, exchange: str, link: Link, later: Later, news: Callable[[], None]) -> None:
-        """`news` is called when a name has come that was not known."""
-        self.names: set[str] = set()
-        self._queue = internal(exchange, "later")
+    async def make_list(self, *, again: bool = False) -> None:
+        """See that the list is there; `again` if it may have been deleted."""
+
+    async def write(self, record: Mapping[str, Any]) -> None:
+        """Add a record; returns once it is stored."""
+
+
+class Roll(Generic[N]):
+    """A list of what may hold jobs, as whoever leads reads it: the stretches of time, or the tenants of queues."""
+
+    def __init__(
+        self,
+        queue: str,
+        link: Link,
+        source: Source,
+        *,
+        parse: Callable[[Any], N],
+        plain: Callable[[N], object],
+        news: Callable[[set[N]], None],
+    ) -> None:
+        """`news` is called with the names in each record that comes; `parse` and `plain` say how JSON has one."""
+        self.names: set[N] = set()
+        self._queue = queue
         self._link = link
-        self._later = later
-        self._news = news
+        self._source = source
+        self._parse: Callable[[Any], N] = parse
+        self._plain: Callable[[N], object] = plain
+        self._news: Callable[[set[N]], None] = news
         self._channel: Channel | None = None
         self._held: list[int] = []
         self._since = 0.0
@@ -178,7 +201,7 @@ class Roll:
         """Know all that was written before this call; what is written later comes by itself. A second call reads on."""
         if self._channel is not None and self._channel.is_open:
             return
-        await self._later.make_list(again=True)
+        await self._source.make_list(again=True)
         self._held, self._since = [], asyncio.get_running_loop().time()
         channel = self._channel = await self._link.channel()
         channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
@@ -196,20 +219,19 @@ class Roll:
         channel, loop = self._channel, asyncio.get_running_loop()
         if channel is None or not channel.is_open or not self._held:
             return
-        if len(self._held) < _MANY and loop.time() - self._since < _OLD:
+        if len(self._held) < max(_MANY, len(self.names)) and loop.time() - self._since < _OLD:
             return
         held, self._held, self._since = self._held, [], loop.time()
-        await self._later.write({"all": sorted(self.names)})
+        await self._source.write({"all": [self._plain(name) for name in sorted(self.names)]})
         for tag in held:
             channel.raw.basic_ack(tag)
 
     def _on_record(self, raw: Any, method: Any, properties: object, body: bytes) -> None:
         try:
             record = json.loads(body)
-            names = {str(Stretch.parse(name, 0.0)) for name in (record.get("all") or [record["made"]])}
+            names = {self._parse(name) for name in (record.get("all") or [record["made"]])}
         except (ValueError, KeyError, TypeError, AttributeError):
-            names = set()  # a later version's
+            names = set[N]()  # a later version's
         self._held.append(method.delivery_tag)
-        if not names <= self.names:
-            self.names |= names
-            self._news()
+        self.names |= names
+        self._news(names)

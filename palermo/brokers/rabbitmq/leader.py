@@ -125,6 +125,8 @@ class Lease:
     async def _see_to(self, answer: Awaitable[Mapping[str, Any]], send: Send) -> None:
         loop = asyncio.get_running_loop()
 
+        alarm: asyncio.TimerHandle
+
         def alive() -> None:
             nonlocal alarm
             send(Part({}))

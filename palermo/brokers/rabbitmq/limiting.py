@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Protocol
 
 from palermo.brokers.rabbitmq.held import Due
@@ -107,7 +106,7 @@ class Limiting:
         held = {message.id for message in self._due.jobs()}
         called = set(self._permits.call(now, held.__contains__))
         for one in self._due.take(lambda message: message.id in called) if called else ():
-            self._due.add(replace(one.message, run_at=now), one.channel, one.tag, one.settled)
+            self._due.call(one)
 
 
 class Asks(Protocol):

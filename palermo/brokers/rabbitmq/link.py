@@ -39,11 +39,13 @@ class Got:
     #: The exchange that it was published to, "" for the default one, and with which key.
     exchange: str = ""
     routing_key: str = ""
+    #: How many were left behind it in the queue, where it was asked for.
+    left: int = 0
 
 
-def delivered(method: Any, properties: spec.BasicProperties, body: bytes) -> Got:
+def delivered(method: Any, properties: spec.BasicProperties, body: bytes, *, left: int = 0) -> Got:
     """A delivery, or the answer to a get."""
-    return Got(method.delivery_tag, method.redelivered, properties, body, method.exchange, method.routing_key)
+    return Got(method.delivery_tag, method.redelivered, properties, body, method.exchange, method.routing_key, left)
 
 
 class Channel:
@@ -112,7 +114,7 @@ class Channel:
 
     def _on_got(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         if self._got is not None:
-            fulfil(self._got, delivered(method, properties, body))
+            fulfil(self._got, delivered(method, properties, body, left=method.message_count))
 
     def _on_get_empty(self, _: object) -> None:
         if self._got is not None:

@@ -7,8 +7,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
@@ -17,6 +18,7 @@ from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.delay import Stretch, stretch
 from palermo.core.message import Message
@@ -29,6 +31,9 @@ log = logging.getLogger("palermo.rabbitmq")
 _WINDOW = 1_000
 _WINDOW_BYTES = 16 * 1024 * 1024
 
+#: Messages whose tenants' places are made at a time.
+_SEATS = 100
+
 #: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 
@@ -38,8 +43,8 @@ _ALARM_EVERY = 0.2
 #: Seconds that asking for the type of a queue may take once the job is stored in it.
 _ASK_WITHIN = 5.0
 
-#: Where a message goes: a job queue by its name, or a stretch of time.
-Place = str | Stretch
+#: Where a message goes: a job queue by its name, a tenant's place in one, or a stretch of time.
+Place = str | Seat | Stretch
 
 
 class Outbox:
@@ -53,6 +58,8 @@ class Outbox:
         self._publisher: Publisher | None = None
         #: Where the failed jobs of quorum queues are seen.
         self.failed_log = FailedLog(session.exchange, link, patience=session.timeout)
+        #: Where jobs of tenants wait for their turn.
+        self.seats = Seats(session.exchange, link, self.open)
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
@@ -61,7 +68,7 @@ class Outbox:
         window: deque[tuple[asyncio.Future[None], Message, Place]] = deque()
         failed: dict[str, list[Message]] = {}
         flying = count = 0
-        for message in messages:
+        async for message in self._seated(messages, wanted=into is None):
             queue = message.queue if into is None else into(message)
             place = _place(message, queue)
             if into is not None and is_failed(queue):
@@ -87,6 +94,22 @@ class Outbox:
         for queue, stored in failed.items():
             await self._note_failed(queue, stored)
         return count
+
+    async def _seated(self, messages: Iterable[Message], *, wanted: bool) -> AsyncIterator[Message]:
+        """These messages, with the places of their tenants made many at a time, where those are `wanted`."""
+        waiting = iter(messages)
+        while some := list(islice(waiting, _SEATS)):
+            missing: dict[Seat, int] = {}
+            for message in some if wanted else ():
+                place = _place(message, message.queue)
+                if isinstance(place, Seat) and not self.seats.has(place):
+                    missing[place] = max(missing.get(place, 0), message.priority)
+            for priority in sorted(set(missing.values()), reverse=True):
+                await self.seats.ensure(
+                    *(seat for seat, highest in missing.items() if highest == priority), priority=priority
+                )
+            for message in some:
+                yield message
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
         """Store the message in this queue, or where it waits to be put there; see palermo.broker.Broker.publish.
@@ -158,28 +181,48 @@ class Outbox:
         )
 
     def _has(self, place: Place) -> bool:
-        return self._declarer.has(place) if isinstance(place, str) else self.later.has(place)
+        match place:
+            case str():
+                return self._declarer.has(place)
+            case Seat():
+                return self._declarer.has(place.queue) and self.seats.has(place)
+            case _:
+                return self.later.has(place)
 
     async def _ensure(self, place: Place, priority: int) -> str:
         """See that its queue is there, made for a job with this priority; the type of it."""
-        if isinstance(place, str):
-            return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
-        await self.later.ensure(place)
-        return self._session.queue_type
+        match place:
+            case str():
+                return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
+            case Seat():
+                # The job queue as well, so that whoever lists queues sees it.
+                await self._declarer.ensure(place.queue, priority=priority)
+                await self.seats.ensure(place, priority=priority)
+                return CLASSIC
+            case _:
+                await self.later.ensure(place)
+                return self._session.queue_type
 
     def _forget(self, place: Place) -> None:
-        if isinstance(place, str):
-            self._declarer.forget(place)
-        else:
-            self.later.forget(place)
+        match place:
+            case str():
+                self._declarer.forget(place)
+            case Seat():
+                self.seats.forget(place)
+            case _:
+                self.later.forget(place)
 
     def _send(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
         exchange = self._session.exchange
-        if isinstance(place, str):
-            if message.priority and not is_failed(place):
-                self._declarer.mind(place)
-            return publisher.send(exchange, place, to_properties(message), message.body)
-        return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
+        match place:
+            case str():
+                if message.priority and not is_failed(place):
+                    self._declarer.mind(place)
+                return publisher.send(exchange, place, to_properties(message), message.body)
+            case Seat():
+                return publisher.send("", seat_queue(exchange, place), to_properties(message), message.body)
+            case _:
+                return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
 
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
@@ -217,9 +260,13 @@ class Outbox:
         """Where a message is to be published now, once that is made: exchange, routing key, and the queue's type."""
         place = _place(message, message.queue)
         kind = await self._ensure(place, message.priority)
-        if isinstance(place, str):
-            return self._session.exchange, place, kind
-        return "", queue_of(self._session.exchange, place), kind
+        match place:
+            case str():
+                return self._session.exchange, place, kind
+            case Seat():
+                return "", seat_queue(self._session.exchange, place), kind
+            case _:
+                return "", queue_of(self._session.exchange, place), kind
 
     async def open(self) -> Publisher:
         """The channel to publish on now."""
@@ -231,9 +278,10 @@ class Outbox:
 
 def _place(message: Message, queue: str) -> Place:
     """Where a message for this queue is to be stored now. A failed job is not for its job queue, and goes at once."""
-    if message.run_at is None or queue != message.queue:
+    if queue != message.queue:
         return queue
-    return stretch(message.run_at, time.time()) or queue
+    later = None if message.run_at is None else stretch(message.run_at, time.time())
+    return later or Seat.of(message) or queue
 
 
 def _is_stored(future: "asyncio.Future[None]") -> bool:

@@ -143,8 +143,8 @@ class PushSource:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The one that it serves."""
-        return (self.queue,)
+        """The one that it serves, unless that is paused."""
+        return () if self.paused else (self.queue,)
 
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()

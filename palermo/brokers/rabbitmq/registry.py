@@ -4,12 +4,15 @@ A record is written before its queue is made, and one when it is deleted, so the
 as short as the number of queues that ever were.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.stream import Follower, Record, Stream
 from palermo.core.topology import internal
+from palermo.errors import PalermoError
 
 
 class Registry:
@@ -46,6 +49,23 @@ class Registry:
         """
         names = Names(changed)
         return names if await names.follow(self._stream, link) else None
+
+
+async def follow(registry: Registry, link: Link, know: Callable[[set[str]], Awaitable[None]]) -> "Names | None":
+    """The names, kept up to date; `know` is awaited with all of them at every change to come."""
+    await registry.make()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def learn(names: set[str]) -> None:
+        with suppress(PalermoError):  # the session is lost: receive() says so
+            await know(names)
+
+    def changed(names: set[str]) -> None:
+        task = asyncio.ensure_future(learn(set(names)))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return await registry.follow(link, changed)
 
 
 class Names:

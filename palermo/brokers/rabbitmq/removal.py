@@ -1,10 +1,11 @@
-"""Purging and deleting a queue: with what hangs on it, its name, the log of failed jobs, the keys of what waits."""
+"""Purging and deleting a queue, with what hangs on it: name, log of failed jobs, tenants' jobs, keys of what waits."""
 
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.registry import Registry
+from palermo.brokers.rabbitmq.tenants import Tenancy
 from palermo.core.topology import amqp_queue, is_failed
 from palermo.errors import NotFound, PalermoError
 
@@ -19,7 +20,9 @@ class Removal:
         declarer: Declarer,
         registry: Registry,
         failed_log: FailedLog,
+        *,
         keys: RabbitmqKeys,
+        tenants: Tenancy,
     ) -> None:
         self._exchange = exchange
         self._link = link
@@ -27,6 +30,7 @@ class Removal:
         self._registry = registry
         self._failed_log = failed_log
         self._keys = keys
+        self._tenants = tenants
 
     async def purge(self, queue: str) -> int:
         """See palermo.broker.Broker.purge."""
@@ -54,6 +58,8 @@ class Removal:
         """How many were in it; None if it is not there."""
         if not is_failed(queue) and await self._keys.exist():
             return await self._keys.emptied(queue, delete=delete)
+        # First, so that none of theirs comes into the queue that has been emptied.
+        apart = 0 if is_failed(queue) else await self._tenants.clear_all(queue)
         channel = await self._link.channel()
         method = channel.raw.queue_delete if delete else channel.raw.queue_purge
         try:
@@ -63,7 +69,7 @@ class Removal:
                 return None
             raise
         await channel.close()
-        return int(frame.method.message_count)
+        return int(frame.method.message_count) + apart
 
 
 def _missing(queue: str) -> NotFound:

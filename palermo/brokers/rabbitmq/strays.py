@@ -6,12 +6,13 @@ way from one to the other, so only what is found twice, some time apart and with
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from palermo.brokers.rabbitmq.arbiter import Arbiter
 from palermo.brokers.rabbitmq.census import census
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.presence import ask_workers
+from palermo.brokers.rabbitmq.seats import Seat
 from palermo.core.keys import Holder, Key
 from palermo.core.topology import amqp_queue
 from palermo.errors import PalermoError
@@ -28,12 +29,22 @@ _ON_ITS_WAY = 10.0
 #: A holder by key and serial: another serial is another holder.
 Suspects = Mapping[tuple[str, int], Stray]
 
+#: Whether a tenant has jobs waiting apart from their queue.
+Apart = Callable[[Seat], Awaitable[bool]]
+
 
 async def suspects(
-    exchange: str, link: Link, keys: Iterable[Key], *, now: float, patience: float = _ON_ITS_WAY
+    exchange: str, link: Link, keys: Iterable[Key], *, now: float, apart: Apart | None, patience: float = _ON_ITS_WAY
 ) -> Suspects:
-    """Those that are with no worker, and whose queues are empty or gone."""
+    """Those that are with no worker, and whose queues are empty or gone.
+
+    `apart` says whether a tenant has jobs waiting apart from the queue; None where that is not known, and so nothing
+    is suspected of these.
+    """
     waiting = {key.name: key.holder for key in keys if key.holder is not None and _is_due(key.holder, now - patience)}
+    for seat in {Seat(one.queue, one.tenant) for one in waiting.values() if one.tenant}:
+        if apart is None or await apart(seat):
+            waiting = {name: one for name, one in waiting.items() if Seat(one.queue, one.tenant) != seat}
     empty = {queue for queue in {one.queue for one in waiting.values()} if await _is_empty(exchange, link, queue)}
     found = {name: holder for name, holder in waiting.items() if holder.queue in empty}
     return without(found, await running(exchange, link)) if found else {}
@@ -57,14 +68,14 @@ async def running(exchange: str, link: Link) -> set[str] | None:
     return None if len(workers) < alive else {job.id for worker in workers for job in worker.jobs}
 
 
-async def watch(exchange: str, link: Link, arbiter: Arbiter, now: Callable[[], float]) -> None:
+async def watch(exchange: str, link: Link, arbiter: Arbiter, now: Callable[[], float], apart: Apart) -> None:
     """Free the keys of strays for as long as we lead."""
     before: Suspects = {}
     while True:
         await asyncio.sleep(LOOK_EVERY)
         try:
             keys = await arbiter.known() if arbiter.knows else []
-            found = await suspects(exchange, link, keys, now=now())
+            found = await suspects(exchange, link, keys, now=now(), apart=apart)
             strays = [one for one in found if one in before]
             before = found
             for name in await arbiter.free_strays(strays) if strays else ():

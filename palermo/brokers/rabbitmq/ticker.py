@@ -27,6 +27,7 @@ from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.later import settled
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message, to_properties
 from palermo.core.message import Message
@@ -74,6 +75,7 @@ class Ticker:
         link: Link,
         publisher: Publisher,
         declarer: Declarer,
+        seats: Seats,
         arguments: Mapping[str, Any],
         *,
         now: Callable[[], float],
@@ -85,6 +87,7 @@ class Ticker:
         self._link = link
         self._publisher = publisher
         self._declarer = declarer
+        self._seats = seats
         self._arguments = dict(arguments)
         #: Whether the queue of states is a classic one, for which transactions hold.
         self._classic = False
@@ -161,6 +164,8 @@ class Ticker:
         try:
             for job in jobs:
                 await self._declarer.ensure(job.queue, priority=job.priority)
+                if (seat := Seat.of(job)) is not None:
+                    await self._seats.ensure(seat, priority=job.priority)
         except PalermoError as error:
             if self._link.error is not None:
                 raise
@@ -182,7 +187,7 @@ class Ticker:
                 await self._publish(jobs)
                 publisher = await self._open_publisher()
             for job in jobs if atomic else ():
-                raw.basic_publish(self._exchange, job.queue, job.body, to_properties(job), mandatory=True)
+                raw.basic_publish(*self._place(job), job.body, to_properties(job), mandatory=True)
             old, new = list[_Held](), list[bytes]()
             for held, entry in changes:
                 if held is not None:
@@ -226,11 +231,19 @@ class Ticker:
             except Unroutable:
                 self._declarer.forget(job.queue)
                 await self._declarer.ensure(job.queue, priority=job.priority)
+                if (seat := Seat.of(job)) is not None:
+                    self._seats.forget(seat)
+                    await self._seats.ensure(seat, priority=job.priority)
                 await self._send(job)
+
+    def _place(self, job: Message) -> tuple[str, str]:
+        """The exchange and the routing key that lead to where it waits."""
+        seat = Seat.of(job)
+        return (self._exchange, job.queue) if seat is None else ("", seat_queue(self._exchange, seat))
 
     async def _send(self, job: Message) -> None:
         publisher = await self._open_publisher()
-        await publisher.send(self._exchange, job.queue, to_properties(job), job.body)
+        await publisher.send(*self._place(job), to_properties(job), job.body)
 
     async def _open_publisher(self) -> Publisher:
         if not self._publisher.is_open:
@@ -298,7 +311,7 @@ class Ticker:
             arrival.set_result(None)
 
     def _on_return(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-        self._returned.append(to_message(properties, body, taken_from=method.routing_key))
+        self._returned.append(to_message(properties, body, taken_from=None))
 
 
 _STATE = spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json")

@@ -106,7 +106,7 @@ class Timekeeper:
             messages = (to_message(p.properties, p.body, taken_from=None) for p in parts if p.properties is not None)
             return Scheduled(messages=tuple(messages), total=int((parts[-1].values or {})["total"]))
 
-        return await self._decide(question, read, lambda clock: clock.show(chosen, offset=offset, limit=limit))
+        return await self.decide(question, read, lambda clock: clock.show(chosen, offset=offset, limit=limit))
 
     async def alter(self, chosen: Chosen, action: str, at: float | None, *, apart: bool) -> list[Altered]:
         """See palermo.timetable.Timetable.alter_scheduled."""
@@ -116,7 +116,7 @@ class Timekeeper:
             rows = [row for part in parts for row in (part.values or {}).get("rows", ())]
             return [Altered(id=id, job=job, queue=queue, run_at=due) for id, job, queue, due in rows]
 
-        return await self._decide(question, read, lambda clock: clock.alter(chosen, action, at, apart=apart))
+        return await self.decide(question, read, lambda clock: clock.alter(chosen, action, at, apart=apart))
 
     async def recurring(self) -> list[Entry]:
         """See palermo.entries.Entries."""
@@ -127,7 +127,7 @@ class Timekeeper:
             values = [part.values for part in parts if part.values and "entry" in part.values]
             return [Entry.from_plain(value["entry"]) for value in values]
 
-        return await self._decide({"ask": "recurring", "change": None}, read, lambda clock: clock.ticker.entries())
+        return await self.decide({"ask": "recurring", "change": None}, read, lambda clock: clock.ticker.entries())
 
     async def change(self, change: Change) -> None:
         """Do this to a recurring job. Raises NotFound."""
@@ -137,7 +137,7 @@ class Timekeeper:
                 raise NotFound(missing)
 
         question = {"ask": "recurring", "change": change.to_plain()}
-        await self._decide(question, read, lambda clock: clock.ticker.change(change))
+        await self.decide(question, read, lambda clock: clock.ticker.change(change))
 
     async def ask_arbiter(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         """What whoever leads answers about keys; where nobody does, we lead for some seconds.
@@ -220,7 +220,7 @@ class Timekeeper:
         await channel.close()
         return True
 
-    async def _decide(
+    async def decide(
         self, question: Mapping[str, object], read: Callable[[list[Part]], T], do: Callable[[Clock], Awaitable[T]]
     ) -> T:
         """What the leader answers; where nobody leads we take the lease for as long as it takes to do it."""

@@ -18,6 +18,7 @@ from palermo.brokers.sqlite.journal import TableJournal
 from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.opening import open_store, side_directory
 from palermo.brokers.sqlite.store import Store
+from palermo.brokers.sqlite.tenancy import Tenancy
 from palermo.brokers.sqlite.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -52,6 +53,8 @@ class SqliteBroker:
 
     def __init__(self, store: Store, exchange: str, session: Session) -> None:
         self._store = store
+        self._session = session
+        self.tenants = Tenancy(store, exchange)
         self._exchange = exchange
         self._directory = side_directory(store.path)
         self._bell = Bell(self._directory, store.data_version)
@@ -117,6 +120,7 @@ class SqliteBroker:
             selection=selection,
             report=report,
             reported=reported,
+            order=self._session.tenant_order,
             orders=orders.Listener(self._store, self._exchange, holder, tag, obey, since=since),
         )
         self._consumers.append(consumer)
@@ -162,11 +166,12 @@ class SqliteBroker:
         await self._settle_down()
         page = (min(limit, _MOST), min(offset, _MOST))
 
+        order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
+
         def find(db: sqlite3.Connection) -> Page:
             number = self._number(db, queue)
             rows = db.execute(
-                f"select {COLUMNS} from job where queue = ? and holder is null"
-                f" order by {'priority, id desc' if newest else 'priority desc, id'} limit ? offset ?",
+                f"select {COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
                 (number, *page),
             ).fetchall()
             ((total,),) = db.execute(

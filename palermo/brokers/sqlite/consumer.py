@@ -11,14 +11,15 @@ from typing import TypeVar
 
 from palermo.admission import admitted, how_ended, must_ask
 from palermo.broker import Delivery
-from palermo.brokers.sqlite import claims, holders, keys, marks, permits
+from palermo.brokers.sqlite import claims, holders, keys, permits
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.claims import Claim
-from palermo.brokers.sqlite.messages import COLUMNS, from_row, to_row
+from palermo.brokers.sqlite.messages import to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.served import Served
 from palermo.brokers.sqlite.sleepers import Sleepers
 from palermo.brokers.sqlite.store import Store, Work
+from palermo.brokers.sqlite.taking import Taker
 from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -33,9 +34,6 @@ T = TypeVar("T")
 
 #: How often we say what we do, and look whether others still live: within a second both must be known.
 TICK = 0.25
-
-#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends itself.
-LOCK_LAG = 2.0
 
 
 class SqliteConsumer:
@@ -54,6 +52,7 @@ class SqliteConsumer:
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
         orders: Listener,
+        order: str,
     ) -> None:
         self._store = store
         self._bell = bell
@@ -73,7 +72,7 @@ class SqliteConsumer:
         #: Calls that wait for a job, and calls that wait for their slot to be free.
         self._waiting = Sleepers()
         self._blocked = Sleepers()
-        self._served = Served(exchange, selection)
+        self._taker = Taker(exchange, holder, Served(exchange, selection), order=order)
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
         self._ticking = self._loop.create_task(self._tick())
@@ -189,12 +188,23 @@ class SqliteConsumer:
         self._parked.add(self._held.pop(delivery.slot))
         self._blocked.wake_all()
 
-    async def waiting(self) -> set[str]:
-        def find(db: sqlite3.Connection) -> set[str]:
-            rows = db.execute("select queue from job where id = ?", (self._find(db),)).fetchall()
-            return {self._served.name(queue) for (queue,) in rows}
+    async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        until = self._loop.time() + wait
+        while True:
+            self._check()
+            there, found = await self._write(lambda db: self._taker.claim_like(db, delivery))
+            if found is not None:
+                self._parked.add(found.token)
+                return found
+            left = until - self._loop.time()
+            if there or left <= 0:
+                return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wait()
 
-        return await self._store.read(find)
+    async def waiting(self) -> set[str]:
+        return await self._store.read(self._taker.queue_of_next)
 
     async def rest(self, slot: int) -> None:
         # A job is claimed only by a receive that hands it out, so nothing is ever on its way.
@@ -233,43 +243,12 @@ class SqliteConsumer:
 
         With `look` we look first, since there likely is none, and looking keeps no writer waiting.
         """
-        if look and not self._done and await self._store.read(self._find) is None:
+        if look and not self._done and await self._store.read(self._taker.find) is None:
             return None
-        delivery = await self._write(lambda db: self._claim(db, slot))
+        delivery = await self._write(lambda db: self._taker.claim(db, slot))
         if delivery is not None:
             self._held[slot] = delivery.token
         return delivery
-
-    def _find(self, db: sqlite3.Connection) -> int | None:
-        first, numbers = self._served.look(db)
-        ((found,),) = db.execute(f"select {first}", numbers).fetchall()
-        return None if found is None else int(found)
-
-    def _claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
-        first, numbers = self._served.look(db)
-        rows = db.execute(
-            f"update job set holder = ?, slot = ?, held_until = null, claims = claims + 1 where id = {first}"
-            f" returning id, claims, deaths, queue, {COLUMNS}",
-            (self._holder, slot, *numbers),
-        ).fetchall()
-        if not rows:
-            return None
-        number, times, deaths, queue, *row = rows[0]
-        message = from_row(row, self._served.name(queue))
-        if message.lock_for is not None:
-            db.execute(
-                "update job set held_until = ? where id = ?", (time.time() + message.lock_for + LOCK_LAG, number)
-            )
-        by = marks.find(db, self._exchange, message)
-        return Delivery(
-            message=message,
-            slot=slot,
-            token=Claim(number, self._holder, times),
-            redelivered=times > 1,
-            cancelled=by is not None,
-            cancelled_by=by or "",
-            deaths=tuple(deaths.split()),
-        )
 
     # -- writing -----------------------------------------------------------
 

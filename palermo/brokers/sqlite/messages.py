@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from palermo.brokers.sqlite import tenants
 from palermo.brokers.sqlite.values import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
@@ -13,13 +14,14 @@ from palermo.core.topology import MAX_PRIORITY, is_failed
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
-#: What of a Row is in the columns, which is all but when it is due, its wire name and its priority.
+#: What of a Row is in the columns, which is all but when it is due, its wire name, its priority, its tenant and that
+#: one's share.
 WIDTH = 6
 
 #: The priority in its queue of a job that has waited for its turn or its permit already: before all others.
 BEFORE_ALL = MAX_PRIORITY + 1
 
-Row = tuple[str, str, str, str, str, bytes, float | None, str, int]
+Row = tuple[str, str, str, str, str, bytes, float | None, str, int, str | None, float | None]
 
 
 def to_row(message: Message) -> Row:
@@ -37,6 +39,8 @@ def to_row(message: Message) -> Row:
         message.run_at,
         message.job,
         message.priority,
+        message.tenant or None,
+        message.share,
     )
 
 
@@ -65,6 +69,7 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
     now, numbers = time.time(), dict[str, int]()
     due: list[tuple[Any, ...]] = []
     later: list[tuple[Any, ...]] = []
+    guests: dict[int, list[tuple[str, float | None]]] = {}
     for queue, row in rows:
         run_at, job = row[6], row[7]
         if run_at is not None and run_at > now and not is_failed(queue):
@@ -72,8 +77,15 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
             continue
         if queue not in numbers:
             numbers[queue] = declare(db, exchange, queue)
-        due.append((numbers[queue], row[8], *row[:WIDTH]))
-    db.executemany(f"insert into job (queue, priority, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)", due)
+        priority, tenant, share = row[8:]
+        if tenant is not None and not is_failed(queue) and priority != BEFORE_ALL:
+            guests.setdefault(numbers[queue], []).append((tenant, share))
+        else:
+            tenant = None
+        due.append((numbers[queue], tenant, priority, *row[:WIDTH]))
+    db.executemany(f"insert into job (queue, tenant, priority, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", due)
+    for number, jobs in guests.items():
+        tenants.arrived(db, number, jobs)
     if later:
         db.executemany(
             f"insert into later (exchange, queue, job, run_at, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", later

@@ -24,7 +24,7 @@ MEMORY = ":memory:"
 APPLICATION_ID = 0x504C524D
 
 #: What makes the tables, and what was added since: the version of a file is how many of these it has been through.
-_SCHEMA = ("schema.sql", *(f"schema_{number}.sql" for number in range(2, 10)))
+_SCHEMA = ("schema.sql", *(f"schema_{number}.sql" for number in range(2, 11)))
 SCHEMA_VERSION = len(_SCHEMA)
 
 _OPTIONS = ("timeout",)

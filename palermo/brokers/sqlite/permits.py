@@ -51,7 +51,7 @@ def hand_on(db: sqlite3.Connection, permit: str) -> None:
     ).fetchall()
     for number, exchange, queue, *row in rows:
         message = from_row(row, None)
-        insert(db, exchange, queue, (*to_row(message)[:6], None, message.job, BEFORE_ALL))
+        insert(db, exchange, queue, (*to_row(message)[:6], None, message.job, BEFORE_ALL, None, None))
         db.execute("update job set permit = ? where id = (select max(id) from job)", (permit,))
         db.execute("delete from later where id = ?", (number,))
 

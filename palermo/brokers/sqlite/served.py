@@ -4,11 +4,11 @@ import random
 import sqlite3
 from functools import cache
 
-from palermo.brokers.sqlite import marks
+from palermo.brokers.sqlite import marks, tenants
 from palermo.core.patterns import Place, QueueSelection, drawn
 
 #: SQLite functions take 127 arguments; more queues than this are nested.
-_QUEUES_PER_CALL = 100
+_QUEUES_PER_CALL = 50
 
 
 class Served:
@@ -31,7 +31,12 @@ class Served:
         """SQL for the number of the job to take next, null if none waits, and what it is to be executed with."""
         self._resolve(db)
         names = drawn(self._places, random.random) if self._selection.shared else self._places
-        return _first(len(self._places)), tuple(self._numbers[name] for name in names)
+        return _asking([self._numbers[name] for name in names])
+
+    def look_into(self, db: sqlite3.Connection, queue: str) -> tuple[str, tuple[int, ...]] | None:
+        """The same for the next job of one queue; None if that is not served now."""
+        self._resolve(db)
+        return _asking([self._numbers[queue]]) if queue in self._places else None
 
     def _resolve(self, db: sqlite3.Connection) -> None:
         """Learn which queues there are and which are paused, if that has changed."""
@@ -48,15 +53,22 @@ class Served:
         self._known = version
 
 
+def _asking(numbers: list[int]) -> tuple[str, tuple[int, ...]]:
+    """The SQL for these queues; each is asked for what is nobody's, and then for what is its tenants'."""
+    return _first(len(numbers)), tuple(number for queue in numbers for number in (queue, queue))
+
+
 @cache
 def _first(queues: int) -> str:
     """SQL for the job to take first, in the first of so many queues that has one.
 
     coalesce looks no further than it must.
     """
-    one = "(select id from job where queue = ? and holder is null order by priority desc, id limit 1)"
+    one = (
+        "(select id from job where queue = ? and holder is null and tenant is null order by priority desc, id limit 1)"
+    )
     groups = [min(_QUEUES_PER_CALL, queues - start) for start in range(0, queues, _QUEUES_PER_CALL)]
-    return _coalesce([_coalesce([one] * size) for size in groups])
+    return _coalesce([_coalesce([one, tenants.FIRST] * size) for size in groups])
 
 
 def _coalesce(parts: list[str]) -> str:

@@ -153,3 +153,22 @@ def purge_step(db: sqlite3.Connection, number: int, exchange: str, last: int) ->
         " (select id from job where queue = ? and holder is null and id <= ? order by id limit ?)",
         (number, last, _PURGE_STEP),
     ).rowcount
+
+
+def clear_step(db: sqlite3.Connection, exchange: str, *, queue: str, tenant: str) -> int:
+    """Remove some of the messages of a tenant that wait in a queue; how many."""
+    rows = db.execute(
+        f"select job.id, {COLUMNS} from job join queue on queue.id = job.queue"
+        " where exchange = ? and name = ? and tenant = ? and holder is null and instr(headers, ?)"
+        " order by job.id limit ?",
+        (exchange, queue, tenant, f'"{UNIQUE_KEY}"', _PURGE_STEP),
+    ).fetchall()
+    keys.gone(db, exchange, (from_row(row, queue) for _, *row in rows))
+    if rows:
+        db.executemany("delete from job where id = ?", ((id,) for id, *_ in rows))
+        return len(rows)
+    return db.execute(
+        "delete from job where id in (select job.id from job join queue on queue.id = job.queue"
+        " where exchange = ? and name = ? and tenant = ? and holder is null order by job.id limit ?)",
+        (exchange, queue, tenant, _PURGE_STEP),
+    ).rowcount

@@ -15,7 +15,7 @@ from palermo.brokers.sqlite.values import loads
 from palermo.core.delay import moved
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
-from palermo.core.permits import TURN
+from palermo.core.permits import has_turn
 from palermo.core.topology import failed_queue
 from palermo.entries import Change, Entry
 from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled, Tell
@@ -159,8 +159,8 @@ class Timekeeper:
         ).fetchall()
         for number, queue, *row in rows:
             message = from_row(row, queue)
-            priority = BEFORE_ALL if TURN in message.extra else message.priority
-            insert(db, self._exchange, queue, (*row, None, "", priority))
+            priority = BEFORE_ALL if has_turn(message) else message.priority
+            insert(db, self._exchange, queue, (*row, None, "", priority, message.tenant or None, message.share))
             db.execute("delete from later where id = ?", (number,))
         keys.look_after(db, self._exchange, time.time())
         return recurring.fire(db, self._exchange, time.time())

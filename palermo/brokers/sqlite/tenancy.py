@@ -1,0 +1,53 @@
+"""Who has jobs waiting in queues that several share, and taking away what one of them has."""
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+
+from palermo.brokers.sqlite import sweeping
+from palermo.brokers.sqlite.store import Store
+from palermo.errors import NotFound
+from palermo.tenants import Tenant
+
+
+class Tenancy:
+    """See palermo.tenants.Tenants."""
+
+    def __init__(self, store: Store, exchange: str) -> None:
+        self._store = store
+        self._exchange = exchange
+
+    async def of(self, queue: str) -> list[Tenant]:
+        def find(db: sqlite3.Connection) -> list[Tenant]:
+            rows = db.execute(
+                "select tenant.name, waiting, share from tenant join queue on queue.id = tenant.queue"
+                " where exchange = ? and queue.name = ? and waiting > 0 order by waiting desc, tenant.name",
+                (self._exchange, queue),
+            ).fetchall()
+            return [Tenant(name=name, pending=waiting, share=share) for name, waiting, share in rows]
+
+        return await self._store.read(find)
+
+    async def totals(self) -> Mapping[str, int]:
+        def find(db: sqlite3.Connection) -> Mapping[str, int]:
+            rows = db.execute(
+                "select queue.name, sum(waiting) from tenant join queue on queue.id = tenant.queue"
+                " where exchange = ? group by queue.name",
+                (self._exchange,),
+            ).fetchall()
+            return dict(rows)
+
+        return await self._store.read(find)
+
+    async def clear(self, queue: str, tenant: str) -> int:
+        removed = 0
+        while step := await self._store.write(
+            lambda db: sweeping.clear_step(db, self._exchange, queue=queue, tenant=tenant)
+        ):
+            removed += step
+            await asyncio.sleep(0)
+        if not removed:
+            raise NotFound(
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
+            )
+        return removed

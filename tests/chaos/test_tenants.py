@@ -1,0 +1,58 @@
+"""Jobs of tenants while whoever deals them is killed."""
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import eventually
+from tests.scale import scaled
+from tests.worker.site import Process, Site
+
+
+@pytest.fixture
+def site(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield site
+    site.close()
+
+
+def leader(site: Site) -> int:
+    """The pid of the worker that keeps the time, and deals; 0 if none does."""
+    return next((int(row["pid"]) for row in site.inspector.workers() if row["clock"]), 0)
+
+
+@pytest.mark.timeout(300)
+def test_f8_each_job_runs_exactly_once_while_dealers_are_killed(site: Site) -> None:
+    count = scaled(600, 6_000)
+    calls = [(str(site.notes_path), f"{number}") for number in range(count)]
+    for tenant in range(3):
+        site.client.enqueue_many([("crew.note", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
+    # What runs the jobs is not killed: else a job may rightly run twice.
+    runner = site.start("--no-scheduler", "-c", "2", "-q", "jobs")
+    keepers: dict[int, Process] = {}
+    for _ in range(2):
+        process = site.start("-q", "idle")
+        keepers[process.pid] = process
+    kills = 0
+    while len(site.notes()) < count:
+        first = eventually(lambda: leader(site), within=30)
+        begun, noted = time.monotonic(), len(site.notes())
+        eventually(lambda: len(site.notes()) >= min(count, noted + count // 6), within=60)  # noqa: B023
+        if kills < 4 and len(site.notes()) < count:
+            keepers.pop(first).send(signal.SIGKILL)
+            process = site.start("-q", "idle")
+            keepers[process.pid] = process
+            kills += 1
+            eventually(lambda: leader(site) not in (0, first), within=30)  # noqa: B023
+            assert time.monotonic() - begun < 60
+    site.ready(runner)
+
+    found = Counter(site.notes())
+    assert kills >= 3
+    assert len(found) == count
+    assert {note: times for note, times in found.items() if times != 1} == {}
+    assert site.pending() == 0

@@ -1,0 +1,31 @@
+import json
+
+from palermo.client import Client
+from tests.cli.conftest import Palermo
+
+
+def test_the_clients_of_a_queue_are_listed_and_cleared(palermo: Palermo, client: Client) -> None:
+    for tenant, count in (("acme", 3), ("zebra", 1)):
+        for number in range(count):
+            client.enqueue("shop.resize", [number], queue="images", tenant=tenant, share=2)
+
+    listed = json.loads(palermo("clients", "images", "--json").stdout)
+    text = palermo("clients", "images", "--limit", "1")
+
+    assert listed == [
+        {"tenant": "acme", "queue": "images", "pending": 3, "share": 2.0},
+        {"tenant": "zebra", "queue": "images", "pending": 1, "share": 2.0},
+    ]
+    assert "acme" in text.stdout
+    assert "page 1: 1 client of 2" in text.stderr
+    assert "no clients" in palermo("clients", "other").stderr + palermo("clients", "other").stdout
+
+    assert "--yes" in palermo("purge", "images", "--client", "acme", code=2).stderr
+    assert palermo("purge", "images", "--client", "acme", "--yes").stdout == (
+        "removed 3 jobs of acme from queue images.\n"
+    )
+    assert "acme" in palermo("purge", "images", "--client", "acme", "--yes", code=4).stderr
+    palermo("purge", "images", "--yes")
+    palermo("enqueue", "shop.resize", "-q", "images", "--client", "zebra")
+    (row,) = json.loads(palermo("jobs", "images", "--json").stdout)
+    assert row["tenant"] == "zebra"

@@ -1,0 +1,84 @@
+"""Contract: jobs that are taken to be run together."""
+
+from dataclasses import replace
+
+import pytest
+
+from palermo.broker import Broker, Delivery
+from palermo.core.lifecycle import Ack, Fail, Release, Retry, fail
+from tests.contract.kit import FAILURE, Open, Worker, consume, counts, ids, message, messages, take, until
+
+
+async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float = 0.0) -> list[Delivery]:
+    """The delivery and those that come with it."""
+    found = [first]
+    while len(found) < most and (more := await consumer.another(first, wait=wait)) is not None:
+        found.append(more)
+    return found
+
+
+class BatchingContract:
+    @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
+    async def test_f4_several_jobs_are_taken_together_and_each_is_settled_for_itself(
+        self, broker: Broker, another: Open, queues: str
+    ) -> None:
+        await broker.publish_many(messages(8))
+        consumer = await consume(await another(), queues)
+
+        taken = await batch(consumer, await take(consumer), most=5)
+
+        assert [one.message.id for one in taken] == [f"jobs-{number}" for number in range(5)]
+        await consumer.settle(taken[3], Release())
+        await consumer.settle(taken[1], Fail(fail(taken[1].message, FAILURE, worker="w")))
+        await consumer.settle(taken[2], Retry(replace(taken[2].message, retries=1)))
+        await consumer.settle(taken[4], Ack())
+        await consumer.settle(taken[0], Ack())
+        assert await ids(broker, "failed") == ["jobs-1"]
+        again = [await take(consumer)]
+        await consumer.settle(again[0], Ack())
+        while len(again) < 5:
+            again.append(await take(consumer))
+            await consumer.settle(again[-1], Ack())
+        assert {one.message.id for one in again} == {"jobs-2", "jobs-3", "jobs-5", "jobs-6", "jobs-7"}
+        await consumer.close()
+        await until(lambda: counts(broker), (0, 0))
+
+    async def test_a_batch_ends_before_a_job_of_another_name_which_keeps_its_place(
+        self, broker: Broker, another: Open
+    ) -> None:
+        first, second, third = messages(3)
+        await broker.publish_many([first, second, replace(third, job="shop.other"), message("last")])
+        consumer = await consume(await another())
+
+        taken = await batch(consumer, await take(consumer))
+        for one in taken:
+            await consumer.settle(one, Ack())
+
+        assert [one.message.id for one in taken] == ["jobs-0", "jobs-1"]
+        found = await take(consumer)
+        assert found.message.id == "jobs-2"
+
+    async def test_a_batch_waits_for_what_comes_in_time(self, broker: Broker, another: Open) -> None:
+        publisher = await another()
+        await publisher.publish(message("first"))
+        consumer = await consume(await another())
+        first = await take(consumer)
+        assert await consumer.another(first, wait=0.05) is None
+
+        await publisher.publish(message("second"))
+
+        second = await consumer.another(first, wait=5)
+        assert second is not None
+        assert (second.message.id, second.slot) == ("second", 1)
+
+    async def test_what_is_taken_together_goes_back_with_its_consumer(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(messages(3))
+        consumer = await consume(await another())
+        taken = await batch(consumer, await take(consumer), most=2)
+        assert len(taken) == 2
+        other = await consume(await another())
+        assert (await take(other)).message.id == "jobs-2"
+
+        await consumer.close()
+
+        await until(lambda: counts(broker), (2, 1))

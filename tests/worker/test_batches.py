@@ -1,0 +1,111 @@
+"""Jobs that take a list of what was enqueued."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo.core.lifecycle import Batched, Raised, Retrying, Succeeded, each_of
+from palermo.errors import OptionInvalid
+from palermo.registry import define
+from palermo.worker.pipe import HEADER, pack_result, unpack_reply, unpack_results
+from tests.helpers import eventually
+from tests.worker.bench import Bench
+from tests.worker.site import Site
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def batch(bench: Bench, *bodies: Any, **more: Any) -> Any:
+    first, *others = (
+        replace(bench.message([], **more), id=str(number), body=json.dumps(body).encode(), **more)
+        for number, body in enumerate(bodies)
+    )
+    return bench.executor().run(replace(first, companions=tuple(others)))
+
+
+def test_a_batch_is_one_call_with_a_list(bench: Bench) -> None:
+    def job(items: list[int]) -> None:
+        current = palermo.current_job()
+        assert current is not None
+        bench.seen.append((items, current.batch))
+
+    bench.job(job, batch=10)
+
+    assert batch(bench, [1], {"items": 2}, [3]) == Batched((Succeeded(),) * 3)
+    assert batch(bench, [4]) == Batched((Succeeded(),))
+    assert bench.seen == [([1, 2, 3], ("0", "1", "2")), ([4], ("0",))]
+
+
+def test_one_that_cannot_be_read_fails_alone(bench: Bench) -> None:
+    bench.job(lambda items: bench.seen.append(items), batch=10)
+
+    result = batch(bench, [1], [1, 2], [3])
+
+    assert isinstance(result, Batched)
+    assert [type(one) for one in result.results] == [Succeeded, Raised, Succeeded]
+    assert bench.seen == [[1, 3]]
+
+
+def test_what_is_raised_is_decided_for_each_by_its_own_attempts(bench: Bench) -> None:
+    told: list[Any] = []
+
+    class Job:
+        def process(self, items: list[int]) -> None:
+            raise ValueError("no")
+
+        def on_failure(self, error: BaseException, items: list[int]) -> None:
+            told.append(items)
+
+    bench.job(Job, batch=10, retries=1)
+    first, second = bench.message([1]), replace(bench.message([2]), id="2", policy_retries=1, retries=1)
+
+    result = bench.executor().run(replace(first, companions=(second,)))
+
+    assert [type(one) for one in result.results] == [Retrying, Raised]
+    assert told == [[1], [2]]
+
+
+def test_a_result_of_a_batch_reaches_the_parent_whole_or_not_at_all() -> None:
+    sent = Batched((Succeeded(), Retrying(None, 2.0)))
+
+    assert unpack_results(unpack_reply(pack_result(sent)[HEADER:])) == sent
+    assert unpack_results({"batch": [{"skipped": False}, {"interrupted": True}]}) is None
+    assert each_of(Succeeded(), 3) == (Succeeded(),) * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"batch": 0}, "batch=0"), ({"batch": True}, "batch=True"), ({"batch": 5, "batch_wait": -1}, "batch_wait=-1")],
+)
+def test_a_size_that_is_none_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionInvalid, match=said):
+        palermo.job(**options)(lambda items: None)
+
+
+def test_a_job_that_does_not_take_one_list_cannot_take_batches() -> None:
+    with pytest.raises(OptionInvalid, match="one argument"):
+        define(lambda a, b: None, name="x", batch=5)
+    with pytest.raises(OptionInvalid, match="kept"):
+        define(lambda a: None, name="x", batch=5, keep_result=True)
+
+
+@pytest.mark.parametrize("pool", ["process", "thread"])
+def test_a_worker_runs_batches(any_site: Site, pool: str) -> None:
+    site = any_site
+    for number in range(25):
+        site.enqueue("gather", [str(site.notes_path), number], module="crew_batches", tenant="ab"[number % 2])
+    site.enqueue("gather", [str(site.notes_path), "bad"], module="crew_batches")
+    site.burst("--pool", pool, modules=("crew_batches",))
+
+    batches = [json.loads(line) for line in site.notes()]
+
+    assert sorted(one for each in batches for one in each if one != "bad") == list(range(25))
+    assert max(len(each) for each in batches) == 10
+    assert "crew_batches.gather" in {row["job"] for row in site.inspector.failed(limit=100)}
+    eventually(lambda: site.pending() == 0)
