@@ -71,7 +71,8 @@ def _play(workload: Workload, entries: Sequence[Entry], found: Stores, given: ar
     rounds = min(given.rounds, workload.most_rounds)
     print(f"\n### {workload.name}: {workload.title}")
     print(f"{rounds} rounds; load {before:.1f} to {os.getloadavg()[0]:.1f}\n")
-    lines = table(tour.scores, workload.metrics, base=workload.base, notes=notes if workload.runs_jobs else {})
+    shown = notes if workload.runs_jobs else {}
+    lines = table(tour.scores, workload.metrics, base=workload.base, less=workload.less, notes=shown)
     print("\n".join(lines))
     for label, reason in tour.left_out.items():
         print(f"{label} is left out of {workload.name}: {reason}")

@@ -56,7 +56,7 @@ class Contender:
         return self._worker
 
     def fill(self, jobs: int, sleep: float = 0.0) -> None:
-        """Put so many jobs into its queues, and return when they are there. Its worker must be held, if it is started."""
+        """Put so many jobs into its queues, and return when they are there. A worker must be held meanwhile."""
         before = self._waiting() if self.producer else 0
         self.add(jobs, sleep)
         if self._store == "rabbitmq":

@@ -1,6 +1,6 @@
 """A process that enqueues by one system as it is told: `python -m benchmarks.peers.producer SYSTEM`.
 
-Reads orders from its standard input, one JSON object a line, and answers each by a line on what was its standard output.
+Reads orders from its standard input, one JSON object a line, and answers each by a line on its standard output.
 """
 
 import asyncio
@@ -35,7 +35,10 @@ async def one_by_one(producer: Producer, queues: tuple[str, ...], *, jobs: int, 
         if every:
             due += every
             pause = max(0.0, due - time.monotonic())
-            await asyncio.sleep(pause) if producer.awaits else time.sleep(pause)
+            if producer.awaits:
+                await asyncio.sleep(pause)
+            else:
+                time.sleep(pause)  # noqa: ASYNC251 -- this coroutine has no loop
         await producer.enqueue(order(sleep), queues[number % len(queues)])
 
 

@@ -6,10 +6,14 @@ from benchmarks.peers.scores import Metric, Score, Spread, ratios, spread
 
 
 def table(
-    scores: Mapping[str, Sequence[Score]], metrics: Sequence[Metric], *, base: str, notes: Mapping[str, str]
+    scores: Mapping[str, Sequence[Score]], metrics: Sequence[Metric], *, base: str, less: bool, notes: Mapping[str, str]
 ) -> list[str]:
-    """The lines: a row for each label of `scores`, its ratio in the first metric to `base`, its medians, its note."""
-    heads = ["system", f"ratio: median (lowest to highest) to {base}", *(metric.head for metric in metrics)]
+    """The lines: a row for each label of `scores`, its ratio in the first metric to `base`, its medians, its note.
+
+    `less` says that the lower ratio is the better.
+    """
+    better = ", less is better" if less else ""
+    heads = ["system", f"to {base}{better}: median (lowest to highest)", *(metric.head for metric in metrics)]
     heads += ["job isolated"] if notes else []
     rows = []
     for label, played in scores.items():

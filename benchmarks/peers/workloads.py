@@ -46,6 +46,8 @@ class Workload:
     player: Callable[[Contender], Player]
     #: The first is the one that is compared.
     metrics: tuple[Metric, ...]
+    #: Whether less of it is better.
+    less: bool = False
     #: Turns of each entry in a round.
     turns: int = 1
     #: More than these rounds are not needed.
@@ -176,6 +178,7 @@ def _resting(scale: float) -> tuple[Workload, ...]:
             base="raw",
             player=partial(Waiting, jobs=int(75 * scale), every=0.02),
             metrics=_WAITS,
+            less=True,
         ),
         Workload(
             name="memory",
@@ -184,6 +187,7 @@ def _resting(scale: float) -> tuple[Workload, ...]:
             base="raw",
             player=partial(Idling, seconds=1.0 * scale),
             metrics=_MEMORY,
+            less=True,
             most_rounds=2,
         ),
         Workload(
@@ -193,6 +197,7 @@ def _resting(scale: float) -> tuple[Workload, ...]:
             base="raw",
             player=Starting,
             metrics=_START,
+            less=True,
             most_rounds=3,
         ),
         Workload(
@@ -202,6 +207,7 @@ def _resting(scale: float) -> tuple[Workload, ...]:
             base="raw",
             player=Importing,
             metrics=_IMPORT,
+            less=True,
             runs_jobs=False,
         ),
     )

@@ -1,4 +1,4 @@
-"""pika as it comes: no job system, the limit of the wire. A process per slot, which owns its connection and runs its jobs.
+"""pika as it comes: no job system, the limit of the wire. A process per slot owns its connection and runs its jobs.
 
 Messages are encoded and decoded as JSON, jobs run in the callback and are acknowledged after it.
 """
