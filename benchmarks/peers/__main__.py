@@ -26,7 +26,10 @@ def main() -> None:
     systems = given.systems.split(",") if given.systems else list(SYSTEMS)
     if strangers := [name for name in systems if name not in SYSTEMS]:
         raise SystemExit(f"no system {strangers[0]!r}; there are {', '.join(SYSTEMS)}.")
-    with tempfile.TemporaryDirectory(prefix="peers-") as folder, stores(given.url, Path(folder)) as found:
+    with (
+        tempfile.TemporaryDirectory(prefix="peers-") as folder,
+        stores(given.url, Path(folder), redis="rq" in systems) as found,
+    ):
         missing = _introduce(systems, found, given.venv)
         for workload in chosen:
             entries = [entry for entry in workload.entries if entry.system in systems or entry.label == workload.base]

@@ -1,8 +1,10 @@
 """One system at one workload: its queues, its producer, its worker, and how far that has come."""
 
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.peers.marks import FOLDER, Marks
@@ -57,6 +59,7 @@ class Contender:
 
     def fill(self, jobs: int, sleep: float = 0.0) -> None:
         """Put so many jobs into its queues, and return when they are there. A worker must be held meanwhile."""
+        self._free_file()
         before = self._waiting() if self.producer else 0
         self.add(jobs, sleep)
         if self._store == "rabbitmq":
@@ -83,8 +86,10 @@ class Contender:
 
     def start(self) -> None:
         """Start the worker."""
-        command = [self.python, *self.system.worker(self.setup)]
-        self._worker = WorkerProcess(command, self._told(self.setup) | {FOLDER: str(self._marked)}, self._log)
+        # Whether enqueuing waits for the disk is no matter of the worker's, but Huey has one setting for both.
+        setup = self.setup.changed(confirm=True)
+        command = [self.python, *self.system.worker(setup)]
+        self._worker = WorkerProcess(command, self._told(setup) | {FOLDER: str(self._marked)}, self._log)
 
     def await_runs(self, jobs: int, *, processes: int = 1, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait until so many jobs were started, in so many processes. Raises Failed."""
@@ -145,6 +150,18 @@ class Contender:
 
     def _waiting(self) -> int:
         return self._stores.waiting(self._amqp_queues()) if self._store == "rabbitmq" else 0
+
+    def _free_file(self) -> None:
+        """Let a worker that was held in the middle of a transaction end it, so that another can write."""
+        if self._store != "sqlite" or self._worker is None:
+            return
+        with closing(sqlite3.connect(self.setup.url, timeout=0, isolation_level=None)) as file:
+            while True:
+                try:
+                    file.execute("begin immediate")
+                    return
+                except sqlite3.OperationalError:
+                    self._worker.turn(_LOOK)
 
     def _until(self, holds: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + WITHIN

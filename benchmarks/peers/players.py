@@ -81,6 +81,9 @@ class Draining:
     #: Jobs that there must be at least when a turn begins.
     FEWEST = 500
 
+    #: How often a turn is tried.
+    TRIES = 10
+
     def __init__(self, contender: Contender, *, seconds: float, sleep: float = 0.0) -> None:
         self._contender = contender
         self._seconds = seconds
@@ -97,12 +100,18 @@ class Draining:
         # A process that comes late must find jobs, however many the earlier ones have taken.
         self._contender.await_runs(1, processes=processes, meanwhile=self._refill)
         self._contender.worker.hold()
-        while not self._tally.jobs:
-            self.turn()
+        self.turn()
         self._tally = Tally()
 
     def turn(self) -> None:
-        """Half as many jobs again as any turn took have to wait when it begins, so that they never run out."""
+        """Where jobs ran out before its end it does not count, and is had again with more of them."""
+        for _ in range(self.TRIES):
+            if self._turn():
+                return
+        raise Failed(f"in {self.TRIES} turns it was never busy to the end")
+
+    def _turn(self) -> bool:
+        """Half as many jobs again as any turn took have to wait when it begins."""
         contender = self._contender
         wanted = max(self.FEWEST, self._most * 3 // 2)
         if (missing := wanted - self._left()) > 0:
@@ -111,11 +120,11 @@ class Draining:
         spent = contender.worker.turn(self._seconds)
         contender.worker.check()
         done = contender.marks.count() - before
-        if self._left() > contender.setup.slots:
-            self._most = max(self._most, done)
+        busy = done > 0 and self._left() > contender.setup.slots
+        if busy:
             self._tally.add(done, spent)
-        else:
-            self._most = 3 * max(self._most, done)
+        self._most = max(self._most, done if busy else 3 * done)
+        return busy
 
     def score(self) -> Score:
         self._contender.check()

@@ -75,17 +75,17 @@ class Stores:
 
 
 @contextmanager
-def stores(url: str | None, folder: Path) -> Iterator[Stores]:
-    """The RabbitMQ at `url` or else a private one, and a private redis; ended and emptied afterwards."""
+def stores(url: str | None, folder: Path, *, redis: bool) -> Iterator[Stores]:
+    """The RabbitMQ at `url`, or a private one; a private redis, if that is wanted. Ended and emptied afterwards."""
     if url is None:
         server = find_server()
         if server is None:
             raise SystemExit("no rabbitmq-server is installed here to start a private node with; name one by --url.")
-        with LocalNode(server) as node, stores(url_of(node), folder) as found:
+        with LocalNode(server) as node, stores(url_of(node), folder, redis=redis) as found:
             yield found
         return
-    with _redis(folder) as redis:
-        found = Stores(url, redis, folder)
+    with _redis(folder, wanted=redis) as address:
+        found = Stores(url, address, folder)
         try:
             yield found
         finally:
@@ -93,9 +93,9 @@ def stores(url: str | None, folder: Path) -> Iterator[Stores]:
 
 
 @contextmanager
-def _redis(folder: Path) -> Iterator[str]:
+def _redis(folder: Path, *, wanted: bool) -> Iterator[str]:
     """A redis that has each command on the disk before it answers; "" where redis is not installed."""
-    server = shutil.which("redis-server")
+    server = shutil.which("redis-server") if wanted else None
     if server is None:
         yield ""
         return

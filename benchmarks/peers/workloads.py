@@ -159,7 +159,7 @@ def _draining(scale: float) -> tuple[Workload, ...]:
         ),
         _drain(
             "queues",
-            "jobs that do nothing in 50 queues, 1 slot (raw: one queue; raw-50: 50, one unacknowledged job each)",
+            "jobs that do nothing in 50 queues, 1 slot (raw: one; raw-50: one unacknowledged job in each of 50)",
             raw
             + _entries(_slots(1), "raw", queues=50, suffix="-50")
             + _entries(_slots(1), *[name for name in _ALL if name != "raw"], queues=50),
@@ -236,11 +236,10 @@ def _other_stores(scale: float) -> tuple[Workload, ...]:
             jobs=int(150 * scale),
             base="huey",
         ),
-        # Confirmed here too: for Huey the same setting says whether its worker waits for the disk.
         _drain(
             "embedded-drain",
             "drain-1, from an SQLite file, each commit on the disk",
-            _entries(Setup(), *files, store="sqlite"),
+            _entries(_slots(1), *files, store="sqlite"),
             scale=scale,
             base="huey",
         ),
