@@ -33,7 +33,7 @@ _CONTRACTS = (
         "palermo.admission",
         "palermo.tenants",
     ),
-    *("palermo.serialization", "palermo.classes"),
+    *("palermo.findings", "palermo.serialization", "palermo.classes"),
 )
 _CORE = ("palermo.core", "palermo.errors")
 
