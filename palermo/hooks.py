@@ -178,7 +178,8 @@ def permitted(
 ) -> bool:
     """Run the hooks of a `before_…` kind; False as soon as one says no, by False, DontEnqueue or DontProcess."""
     try:
-        return all(call(*args, **kwargs) is not False for call in bound(kind, definition, instance))
+        calls = bound(kind, definition, instance)
+        return not calls or all(call(*args, **kwargs) is not False for call in calls)
     except (DontEnqueue, DontProcess):
         return False
 

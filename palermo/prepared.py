@@ -1,9 +1,9 @@
 """Calls on their way to the broker: made ready one by one, stored in batches."""
 
 import time
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo import hooks
@@ -16,6 +16,7 @@ from palermo.core.shares import is_tenant
 from palermo.core.unique import Answer
 from palermo.errand import Errand
 from palermo.errors import OptionInvalid
+from palermo.ids import new_id
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import due
@@ -26,9 +27,16 @@ from palermo.serialization import SIGNED
 if TYPE_CHECKING:
     from palermo.client import Client
 
-#: enqueue_many publishes in batches of at most this many jobs and bytes, so that memory is bounded and each
-#: batch has a fair chance within publish_timeout. While one is being confirmed the next is being made.
-BATCH, BATCH_BYTES = 1_000, 1_048_576
+#: enqueue_many publishes in batches of at most this many jobs and bytes, and so many of them are under way at once: so
+#: that memory is bounded, each batch has a fair chance within publish_timeout, and the broker has something to do
+#: while the next is being made.
+BATCH, BATCH_BYTES = 200, 262_144
+BATCHES = 5
+
+#: What a job declares whose code is not imported here.
+_UNDECLARED: Mapping[str, Any] = MappingProxyType({})
+
+_CALLABLE = frozenset(CALLABLE)
 
 
 class Prepared(NamedTuple):
@@ -66,21 +74,19 @@ def prepare(
     options: Mapping[str, Any],
 ) -> Prepared:
     """Bind, ask the hooks, encode. Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise."""
-    if options:
+    given = {name: value for name, value in options.items() if value is not None}
+    if given or not options.keys() <= _CALLABLE:
         check_options(options, CALLABLE, "enqueue")
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
-    if options and definition is not None and definition.batch is not None:
+    if given and definition is not None and definition.batch is not None:
         check_batched(definition.name, options)
-
-    def chosen(name: str) -> Any:
-        """The option, or what the job's declaration says."""
-        value = options.get(name)
-        return getattr(definition, name) if value is None and definition is not None else value
+    declares = definition.declares if definition is not None else _UNDECLARED
+    # An option, or what the job's declaration says.
+    chosen = ({**declares, **given} if given else declares).get
 
     # Before the hooks, which may do things: an instant that is none must not come after them.
-    declared = definition.delay if definition is not None else None
-    run_at = due(time.time(), delay=options.get("delay"), run_at=options.get("run_at"), declared=declared)
+    run_at = due(time.time(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declares.get("delay"))
     more: dict[str, Any] = {}
     if definition is None:
         name = check_job_name(job)
@@ -91,8 +97,8 @@ def prepare(
             more["one"] = True
     tenant, share = _tenant(chosen("tenant"), name, args, kwargs), chosen("share")
     own = settings.default_queue if definition is None else settings.queue_of(definition)
-    queue = options.get("queue") or own
-    id = options.get("id") or str(uuid.uuid4())
+    queue = given.get("queue") or own
+    id = given.get("id") or new_id()
     if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
         return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)
     serializer, compression, sign = chosen("serializer"), chosen("compression"), chosen("sign")
@@ -125,14 +131,14 @@ def prepare(
         extra=asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate")) or NO_HEADERS,
         expires_at=None if expires is None else (run_at or now) + expires,
         run_at=run_at,
-        max_retries=options.get("retries"),
+        max_retries=given.get("retries"),
         keep_result=keep_result,
         tenant=tenant,
         share=float(share) if tenant and share is not None else None,
     )
     # Where the code is not imported here, the worker's declaration may have it kept.
     keeps = keep_result if definition is None else bool(keep_result)
-    own_id, is_signed = options.get("id") or "", message.content_type == SIGNED
+    own_id, is_signed = given.get("id") or "", message.content_type == SIGNED
     message, claim = claimed(
         message,
         chosen,

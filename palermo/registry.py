@@ -4,7 +4,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -141,8 +141,16 @@ class JobDefinition:
             empty = inspect.Parameter.empty
             return {name: hint for name, hint in hints.items() if not isinstance(hint, str) and hint is not empty}
 
+    @cached_property
+    def declares(self) -> Mapping[str, Any]:
+        """What was declared, by name: what an enqueue goes by where it does not say otherwise."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise ArgumentsInvalid unless the job can be called with these."""
+        least, most = self._by_position
+        if not kwargs and least <= len(args) <= most and not self.one:
+            return
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -153,6 +161,15 @@ class JobDefinition:
             raise ArgumentsInvalid(
                 f'job {self.name!r} is declared with arguments="one": give it exactly one argument, by position.'
             )
+
+    @cached_property
+    def _by_position(self) -> tuple[int, int]:
+        """How many arguments it takes at least and at most, if all are given by position; beyond that see `bind`."""
+        parameters = self.signature.parameters.values()
+        if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+            return 1, 0
+        named = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        return sum(one.default is one.empty for one in named), len(named)
 
     def instantiate(self) -> object | None:
         """A fresh object of a class job, for one run; None for a function job."""

@@ -25,8 +25,15 @@ _MAX_LINES = 400
 _OUTERMOST = ("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__")
 _CONTRACTS = (
     *("palermo.broker", "palermo.crew", "palermo.timetable", "palermo.entries", "palermo.recurring"),
-    *("palermo.journal", "palermo.events", "palermo.uniqueness", "palermo.admission", "palermo.tenants"),
-    *("palermo.serialization", "palermo.classes"),
+    *(
+        "palermo.findings",
+        "palermo.journal",
+        "palermo.events",
+        "palermo.uniqueness",
+        "palermo.admission",
+        "palermo.tenants",
+    ),
+    *("palermo.findings", "palermo.serialization", "palermo.classes"),
 )
 _CORE = ("palermo.core", "palermo.errors")
 

@@ -11,19 +11,16 @@ from typing import Protocol
 
 from palermo.admission import runs_alone
 from palermo.broker import Delivery
-from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     Ack,
     Cancelled,
-    Dropped,
     Fail,
     Interrupted,
     Raised,
     Release,
     Result,
     Retry,
-    Retrying,
-    Succeeded,
+    RunResult,
     each_of,
     settle,
     without_value,
@@ -39,12 +36,15 @@ from palermo.errors import (
     PalermoError,
 )
 from palermo.worker.chronicle import Chronicle
+from palermo.worker.express import Express
+from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.outcomes import Outcomes
 from palermo.worker.parking import Parking
 from palermo.worker.pool import Runner
 from palermo.worker.progress import Progress
 from palermo.worker.reporting import MAX_TEXT
 from palermo.worker.session import Link, Live, pause
+from palermo.worker.telling import tell_end, tell_start, tell_success
 from palermo.worker.unrun import duplicate, worker_died
 
 log = logging.getLogger("palermo.worker")
@@ -91,16 +91,14 @@ class Lane:
     """One slot as the worker's loop sees it."""
 
     __slots__ = (
-        *("_asking", "_floor", "_refusals", "_started_at", "_taken"),
-        *("number", "permitted", "progress", "tag", "waiting"),
+        *("_asking", "_express", "_floor", "_receiving", "_refusals", "_started_at", "_taken", "_task"),
+        *("number", "permitted", "progress", "tag"),
     )
 
     def __init__(self, number: int, tag: str, floor: Floor) -> None:
         self.number = number
         #: What the slot is called in consumer tags and failures.
         self.tag = tag
-        #: Whether it waits for a job, so that cancelling it interrupts nothing.
-        self.waiting = False
         #: What the job that it runs tells of itself.
         self.progress = Progress()
         self._floor = floor
@@ -111,6 +109,15 @@ class Lane:
         self._started_at = 0.0
         #: How many results in a row the broker would not store.
         self._refusals = 0
+        self._express = Express(self, floor.runner)
+        #: Its task, and whether that is waiting for a job.
+        self._task: asyncio.Task[None] | None = None
+        self._receiving = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for a job, so that cancelling it interrupts nothing."""
+        return self._receiving and not self._express.busy
 
     @property
     def jobs(self) -> tuple[RunningJob, ...]:
@@ -150,14 +157,19 @@ class Lane:
         """Take jobs and have them run for as long as the worker takes any; to be cancelled only while waiting."""
         floor = self._floor
         link = floor.link
+        self._task = asyncio.current_task()
         await floor.runner.prepare(self.number)
-        while floor.taking:
+        while True:
+            await self._express.free()
+            if not floor.taking:
+                return
             live = link.live
-            self.waiting = True
+            self._receiving = True
             try:
                 if live is None:
                     await link.available.wait()
                     continue
+                self._express.open(live)
                 delivery = await live.consumer.receive(self.number)
             except (BrokerError, NotFound) as error:
                 assert live is not None
@@ -169,7 +181,7 @@ class Lane:
                 link.lose(live, error)
                 continue
             finally:
-                self.waiting = False
+                self._receiving = False
             try:
                 if not delivery.running_at or delivery.cancelled or not await floor.parking.take(live, delivery):
                     await self._admit(live, delivery)
@@ -238,8 +250,7 @@ class Lane:
                 self._started_at = ended_at = time.time()
                 message = replace(message, companions=tuple(each.message for each in taken[1:]))
             results = (Interrupted(),) * len(taken)
-            floor.chronicle.began(self.number, message, self._started_at)
-            self.progress.begin(partial(floor.chronicle.tells, self.number, message))
+            self._began(message)
             if delivery.cancelled:
                 results = (Cancelled(),)
             elif delivery.duplicate_of:
@@ -247,8 +258,7 @@ class Lane:
             elif floor.max_deaths is not None and len(delivery.deaths) >= floor.max_deaths:
                 results = (Raised(worker_died(delivery)),)
             else:
-                if log.isEnabledFor(logging.INFO):
-                    log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message))
+                tell_start(self.number, message)
                 results = each_of(await floor.runner.run(self.number, message), len(taken))
                 ended_at = time.time()
             self.progress.end()
@@ -263,15 +273,60 @@ class Lane:
                 floor.chronicle.ended(self.number, each.message, result, began=at, ended=ended_at, settled=False)
                 floor.ended(each.message, result, settled=False)
 
+    def _began(self, message: Message) -> None:
+        chronicle = self._floor.chronicle
+        chronicle.began(self.number, message, self._started_at)
+        self.progress.begin(partial(chronicle.tells, self.number, message))
+
+    # What its quick way asks of it, and tells it: see Express.
+
+    def may_take(self, delivery: Delivery) -> bool:
+        """Whether it takes this job, as one that is run alone."""
+        return self._floor.taking and delivery.message.job not in self._floor.batches
+
+    def begun(self, delivery: Delivery) -> None:
+        """It runs this job now."""
+        self._taken, self._started_at = [delivery], time.time()
+        self._floor.began()
+        self._began(delivery.message)
+        tell_start(self.number, delivery.message)
+
+    def succeeded(self, delivery: Delivery, ended_at: float) -> None:
+        """The job has returned nothing that is kept, and is acknowledged."""
+        floor, message, began = self._floor, delivery.message, self._started_at
+        self._taken = []
+        self._refusals = 0
+        self.progress.end()
+        tell_success(self.number, message, began)
+        floor.chronicle.ended(self.number, message, SUCCEEDED, began=began, ended=ended_at, settled=True)
+        floor.ended(message, SUCCEEDED, settled=True)
+
+    async def ended(self, live: Live, delivery: Delivery, result: RunResult, ended_at: float) -> None:
+        """It has ended with this result, which is still to be settled."""
+        self.progress.end()
+        try:
+            await self._finish(live, delivery, each_of(result, 1)[0], ended_at)
+        except Exception as error:  # the edge again: the job goes back with the session
+            log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
+            self._floor.link.lose(live, error)
+
+    def freed(self) -> None:
+        """Its slot is free again; if no more is to be taken, its task need not wait any longer."""
+        if self._receiving and not self._floor.taking and self._task is not None:
+            self._task.cancel()
+
+    # How a job ends.
+
     async def _finish(self, live: Live, delivery: Delivery, result: Result, ended_at: float) -> None:
         """Tell how a job ended, and have it settled."""
         floor, message = self._floor, delivery.message
         times = {"began": self._started_at, "ended": ended_at}
         by, settled, written = "", False, False
         try:
-            self._tell(delivery, result)
             if isinstance(result, Cancelled):
                 by = delivery.cancelled_by or floor.cancelled_by(message.id)
+            ran = not delivery.cancelled
+            tell_end(self.number, message, result, began=self._started_at, ran=ran, by=by)
             written = await floor.chronicle.keep(self.number, message, result, **times, by=by)
             # From here on a result is the journal's, and whoever remembers how the job ended need not have it.
             result = without_value(result)
@@ -330,57 +385,3 @@ class Lane:
                 await self._floor.stopping.wait()
         except TimeoutError:
             pass
-
-    def _tell(self, delivery: Delivery, result: Result) -> None:
-        message = delivery.message
-        match result:
-            case Raised(failure):
-                log.error(
-                    "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r",
-                    *self._named(message),
-                    time.time() - self._started_at,
-                    _in_short(failure),
-                )
-            case Retrying(None, delay):
-                log.info(
-                    "job snoozed id=%s job=%s queue=%s attempt=%d slot=%d delay=%.1f", *self._named(message), delay
-                )
-            case Retrying(Failure() as failure, delay):
-                log.warning(
-                    "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r retry_in=%.1f",
-                    *self._named(message),
-                    time.time() - self._started_at,
-                    _in_short(failure),
-                    delay,
-                )
-            case Dropped(reason):
-                log.warning(
-                    "job discarded id=%s job=%s queue=%s attempt=%d slot=%d reason=%r", *self._named(message), reason
-                )
-            case Interrupted():
-                log.warning(
-                    "job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *self._named(message)
-                )
-            case Cancelled():
-                log.warning(
-                    "job cancelled id=%s job=%s queue=%s attempt=%d slot=%d ran=%s by=%s",
-                    *self._named(message),
-                    "no" if delivery.cancelled else "yes",
-                    delivery.cancelled_by or self._floor.cancelled_by(message.id) or "?",
-                )
-            case Succeeded() if log.isEnabledFor(logging.INFO):
-                log.info(
-                    "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
-                    "skipped" if result.skipped else "finished",
-                    *self._named(message),
-                    time.time() - self._started_at,
-                )
-
-    def _named(self, message: Message) -> tuple[str, str, str, int, int]:
-        """What every line about a job says of it, in the lines' order."""
-        return message.id, message.job, message.queue, message.attempt, self.number
-
-
-def _in_short(failure: Failure) -> str:
-    text = failure.message.partition("\n")[0][:200]
-    return f"{failure.exception_class}: {text}"

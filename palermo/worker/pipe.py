@@ -9,12 +9,14 @@ import asyncio
 import json
 import pickle
 import socket
+import struct
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, cast
 
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Batched, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
-from palermo.core.message import NO_HEADERS, Message
+from palermo.core.message import NO_HEADERS, Message, made
 from palermo.core.outcome import MAX_RESULT, Value
 from palermo.core.retry import is_delay
 from palermo.errors import PalermoError
@@ -28,6 +30,36 @@ SUCCESS = b"\x00\x00\x00\x01+"
 MAX_REPLY = 8 * MAX_RESULT
 
 _READ = 65_536
+
+#: What BlockingPipe.read gives for a frame that has not come in time.
+LATE: tuple[Any, ...] = ("late",)
+
+#: How the kernel takes a duration: seconds and microseconds.
+_TIMEVAL = struct.Struct("@ll")
+
+#: What running a message needs of it, besides the headers that Palermo does not know and its companions.
+_FIELDS = (
+    "id",
+    "queue",
+    "job",
+    "body",
+    "content_type",
+    "content_encoding",
+    "arguments",
+    "created_at",
+    "retries",
+    "policy_retries",
+    "preview",
+    "defect",
+    "timeout",
+    "expires_at",
+    "max_retries",
+    "retrying_since",
+    "keep_result",
+    "lock_for",
+    "tenant",
+)
+_plain_fields = attrgetter(*_FIELDS)
 
 
 class Garbage(PalermoError):
@@ -46,57 +78,19 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
 
 
 def _fields(message: Message) -> tuple[Any, ...]:
-    extra = message.extra
-    return (
-        message.id,
-        message.queue,
-        message.job,
-        message.body,
-        message.content_type,
-        message.content_encoding,
-        message.arguments,
-        message.created_at,
-        message.retries,
-        message.policy_retries,
-        message.preview,
-        dict(extra) if extra else None,
-        message.defect,
-        message.timeout,
-        message.expires_at,
-        message.max_retries,
-        message.retrying_since,
-        message.keep_result,
-        message.lock_for,
-        message.tenant,
-        tuple(_fields(each) for each in message.companions) if message.companions else (),
-    )
+    extra = dict(message.extra) if message.extra else None
+    companions = tuple(map(_fields, message.companions)) if message.companions else ()
+    return (*_plain_fields(message), extra, companions)
 
 
 def unpack_message(fields: tuple[Any, ...]) -> Message:
     """The message that pack_message packed, without what only the broker needs."""
-    return Message(
-        id=fields[0],
-        queue=fields[1],
-        job=fields[2],
-        body=fields[3],
-        content_type=fields[4],
-        content_encoding=fields[5],
-        arguments=fields[6],
-        created_at=fields[7],
-        retries=fields[8],
-        policy_retries=fields[9],
-        preview=fields[10],
-        extra=fields[11] or NO_HEADERS,
-        defect=fields[12],
-        timeout=fields[13],
-        expires_at=fields[14],
-        max_retries=fields[15],
-        retrying_since=fields[16],
-        keep_result=fields[17],
-        lock_for=fields[18],
-        tenant=fields[19],
-        companions=tuple(map(unpack_message, fields[20])) if fields[20] else (),
-    )
+    found = dict(zip(_FIELDS, fields, strict=False))
+    found["extra"] = fields[-2] or NO_HEADERS
+    found["properties"] = NO_HEADERS
+    if fields[-1]:
+        found["companions"] = tuple(map(unpack_message, fields[-1]))
+    return made(found)
 
 
 def pack_reply(value: dict[str, Any]) -> bytes:
@@ -253,34 +247,56 @@ class BlockingPipe:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._data = b""
+        self._patience: float | None = None
 
     def fileno(self) -> int:
         """The descriptor, to wait for."""
         return self._socket.fileno()
 
-    def read(self) -> tuple[Any, ...] | None:
-        """The next frame from the parent, or None if the parent is gone."""
-        data = self._data or self._socket.recv(_READ)
+    def read(self, within: float | None = None) -> tuple[Any, ...] | None:
+        """The next frame from the parent, or None if the parent is gone.
+
+        LATE if none has begun within so many seconds. Then the rest of one may take as long as it does.
+        """
+        data = self._data
+        if not data:
+            if within != self._patience:
+                self._wait_for(within)
+            try:
+                data = self._socket.recv(_READ)
+            except BlockingIOError:
+                return LATE
+        if len(data) < HEADER or len(data) < HEADER + int.from_bytes(data[:HEADER], "big"):
+            self._wait_for(None)
+            return self._rest(data)
+        end = HEADER + int.from_bytes(data[:HEADER], "big")
+        self._data = data[end:]
+        return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
+
+    def _rest(self, data: bytes) -> tuple[Any, ...] | None:
         while len(data) < HEADER:
             more = self._socket.recv(_READ) if data else b""
             if not more:
                 return None
             data += more
-        end = HEADER + int.from_bytes(data[:HEADER], "big")
-        if len(data) < end:
-            # A body of megabytes: read the rest into its place instead of gluing pieces together.
-            whole = bytearray(end)
-            whole[: len(data)] = data
-            view, filled = memoryview(whole), len(data)
-            while filled < end:
-                count = self._socket.recv_into(view[filled:])
-                if not count:
-                    return None
-                filled += count
-            self._data = b""
-            return pickle.loads(view[HEADER:])  # type: ignore[no-any-return]
-        self._data = data[end:]
-        return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
+        # A body of megabytes: read the rest into its place instead of gluing pieces together.
+        whole = bytearray(HEADER + int.from_bytes(data[:HEADER], "big"))
+        whole[: len(data)] = data
+        view, filled = memoryview(whole), len(data)
+        while filled < len(whole):
+            count = self._socket.recv_into(view[filled:])
+            if not count:
+                return None
+            filled += count
+        self._data = b""
+        return pickle.loads(view[HEADER:])  # type: ignore[no-any-return]
+
+    def _wait_for(self, within: float | None) -> None:
+        """Have the kernel end a wait after so many seconds: to ask it before each one costs a system call a job."""
+        self._patience = within
+        seconds = within or 0.0
+        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
     def write(self, frame: bytes) -> None:
         """Send a whole frame."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
@@ -14,7 +15,7 @@ class Place:
 
     __slots__ = (
         *("born", "cancelling", "fate", "jobs", "message", "number", "pid", "pipe"),
-        *("replacing", "sentence", "signalled"),
+        *("done", "replacing", "sentence", "signalled", "timers"),
         "_waiter",
     )
 
@@ -37,7 +38,25 @@ class Place:
         #: How many jobs this process has run, and since when it is there, by the monotonic clock.
         self.jobs = 0
         self.born = 0.0
+        #: Who is called with the result of the job, where nobody waits for it in `ask`.
+        self.done: Callable[[RunResult], None] | None = None
+        #: The end of what the job is allowed.
+        self.timers: list[asyncio.TimerHandle] = []
         self._waiter: asyncio.Future[RunResult] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has a process which waits for a job."""
+        return self.pipe is not None and self.replacing is None and self.message is None and self._waiter is None
+
+    def over(self) -> None:
+        """The job has ended, or its process."""
+        self.message = self.done = None
+        self.cancelling = False
+        self.jobs += 1
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
 
     def renew(self) -> "asyncio.Future[RunResult]":
         """A process is about to be forked; what to wait for until it is ready."""

@@ -75,6 +75,12 @@ class Runner(Protocol):
     async def run(self, slot: int, message: Message) -> RunResult:
         """Run one job, with its companions, to its end; raises nothing but what a bug of ours would."""
 
+    def begin(self, slot: int, message: Message, done: Callable[[RunResult], None]) -> bool:
+        """Begin to run one job at once, if the slot is ready; `done` is called as it has ended, as `run` would return.
+
+        Not called before this returns. False if it is to be run by `run`.
+        """
+
     async def hook(self, name: str) -> None:
         """Run the worker hooks of this name; returns when they have."""
 

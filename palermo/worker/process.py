@@ -66,9 +66,11 @@ def close_stdin() -> None:
 def flush() -> None:
     """Write out what was printed; the process may be killed, or leave without Python's own flush, at any time."""
     for stream in (sys.stdout, sys.stderr):
-        # A job may have closed or replaced them, and the reader of a pipe may be gone.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        try:
             stream.flush()
+        except (OSError, ValueError, AttributeError):
+            # A job may have closed or replaced them, and the reader of a pipe may be gone.
+            continue
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -64,6 +64,8 @@ class Courier:
     def __init__(self, send: Callable[[Frame], None]) -> None:
         """`send` is called by one thread at a time."""
         self._send = send
+        #: Of the process that it serves.
+        self.pid = os.getpid()
         self._lock = threading.Lock()
         self._inbox: SimpleQueue[Reporter] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -102,17 +104,17 @@ class Courier:
 class Reporter:
     """The reports of one run of a job."""
 
-    __slots__ = ("_courier", "_kept", "_lines", "_over", "_pid", "_progress", "_queued", "_slot", "due")
+    __slots__ = ("_courier", "_kept", "_lines", "_over", "_progress", "_queued", "_slot", "_told", "due")
 
     def __init__(self, courier: Courier, slot: int | None = None) -> None:
         """`slot` is told to the parent where several share the process."""
         self._courier = courier
         self._slot = slot
-        self._pid = os.getpid()
         self._progress: tuple[float | None, str] | None = None
         self._lines: deque[str] = deque()
         self._kept = 0
-        self._queued = self._over = False
+        #: Whether it has told anything at all: few jobs do, and the others end without a word to the courier.
+        self._told = self._queued = self._over = False
         #: Not to be sent before this, by the monotonic clock.
         self.due = 0.0
 
@@ -129,7 +131,10 @@ class Reporter:
 
     def end(self) -> None:
         """The job has ended: send what it told last. What it leaves running reports no more."""
-        self._courier.deliver(self, last=True)
+        if self._told:
+            self._courier.deliver(self, last=True)
+        else:
+            self._over = True
 
     def take(self, *, last: bool) -> Frame | None:
         """What is to be sent; None for nothing."""
@@ -148,6 +153,6 @@ class Reporter:
 
     def _put(self) -> None:
         # In a process that the job forked there is no courier, and the way to the parent is not its own.
-        if not self._queued and not self._over and os.getpid() == self._pid:
-            self._queued = True
+        if not self._queued and not self._over and os.getpid() == self._courier.pid:
+            self._told = self._queued = True
             self._courier.put(self)

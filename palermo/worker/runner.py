@@ -8,7 +8,7 @@ only where the worker ends and ended it too, or never got to start it, as Interr
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -42,6 +42,8 @@ class ProcessRunner:
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
         self._terminated = False
+        #: For jobs that nobody waits for: what finds out why their processes ended.
+        self._mourning: set[asyncio.Task[RunResult]] = set()
         self._watch: asyncio.TimerHandle | None = None
 
     @property
@@ -75,22 +77,28 @@ class ProcessRunner:
             self._replace_if_worn(place)
         try:
             await self._ready(place)
-            result = await self._supervise(place, message)
+            frame = self._enter(place, message)
+            try:
+                result = await place.ask(frame)
+            finally:
+                place.over()
         except SlotLost as error:
-            why = await self._children.fate(place, str(error))
+            return await self._after(place, message, str(error))
         except Gone:
             # It never began, so it did nothing wrong.
             return INTERRUPTED
-        else:
-            self._replace_if_worn(place)
-            return result
-        sentence, place.sentence = place.sentence, None
-        if self._children.killed or self._terminated:
-            return INTERRUPTED
-        if isinstance(sentence, JobCancelled):
-            return CANCELLED
-        failure = from_exception(sentence or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))
-        return await self._ask_policy(place, message, failure)
+        self._replace_if_worn(place)
+        return result
+
+    def begin(self, slot: int, message: Message, done: Callable[[RunResult], None]) -> bool:
+        place = self._places[slot]
+        if not place.ready or self._limits.max_lifetime is not None:
+            return False
+        frame = self._enter(place, message)
+        place.done = done
+        assert place.pipe is not None
+        place.pipe.write(frame)
+        return True
 
     async def hook(self, name: str) -> None:
         await self._children.link.hook(name)
@@ -145,26 +153,39 @@ class ProcessRunner:
 
     # One job.
 
-    async def _supervise(self, place: Place, message: Message) -> RunResult:
-        """Have the slot run the job, and see to its time limit."""
+    def _enter(self, place: Place, message: Message) -> bytes:
+        """The job is its now, with a time limit if it has one; what is to be sent to the process."""
         place.message = message = self._limits.limited(message, self._timeouts, self._locks)
         timeout, lock_for = message.timeout, message.lock_for
-        timers: list[asyncio.TimerHandle] = []
         loop = asyncio.get_running_loop()
         if lock_for is not None:
-            timers.append(loop.call_later(lock_for, self._condemn, place, message, lock_expired(lock_for)))
+            place.timers.append(loop.call_later(lock_for, self._condemn, place, message, lock_expired(lock_for)))
         if timeout is not None:
             grace = self._limits.timeout_grace
             text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
-            timers.append(loop.call_later(timeout + grace, self._condemn, place, message, JobTimeout(text)))
-        try:
-            return await place.ask(pack_message("run", message))
-        finally:
-            place.message = None
-            place.cancelling = False
-            place.jobs += 1
-            for timer in timers:
-                timer.cancel()
+            end = loop.call_later(timeout + grace, self._condemn, place, message, JobTimeout(text))
+            place.timers.append(end)
+        return pack_message("run", message)
+
+    def _answered(self, place: Place, pipe: SlotPipe, result: RunResult) -> None:
+        done = place.done
+        if done is None or place.pipe is not pipe:
+            place.answered(pipe, result)
+            return
+        place.over()
+        self._replace_if_worn(place)
+        done(result)
+
+    async def _after(self, place: Place, message: Message, error: str) -> RunResult:
+        """What becomes of a job whose process was lost under it."""
+        why = await self._children.fate(place, error)
+        sentence, place.sentence = place.sentence, None
+        if self._children.killed or self._terminated:
+            return INTERRUPTED
+        if isinstance(sentence, JobCancelled):
+            return CANCELLED
+        failure = from_exception(sentence or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))
+        return await self._ask_policy(place, message, failure)
 
     def _condemn(self, place: Place, message: Message, error: Exception) -> None:
         """Kill the process of a job that runs, which then fails with this error."""
@@ -196,6 +217,14 @@ class ProcessRunner:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
         # Nobody can be asked what its policy is.
         return Raised(failure)
+
+    def _mourned(self, ended: "asyncio.Task[RunResult]", done: Callable[[RunResult], None]) -> None:
+        self._mourning.discard(ended)
+        if ended.cancelled():
+            return
+        if (error := ended.exception()) is not None:
+            log.error("cannot tell why a slot ended, giving its job back: a bug", exc_info=error)
+        done(ended.result() if error is None else INTERRUPTED)
 
     # Slots come and go.
 
@@ -232,7 +261,7 @@ class ProcessRunner:
 
         def connect() -> SlotPipe:
             pipe = SlotPipe(
-                lambda _: place.answered(pipe, SUCCEEDED),
+                lambda _: self._answered(place, pipe, SUCCEEDED),
                 lambda reply: self._on_reply(place, pipe, reply),
                 lambda why: self._on_end(place, pipe, why),
             )
@@ -258,10 +287,19 @@ class ProcessRunner:
             case Cancelled() if not place.cancelling:
                 pipe.abort("sent an answer that means nothing")
             case _:
-                place.answered(pipe, result)
+                self._answered(place, pipe, result)
 
     def _on_end(self, place: Place, pipe: SlotPipe, why: str) -> None:
-        if place.pipe is not pipe or place.lost(why):
+        if place.pipe is not pipe:
+            return
+        message, done = place.message, place.done
+        if place.lost(why):
+            return
+        if done is not None and message is not None:
+            place.over()
+            task = asyncio.ensure_future(self._after(place, message, why))
+            self._mourning.add(task)
+            task.add_done_callback(lambda ended: self._mourned(ended, done))
             return
         if not (self._children.draining.is_set() or self.gone.is_set()):
             log.warning("slot ended while idle slot=%d pid=%s", place.number, place.pid)

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -84,6 +84,9 @@ class SharedRunner:
     async def prepare(self, slot: int) -> None:
         with suppress(Gone):
             await self._open_crew()
+
+    def begin(self, slot: int, message: Message, done: Callable[[RunResult], None]) -> bool:
+        return False  # which child takes the next job is decided as it comes
 
     async def run(self, slot: int, message: Message) -> RunResult:
         run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks))

@@ -7,7 +7,6 @@ atexit, or the threads it left behind, cannot hold the worker up.
 
 import faulthandler
 import os
-import select
 import socket
 import time
 from contextlib import suppress
@@ -17,13 +16,13 @@ from palermo import tracing
 from palermo.core.failure import Failure
 from palermo.worker import signals
 from palermo.worker.executor import Executor
-from palermo.worker.pipe import BlockingPipe, pack_reply, pack_result, unpack_message
+from palermo.worker.pipe import LATE, BlockingPipe, pack_reply, pack_result, unpack_message
 from palermo.worker.process import die_with, flush, own_group
 from palermo.worker.reporting import Courier, Reporter
 from palermo.worker.titles import SlotTitle
 
-#: Milliseconds without a new job after which the title says idle.
-_IDLE_AFTER_MS = 50
+#: Seconds without a new job after which the title says idle.
+_IDLE_AFTER = 0.05
 
 #: Seconds that the parent has, to kill a slot whose job's claim has ended, before the slot ends itself.
 _LATER_THAN_PARENT = 1.0
@@ -49,14 +48,13 @@ def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
     courier = Courier(lambda frame: _report(pipe, frame))
     title = SlotTitle(number)
     title.idle()
-    poll = select.poll()
-    poll.register(end, select.POLLIN)
     try:
         pipe.write(pack_reply({"ready": True}))
         while True:
-            if title.stale and not poll.poll(_IDLE_AFTER_MS):
+            frame = pipe.read(_IDLE_AFTER if title.stale else None)
+            if frame is LATE:
                 title.idle()
-            frame = pipe.read()
+                continue
             if frame is None:
                 leave(0)
             pipe.write(_answer(frame, executor, title, Reporter(courier)))

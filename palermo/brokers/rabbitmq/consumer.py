@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from palermo.admission import admitted, how_ended, must_ask, runs_alone
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.express import RabbitmqExpress
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Channel
@@ -57,6 +58,7 @@ class RabbitmqConsumer:
         self._source = source
         self._steering = steering
         self._presence = presence
+        self._worker = presence.worker
         self._names = names
         self._exchange = exchange
         self._publish = publish
@@ -76,6 +78,11 @@ class RabbitmqConsumer:
         self._beside: dict[int, Channel] = {}
         self._settled = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
+        self.express = (
+            RabbitmqExpress(source, steering, starts, self._unsettled, check=self._check_ours, forget=self._forget)
+            if isinstance(source, PushSource)
+            else None
+        )
         if names is not None:
             names.on_close(self._on_names_lost)
         source.ended = self._on_end
@@ -106,7 +113,7 @@ class RabbitmqConsumer:
         if not must_ask(delivery):
             return delivery
         self._ours(delivery)
-        grant = await self._keys.start(delivery, worker=self._presence.worker)
+        grant = await self._keys.start(delivery, worker=self._worker)
         found = admitted(delivery, grant)
         if found is None:
             log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
@@ -123,7 +130,7 @@ class RabbitmqConsumer:
             return 0.0
         self._ours(delivery)
         id = delivery.message.id
-        verdict = await self._limits.ask(demand, id=id, worker=self._presence.worker)
+        verdict = await self._limits.ask(demand, id=id, worker=self._worker)
         if isinstance(verdict, Aside):
             await self.settle(delivery, Retry(put_aside(delivery.message, verdict)))
             return None
@@ -147,9 +154,8 @@ class RabbitmqConsumer:
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
                     self._check(delivery)
-                channel.raw.basic_ack(tag)
-                # The next job comes only after it.
-                channel.link.raw.flush()
+                # At once: the next job comes only after it.
+                channel.link.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if not parked:
@@ -316,6 +322,10 @@ class RabbitmqConsumer:
         if not self._closed and self._ending is None:
             self._ending = asyncio.ensure_future(self._source.close())
 
+    def _check_ours(self, delivery: Delivery) -> None:
+        self._ours(delivery)
+        self._check(delivery)
+
     def _check(self, delivery: Delivery) -> None:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""
         channel, _ = delivery.token
@@ -334,7 +344,7 @@ class RabbitmqConsumer:
             return
         job = delivery.message.id
         if not parked and (key := self._permits.pop(job, None)) is not None:
-            self._limits.ended(key, id=job, worker=self._presence.worker)
+            self._limits.ended(key, id=job, worker=self._worker)
         if not parked:
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from palermo.broker import Delivery
+from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.declarer import Declarer
+from palermo.brokers.rabbitmq.deliveries import Delivered
 from palermo.brokers.rabbitmq.link import Channel, Link, delivered
-from palermo.brokers.rabbitmq.wire import read
+from palermo.brokers.rabbitmq.wire import read, read_delivered
+from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -15,7 +17,10 @@ Token = tuple[Channel, int]
 
 
 class Slot:
-    """One slot's subscription. It holds at most one unsettled delivery, which waits here until asked for."""
+    """One slot's subscription. It holds at most one unsettled delivery, which waits here until asked for.
+
+    Or which was taken as it came, by whoever it is offered to first: then who asks waits until that is settled.
+    """
 
     def __init__(self, source: "PushSource", number: int) -> None:
         self._source = source
@@ -24,6 +29,9 @@ class Slot:
         self._tag = ""
         self._arrived: Delivery | None = None
         self._asked: asyncio.Future[None] | None = None
+        #: Who is shown a delivery that comes while somebody waits, and whether one is out that was taken so.
+        self._offer: Take | None = None
+        self._taken = False
         self._closed = False
         self._lock = asyncio.Lock()
 
@@ -32,12 +40,13 @@ class Slot:
             if self._source.paused:
                 await self._await_news()
                 continue
-            if self._arrived is not None:
+            if self._arrived is not None and not self._taken:
                 delivery, self._arrived = self._arrived, None
                 return delivery
             try:
-                await self._subscribe()
-                if self._arrived is None:
+                if not self._taken:
+                    await self._subscribe()
+                if self._arrived is None or self._taken:
                     await self._await_news()
             except asyncio.CancelledError:
                 await asyncio.shield(self.rest())
@@ -62,8 +71,7 @@ class Slot:
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._tag = ""
-            if channel is not None and channel.is_open and tag:
-                await channel.call(channel.raw.basic_cancel, tag)
+            await self._cancel(channel, tag)
             delivery, self._arrived = self._arrived, None
             if delivery is not None and channel is not None and channel.is_open:
                 channel.raw.basic_nack(delivery.token[1], requeue=True)
@@ -73,8 +81,12 @@ class Slot:
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._channel, self._tag = None, ""
-            if channel is not None and channel.is_open and tag:
-                await channel.call(channel.raw.basic_cancel, tag)
+            await self._cancel(channel, tag)
+
+    async def _cancel(self, channel: Channel | None, tag: str) -> None:
+        if channel is not None and channel.is_open and tag:
+            self._source.link.raw.deliver_no_more(channel.raw)
+            await channel.call(channel.raw.basic_cancel, tag)
 
     async def _subscribe(self) -> None:
         async with self._lock:
@@ -88,19 +100,39 @@ class Slot:
             await self._source.declarer.ensure(self._source.queue)
             # Known before the call: a caller cancelled in its middle unsubscribes by it.
             tag = self._tag = self._source.tag(self._number)
+            self._source.link.raw.deliver_to(self._channel.raw, tag, self._on_delivered)
             await self._channel.call(
                 self._channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag
             )
 
+    def _on_delivered(self, found: Delivered, data: bytes) -> None:
+        self._take(read_delivered(found, data, self._source.queue), found.tag, found.redelivered)
+
     def _on_message(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        message = read(delivered(method, properties, body), self._source.queue)
+        self._take(message, method.delivery_tag, method.redelivered)
+
+    def _take(self, message: Message, tag: int, redelivered: bool) -> None:
         assert self._channel is not None
-        self._arrived = Delivery(
-            message=read(delivered(method, properties, body), self._source.queue),
-            slot=self._number,
-            token=(self._channel, method.delivery_tag),
-            redelivered=method.redelivered,
-        )
+        token = (self._channel, tag)
+        delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
+        waits = self._asked is not None and not self._asked.done()
+        if waits and self._offer is not None and not (self._taken or self._source.paused) and self._offer(delivery):
+            self._taken = True
+            return
+        self._arrived = delivery
         self.wake()
+
+    def offer_to(self, take: Take) -> None:
+        """Show it deliveries first that come while somebody waits."""
+        self._offer = take
+
+    def settled(self) -> None:
+        """What was taken as it came is settled."""
+        if self._taken:
+            self._taken = False
+            if self._arrived is not None or not self._tag or self._channel is None or not self._channel.is_open:
+                self.wake()
 
     def _on_cancelled_by_broker(self, channel: Channel) -> None:
         if channel is not self._channel:
@@ -111,6 +143,7 @@ class Slot:
         self.wake()
 
     def _on_end(self, channel: Channel) -> None:
+        self._source.link.raw.deliver_no_more(channel.raw)
         if channel is self._channel:
             self._tag = ""
             self._arrived = None
@@ -149,6 +182,10 @@ class PushSource:
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()
 
+    def offer_to(self, slot: int, take: Take) -> None:
+        """Show deliveries first to this, which come while the slot waits for one."""
+        self._slots[slot - 1].offer_to(take)
+
     def pause(self, queues: set[str]) -> None:
         """Take nothing from these queues; from all others again."""
         before, self.paused = self.paused, self.queue in queues
@@ -178,7 +215,9 @@ class PushSource:
     def settled(self, delivery: Delivery, *, parked: bool) -> None:
         """A delivery has been settled; the channel of one that was parked has served."""
         channel, _ = delivery.token
-        if parked and channel.is_open:
+        if not parked:
+            self._slots[delivery.slot - 1].settled()
+        elif channel.is_open:
             channel.raw.close()
 
     async def close(self) -> None:

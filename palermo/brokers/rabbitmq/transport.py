@@ -4,12 +4,18 @@ pika's own asyncio adapter brings a connection workflow with threads for name re
 write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, and pika only
 the protocol. Whatever is sent in one turn of the loop leaves in one write.
 
+What a worker reads and writes for every job does not go through pika's objects: deliveries to whoever has asked
+for them by `deliver_to`, and their acks, are bytes of our own (deliveries.py), and so is what is published, with its
+confirms (frames.py). All else is pika's, in the order of the
+wire. Beside a version of pika that this was not tried with, everything is.
+
 The names with a leading underscore are pika's: the six hooks that an adapter must supply, and
 the three entry points that it feeds. They are the same in 1.3.2 to 1.4; pyproject.toml pins that
 range, and tests/rabbitmq/test_transport.py walks every path through them.
 """
 
 import asyncio
+import logging
 import ssl
 import struct
 from collections.abc import Callable
@@ -18,7 +24,26 @@ from typing import Any
 import pika
 from pika import connection, exceptions, frame, spec
 
+from palermo.brokers.rabbitmq import frames
+from palermo.brokers.rabbitmq.deliveries import (
+    ACK_SIZE,
+    FRAME_HEADER,
+    Delivered,
+    ack,
+    frame_at,
+    is_tested,
+    read_delivery,
+    short,
+)
 from palermo.brokers.rabbitmq.properties import Properties
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Is given a delivery and the buffer that its properties are in.
+Taker = Callable[[Delivered, bytes], None]
+
+#: Whether this version of pika is one that the way round it was tried with.
+_TESTED = is_tested(pika.__version__)
 
 #: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
 _HEADER_FRAME = struct.Struct(">BHI4sQ")
@@ -26,6 +51,9 @@ _HEADER_FRAME = struct.Struct(">BHI4sQ")
 
 class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignore[misc]
     """One AMQP connection on the running loop. Made by `connect`."""
+
+    #: Pika's: the bytes of frames that are not all there.
+    _frame_buffer: bytes
 
     def __init__(
         self,
@@ -40,6 +68,10 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
         self._at_end = False
+        #: By channel number: pika's channel, the consumer's tag as it is on the wire, and who takes its deliveries.
+        self._takers: dict[int, tuple[Any, bytes, Taker]] = {}
+        #: By channel number: who is told of the acks of what was published.
+        self._listening: dict[int, frames.Confirmed] = {}
         #: Cleared while the socket cannot take more; a publisher of many waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
@@ -75,6 +107,13 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._loop.call_soon(self.flush)
         self._output.append(data)
 
+    def send(self, pieces: list[bytes]) -> None:
+        """Send whole frames, behind what pika has sent so far."""
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output += pieces
+        self.bytes_sent += sum(map(len, pieces))
+
     def flush(self) -> None:
         """Write now what was sent in this turn of the loop; for who waits for the answer, a turn earlier."""
         if self._output and self._transport is not None:
@@ -96,6 +135,77 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             raise exceptions.InvalidFrameError("a header frame does not end where it says")
         return end, frame.Header(channel, body_size, Properties().decode(data[: end - 1], _HEADER_FRAME.size))
 
+    # -- what does not go through pika -----------------------------------------------------------
+
+    def deliver_to(self, channel: Any, tag: str, taker: Taker) -> None:
+        """Give the deliveries for this consumer on pika's channel to `taker`, but for those that pika must read.
+
+        To be ended by `deliver_no_more` before the consumer is cancelled.
+        """
+        if _TESTED:
+            self._takers[channel.channel_number] = (channel, short(tag), taker)
+
+    def deliver_no_more(self, channel: Any) -> None:
+        """Give deliveries on this channel to pika again, which rejects what comes for a consumer that is cancelled."""
+        if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
+            del self._takers[channel.channel_number]
+
+    def acks_to(self, channel: Any, told: frames.Confirmed) -> None:
+        """Tell of the acks on pika's channel that need not be read by pika; the others it gets as ever."""
+        if _TESTED:
+            self._listening[channel.channel_number] = told
+
+    def acks_no_more(self, channel: Any) -> None:
+        """Give acks on this channel, which has ended, to pika."""
+        self._listening.pop(channel.channel_number, None)
+
+    def ack(self, channel: Any, tag: int) -> None:
+        """Acknowledge a delivery on pika's channel now, behind all that was sent before. Raises as pika's basic_ack."""
+        if not (_TESTED and channel.is_open):
+            channel.basic_ack(tag)
+            self.flush()
+            return
+        self.bytes_sent += ACK_SIZE
+        self.frames_sent += 1
+        frame = ack(channel.channel_number, tag)
+        if self._output:
+            self._output.append(frame)
+            self.flush()
+        elif self._transport is not None:
+            self._transport.write(frame)
+
+    def _cut(self, data: bytes) -> None:
+        """Hand out what has come, frame by frame, in the order of the wire; the rest waits in pika's own buffer."""
+        if self._frame_buffer:
+            data, self._frame_buffer = self._frame_buffer + data, b""
+        start, size = 0, len(data)
+        while start < size:
+            found = frame_at(data, start)
+            if found is None:
+                break
+            channel, end = found
+            if channel in self._takers:
+                raw, consumer, taker = self._takers[channel]
+                delivered = read_delivery(data, start, channel, consumer) if raw.is_open else None
+                if isinstance(delivered, Delivered):
+                    self.bytes_received += delivered.end - start
+                    self.frames_received += 3 if delivered.body else 2
+                    start = delivered.end
+                    taker(delivered, data)
+                    continue
+                if delivered is not None:
+                    break
+            if end > size:
+                break
+            self._on_data_available(data[start:end])
+            start = end
+        if self._transport is None or start == size:
+            return
+        if size - start >= FRAME_HEADER and frame_at(data, start) is None:
+            self._on_data_available(data[start:])  # no frame: pika says what is wrong with it
+        else:
+            self._frame_buffer = data[start:]
+
     # -- asyncio.Protocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -103,7 +213,16 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._on_stream_connected()
 
     def data_received(self, data: bytes) -> None:
-        self._on_data_available(data)
+        if self._listening and not self._frame_buffer:
+            read = frames.acks(data, self._listening)
+            if read:
+                # Without this a connection that only confirms would count as silent.
+                self.bytes_received += read
+                data = data[read:]
+        if self._takers:
+            self._cut(data)
+        elif data:
+            self._on_data_available(data)
 
     def eof_received(self) -> bool:
         self._at_end = True
@@ -117,6 +236,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._takers.clear()
+        self._listening.clear()
         self._output.clear()
         self.writable.set()
         lost: Exception | None = None
@@ -140,6 +261,10 @@ async def connect(
     `on_close` is called once, with the reason, when the open connection ends for whatever cause.
     Raises TimeoutError, OSError or a pika exception.
     """
+    if not _TESTED:
+        log.warning(
+            "pika %s was not tried with the quick way of deliveries and acks: using pika's own", pika.__version__
+        )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.deliveries import Delivered
 from palermo.brokers.rabbitmq.link import Got
-from palermo.brokers.rabbitmq.properties import Properties
+from palermo.brokers.rabbitmq.properties import Properties, read_properties
 from palermo.core.message import NO_HEADERS, HeaderValue, Message, from_wire, to_headers
 from palermo.core.topics import OCTETS, as_job, group_of
 
@@ -33,36 +34,49 @@ def to_properties(message: Message) -> Properties:
         delivery_mode=PERSISTENT,
         message_id=message.id,
     )
-    for name, value in message.properties.items():
-        setattr(properties, name, value)
+    if message.properties:
+        for name, value in message.properties.items():
+            setattr(properties, name, value)
     return properties
 
 
 def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str | None) -> Message:
     """The message in an AMQP delivery; never raises (see core.message.from_wire)."""
-    kept: Mapping[str, Any] = NO_HEADERS
-    for name in _KEPT:
-        value = getattr(properties, name)
-        if value is not None:
-            kept = {**kept, name: value}
-    headers: Mapping[str, HeaderValue] = properties.headers or NO_HEADERS
+    return message_of(vars(properties), body, taken_from=taken_from)
+
+
+def message_of(properties: Mapping[str, Any], body: bytes, *, taken_from: str | None) -> Message:
+    """The same for properties by name; those that were not sent may be None, or not there."""
+    find = properties.get
+    kept = {name: value for name in _KEPT if (value := find(name)) is not None}
+    headers: Mapping[str, HeaderValue] = find("headers") or NO_HEADERS
     return from_wire(
-        message_id=properties.message_id,
-        content_type=properties.content_type,
-        content_encoding=properties.content_encoding,
+        message_id=find("message_id"),
+        content_type=find("content_type"),
+        content_encoding=find("content_encoding"),
         headers=headers,
         body=body,
         taken_from=taken_from,
         new_id=new_id,
-        properties=kept,
+        properties=kept or NO_HEADERS,
     )
 
 
 def read(got: Got, queue: str | None) -> Message:
     """The message in what was taken from this queue; an event as the job that it is in its group's queue."""
-    group = group_of(got.exchange, queue) if queue else ""
     message = to_message(got.properties, got.body, taken_from=queue)
+    return _as_job(message, got.exchange, got.routing_key, queue, typed=bool(got.properties.content_type))
+
+
+def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
+    """The same for a delivery whose properties are still in the buffer. Raises UnknownField."""
+    properties = read_properties(data, found.properties)
+    message = message_of(properties, found.body, taken_from=queue)
+    return _as_job(message, found.exchange, found.routing_key, queue, typed="content_type" in properties)
+
+
+def _as_job(message: Message, exchange: str, topic: str, queue: str | None, *, typed: bool) -> Message:
+    group = group_of(exchange, queue) if queue else ""
     if not group:
         return message
-    event = message if got.properties.content_type else replace(message, content_type=OCTETS)
-    return as_job(event, group=group, topic=got.routing_key)
+    return as_job(message if typed else replace(message, content_type=OCTETS), group=group, topic=topic)

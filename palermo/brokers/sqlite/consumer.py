@@ -39,6 +39,9 @@ TICK = 0.25
 class SqliteConsumer:
     """Takes jobs for the slots of one worker."""
 
+    #: Each claim is a transaction in a thread of its own, which a job is waited for anyway.
+    express = None
+
     def __init__(
         self,
         store: Store,

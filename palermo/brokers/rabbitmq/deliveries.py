@@ -1,0 +1,114 @@
+"""The frames that a worker reads and writes for every job, without pika's objects between: a delivery, an ack.
+
+Pure: bytes in, values out. A delivery is read here when its three frames follow each other in one buffer, which
+is how nearly all come. Whatever else there is, a body of several frames, a heartbeat between the frames, another
+method, a frame that does not end where it says, is None here and pika's to read, frame by frame. Sizes and
+numbers are those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the class basic.
+"""
+
+import re
+import struct
+from typing import Final, NamedTuple
+
+#: The most of AMQP around a frame's payload: type, channel and size before it, one byte behind it.
+FRAME_HEADER, FRAME_END_SIZE = 7, 1
+
+_METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
+_END: Final = 0xCE
+
+_FRAME = struct.Struct(">BHI")
+#: A content header up to its property flags: type, channel, size, class and weight, size of the body.
+_CONTENT = struct.Struct(">BHI4xQ")
+_TAG = struct.Struct(">QB")
+#: A whole frame Basic.Ack: type, channel, size, class and method, delivery tag, no others with it, end.
+_ACK = struct.Struct(">BHIIQBB")
+
+_DELIVER: Final = b"\x00\x3c\x00\x3c"
+_BASIC_ACK: Final = 60 << 16 | 80
+
+#: The size of an ack on the wire.
+ACK_SIZE: Final = _ACK.size
+
+#: What `read_delivery` gives while frames are not all there.
+INCOMPLETE: Final = 0
+
+
+class Delivered(NamedTuple):
+    """One delivery. The properties are still to be read, from `properties` on in the buffer."""
+
+    #: Where the next frame begins.
+    end: int
+    tag: int
+    redelivered: bool
+    exchange: str
+    routing_key: str
+    properties: int
+    body: bytes
+
+
+def ack(channel: int, tag: int) -> bytes:
+    """The frame that acknowledges one delivery."""
+    return _ACK.pack(_METHOD, channel, 13, _BASIC_ACK, tag, 0, _END)
+
+
+def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
+    """The channel of the frame that begins here, and where the next one does, which may be beyond the buffer.
+
+    The channel is -1 for a frame that is no method. None where the header is not all there, and for what is no frame.
+    """
+    if len(data) - start < FRAME_HEADER or data[start] not in (_METHOD, _HEADER, _BODY, _HEARTBEAT):
+        return None
+    kind, channel, size = _FRAME.unpack_from(data, start)
+    return channel if kind == _METHOD else -1, start + FRAME_HEADER + size + FRAME_END_SIZE
+
+
+def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "Delivered | int | None":
+    """The delivery whose method frame begins here, on this channel, for this consumer.
+
+    `consumer` is its tag as `short` writes it. INCOMPLETE if it may be one and is not all there yet; None for what
+    is to be read by pika.
+    """
+    size = len(data)
+    header = start + _FRAME.unpack_from(data, start)[2] + 8
+    if header > size:
+        return INCOMPLETE
+    if not (data.startswith(_DELIVER, start + 7) and data.startswith(consumer, start + 11)):
+        return None
+    if header + _CONTENT.size > size:
+        return INCOMPLETE
+    kind, number, length, body_size = _CONTENT.unpack_from(data, header)
+    after = header + length + 8
+    if kind != _HEADER or number != channel:
+        return None
+    end, body = after, b""
+    if body_size:
+        if after + FRAME_HEADER > size:
+            return INCOMPLETE
+        kind, number, length = _FRAME.unpack_from(data, after)
+        if kind != _BODY or number != channel or length != body_size:
+            return None
+        end = after + length + 8
+        body = data[after + 7 : end - 1]
+    if end > size:
+        return INCOMPLETE
+    if data[header - 1] != _END or data[after - 1] != _END or data[end - 1] != _END:
+        return None
+    at = start + 11 + len(consumer)
+    tag, redelivered = _TAG.unpack_from(data, at)
+    at += 9
+    key = at + 1 + data[at]
+    exchange = data[at + 1 : key].decode(errors="replace")
+    routing_key = data[key + 1 : key + 1 + data[key]].decode(errors="replace")
+    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, header + _CONTENT.size, body)
+
+
+def short(text: str) -> bytes:
+    """A text of at most 255 bytes as AMQP writes it."""
+    data = text.encode()
+    return bytes((len(data),)) + data
+
+
+def is_tested(version: str) -> bool:
+    """Whether all this was tried out beside this version of pika: from 1.3.2 to the last of 1.4."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return found is not None and (1, 3, 2) <= tuple(map(int, found.groups())) < (1, 5, 0)
