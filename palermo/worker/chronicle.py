@@ -15,6 +15,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.metrics.totals import Totals
 from palermo.recorder import Recorder
 from palermo.worker.ending import Anew
+from palermo.worker.keeping import SUCCEEDED
 
 log = logging.getLogger("palermo.worker")
 
@@ -150,6 +151,8 @@ def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]
 
 def _kind(result: Result, by: str) -> tuple[Kind, Mapping[str, Any]]:
     """What a result is called in the journal, and what is said of it."""
+    if result is SUCCEEDED:  # as nearly all are
+        return Kind.SUCCEEDED, {}
     match result:
         case Succeeded(skipped, value, refused):
             said: dict[str, Any] = {"skipped": True} if skipped else {}
