@@ -130,8 +130,7 @@ def prepare(
             "timeout": None if timeout is None else float(timeout),
             "lock_for": None if lock_for is None else float(lock_for),
             "properties": {"priority": priority} if priority else NO_HEADERS,
-            "extra": asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate"))
-            or NO_HEADERS,
+            "extra": asked or NO_HEADERS,
             "expires_at": None if expires is None else (run_at or now) + expires,
             "run_at": run_at,
             "max_retries": given.get("retries"),
