@@ -22,6 +22,7 @@ from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, PalermoError, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
+from palermo.findings import Finding
 from palermo.journal import Journal
 from palermo.tenants import Tenants
 from palermo.timetable import Timetable
@@ -65,31 +66,6 @@ class QueueInfo:
     #: Workers that serve it.
     workers: int
     paused: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that a doctor looked at, and what came of it."""
-
-    #: What was looked at, in a word or three.
-    check: str
-    #: ok; warning, which may be as you want it; or problem, with which jobs are not stored, not run, or lost.
-    level: str
-    text: str
-    #: What to do about it; "" where there is nothing to do.
-    advice: str = ""
-
-    @classmethod
-    def ok(cls, check: str, text: str, advice: str = "") -> "Finding":
-        return cls(check=check, level="ok", text=text, advice=advice)
-
-    @classmethod
-    def warning(cls, check: str, text: str, advice: str) -> "Finding":
-        return cls(check=check, level="warning", text=text, advice=advice)
-
-    @classmethod
-    def problem(cls, check: str, text: str, advice: str) -> "Finding":
-        return cls(check=check, level="problem", text=text, advice=advice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
