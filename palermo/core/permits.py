@@ -89,8 +89,8 @@ class Rate:
 
     @property
     def leeway(self) -> float:
-        """Seconds by which a run may be late without the next one being so: those by which a period is too long."""
-        return min(self.period * (SLACK - 1), self.gap / 2)
+        """Seconds by which a run may be late and the next one not: half of those by which a period is too long."""
+        return min(self.period * (SLACK - 1) / 2, self.gap / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
