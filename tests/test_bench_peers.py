@@ -85,7 +85,7 @@ def test_only_systems_that_can_take_part(workload: Workload) -> None:
     assert workload.base in labels
     assert len(set(labels)) == len(labels)
     for entry in workload.entries:
-        system = SYSTEMS[entry.system]
+        system = entry.system
         assert entry.setup.pool in system.isolation or not workload.runs_jobs
         assert entry.store in system.stores or workload.name == "import"
         assert system.quorum or not entry.setup.quorum
@@ -116,7 +116,7 @@ def test_a_python_that_is_not_there_has_nothing_installed(tmp_path: Path) -> Non
 
 def test_palermo_and_the_bare_client_drain_in_turns(rabbitmq_url: str, tmp_path: Path) -> None:
     (drain,) = select(workloads(scale=0.2), ["drain-1"])
-    entries = [entry for entry in drain.entries if entry.system in ("raw", "palermo")]
+    entries = [entry for entry in drain.entries if entry.label in ("raw", "palermo")]
 
     with stores(rabbitmq_url, tmp_path, redis=False) as found:
         tour = Tour(drain, entries, found, folder=tmp_path, venv=tmp_path)
