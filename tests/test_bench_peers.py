@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import select
+from benchmarks.peers.__main__ import compared, select
 from benchmarks.peers.installed import versions
 from benchmarks.peers.marks import RING, Marker, Marks
 from benchmarks.peers.scores import Metric, Score, Spread, percentile, ratios
 from benchmarks.peers.setup import VARIABLE, Setup
 from benchmarks.peers.stores import stores
 from benchmarks.peers.systems import SYSTEMS
-from benchmarks.peers.table import table
+from benchmarks.peers.table import summary, table
 from benchmarks.peers.tour import Tour
 from benchmarks.peers.workloads import Workload, workloads
 
@@ -51,6 +51,22 @@ def test_a_table_has_a_row_for_each_that_played() -> None:
         "| raw | **1.00** (1.00 to 1.00) | 2,000 |  |",
         "| us | **0.50** (0.50 to 0.80) | 1,600 | yes |",
         "| gone | – | – |  |",
+    ]
+
+
+def test_all_workloads_are_summed_up_by_the_first_of_each_system() -> None:
+    (pool,) = select(workloads(), ["async"])
+    scores = {"raw": rates(100), "raw-100": rates(300), "palermo-async": rates(150)}
+
+    assert compared(pool, pool.entries, scores) == {"raw": 1.0, "palermo": 1.5}
+
+
+def test_a_summary_has_a_column_for_each_system() -> None:
+    assert summary({"drain-1": {"raw": 1, "us": 0.5}, "import": {"raw": 1, "huey": 2}}) == [
+        "| median ratio | raw | us | huey |",
+        "| --- | --- | --- | --- |",
+        "| drain-1 | 1.00 | 0.50 | – |",
+        "| import | 1.00 | – | 2.00 |",
     ]
 
 

@@ -7,17 +7,19 @@ to the bare client of the same round.
 import argparse
 import os
 import signal
+import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers.installed import described, here, versions
 from benchmarks.peers.processes import ROOT
+from benchmarks.peers.scores import Score, ratios
 from benchmarks.peers.stores import Stores, stores
 from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.systems.system import System
-from benchmarks.peers.table import table
+from benchmarks.peers.table import summary, table
 from benchmarks.peers.tour import Tour
 from benchmarks.peers.workloads import Entry, Workload, workloads
 
@@ -36,10 +38,16 @@ def main() -> None:
         folder = Path(made)
         with stores(given.url, folder, redis="rq" in names) as found:
             missing = _introduce([SYSTEMS[name] for name in SYSTEMS if name in names], found, given.venv)
+            medians = {}
             for workload, entries in plan:
                 there = [entry for entry in entries if entry.system.name not in missing]
                 tour = Tour(workload, there, found, folder=folder, venv=given.venv)
                 _play(tour, workload, there, rounds=min(given.rounds, workload.most_rounds))
+                name = f"{workload.name} (less is better)" if workload.less else workload.name
+                medians[name] = compared(workload, there, tour.scores)
+    if len(medians) > 1:
+        print("\n### all: to raw, embedded: to huey\n")
+        print("\n".join(summary(medians)))
 
 
 def select(known: Sequence[Workload], wanted: Sequence[str]) -> list[Workload]:
@@ -53,6 +61,16 @@ def select(known: Sequence[Workload], wanted: Sequence[str]) -> list[Workload]:
 def taking_part(workload: Workload, wanted: Sequence[str]) -> list[Entry]:
     """Those of the wanted systems, and the one that they are compared to."""
     return [entry for entry in workload.entries if entry.system.name in wanted or entry.label == workload.base]
+
+
+def compared(workload: Workload, entries: Sequence[Entry], scores: Mapping[str, Sequence[Score]]) -> dict[str, float]:
+    """The median ratio of each system, by its name: of its first entry where it has several."""
+    found: dict[str, float] = {}
+    for entry in entries:
+        each = ratios(scores.get(entry.label, ()), scores.get(workload.base, ()), workload.metrics[0].key)
+        if each:
+            found.setdefault(entry.system.name, statistics.median(each))
+    return found
 
 
 def _fits(workload: Workload, name: str) -> bool:
