@@ -12,6 +12,7 @@ a job and never loses one.
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - has handlers of its own, before which ours must be asked
 import os
 import socket
 import threading
@@ -19,6 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from palermo import forking
 from palermo.broker import Broker, Session
 from palermo.carrier import Carrier
 from palermo.core.journal import Level
@@ -33,6 +35,8 @@ from palermo.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 from palermo.waiting import Watch
 
 T = TypeVar("T")
+
+forking.watch()
 
 #: What a caller waits longer than the loop's own deadline: only a loop that hangs lets it come to that.
 _GRACE = 0.25

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from palermo import hooks
 from palermo.claiming import answered, claimed
 from palermo.core.keys import Claim
-from palermo.core.message import NO_HEADERS, Message
+from palermo.core.message import NO_HEADERS, Message, made
 from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
 from palermo.core.shares import is_tenant
@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
     kwargs: Mapping[str, Any]
     #: What is asked for a job that needs a key.
     claim: Claim | None = None
-    #: Its place among the jobs of an enqueue_many.
+    #: Of one with a claim, its place among the jobs of an enqueue_many.
     place: int = 0
 
     def answered(self, answer: Answer) -> Job:
@@ -114,27 +114,30 @@ def prepare(
     )
     now, timeout, expires, keep_result = time.time(), chosen("timeout"), chosen("expires"), chosen("keep_result")
     lock_for, priority = chosen("lock_for"), chosen("priority")
-    message = Message(
-        id=id,
-        queue=queue,
-        job=name,
-        body=encoded.body,
-        content_type=encoded.content_type,
-        content_encoding=encoded.content_encoding,
-        arguments=encoded.arguments,
-        created_at=int(now),
-        queued_at=now,
-        preview=preview(args, kwargs),
-        timeout=None if timeout is None else float(timeout),
-        lock_for=None if lock_for is None else float(lock_for),
-        properties={"priority": priority} if priority else NO_HEADERS,
-        extra=asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate")) or NO_HEADERS,
-        expires_at=None if expires is None else (run_at or now) + expires,
-        run_at=run_at,
-        max_retries=given.get("retries"),
-        keep_result=keep_result,
-        tenant=tenant,
-        share=float(share) if tenant and share is not None else None,
+    asked = asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate"))
+    message = made(
+        {
+            "id": id,
+            "queue": queue,
+            "job": name,
+            "body": encoded.body,
+            "content_type": encoded.content_type,
+            "content_encoding": encoded.content_encoding,
+            "arguments": encoded.arguments,
+            "created_at": int(now),
+            "queued_at": now,
+            "preview": preview(args, kwargs),
+            "timeout": None if timeout is None else float(timeout),
+            "lock_for": None if lock_for is None else float(lock_for),
+            "properties": {"priority": priority} if priority else NO_HEADERS,
+            "extra": asked or NO_HEADERS,
+            "expires_at": None if expires is None else (run_at or now) + expires,
+            "run_at": run_at,
+            "max_retries": given.get("retries"),
+            "keep_result": keep_result,
+            "tenant": tenant,
+            "share": float(share) if tenant and share is not None else None,
+        }
     )
     # Where the code is not imported here, the worker's declaration may have it kept.
     keeps = keep_result if definition is None else bool(keep_result)
@@ -177,7 +180,8 @@ def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prep
     batch: list[Prepared] = []
     size = 0
     for each in prepared:
-        each = each._replace(place=len(made))
+        if each.claim is not None:
+            each = each._replace(place=len(made))
         made.append(each.job)
         if each.message is None:
             continue

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from palermo.core.decision import Errors, Policy, policy
-from palermo.core.topics import group_queue
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
 from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
 
 if TYPE_CHECKING:
+    from palermo.core.decision import Errors, Policy
     from palermo.recurring import Recurring
 
 MAX_JOB_NAME_BYTES = 255
@@ -32,6 +31,8 @@ class Subscribes:
 
     def queue(self, exchange: str, prefix: str) -> str:
         """Where the group's events wait. Raises QueueNameInvalid."""
+        from palermo.core.topics import group_queue
+
         return group_queue(exchange, prefix, self.group)
 
 
@@ -90,8 +91,8 @@ class JobDefinition:
     retries: int | None = None
     backoff: Any = None
     retry_for: float | None = None
-    retry_on: Errors | None = None
-    discard_on: Errors | None = None
+    retry_on: "Errors | None" = None
+    discard_on: "Errors | None" = None
     #: When it runs of itself, again and again; None for never.
     recurring: "Recurring | None" = None
     #: The events that it handles; None for a job that is enqueued.
@@ -105,8 +106,10 @@ class JobDefinition:
         return self.arguments == "one"
 
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> "Policy":
         """Whether and when it is tried again."""
+        from palermo.core.decision import policy
+
         return policy(
             retries=self.retries,
             backoff=self.backoff,

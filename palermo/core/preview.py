@@ -14,10 +14,13 @@ _SHORT = frozenset({float, bool, type(None)})
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """The arguments as they would be written in a call, cut at 100 characters with "..." behind."""
-    parts: list[str] = []
-    room = _add_items(parts, args, PREVIEW)
-    if kwargs:
-        _add_named(parts, ((f"{name}=", value) for name, value in kwargs.items()), room)
+    parts, room = _items(args, PREVIEW)
+    for name, value in kwargs.items():
+        if room < 0:
+            break
+        text = f"{name}={brief(value, room)}"
+        parts.append(text)
+        room -= len(text) + 2
     text = ", ".join(parts)
     return text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
 
@@ -25,43 +28,40 @@ def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
 def brief(value: object, room: int = PREVIEW) -> str:
     """``repr(value)``, but not much longer than the room there is for it, in characters."""
     kind = type(value)
+    if kind is str or isinstance(value, (str, bytes, bytearray)):
+        return repr(value[: PREVIEW + 1])  # type: ignore[index]
     if kind in _SHORT:
         return repr(value)
-    if isinstance(value, (str, bytes, bytearray)):
-        return repr(value[: PREVIEW + 1])
     if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > PREVIEW:
         return f"<{kind.__name__} of {len(value)}>"
     if isinstance(value, dict):
-        parts: list[str] = []
-        _add_named(parts, ((f"{brief(key, room)}: ", item) for key, item in value.items()), room)
-        return "{" + ", ".join(parts) + "}"
+        return "{" + ", ".join(_fields(value, room)) + "}"
     if isinstance(value, list):
-        parts = []
-        _add_items(parts, value, room)
-        return "[" + ", ".join(parts) + "]"
+        return "[" + ", ".join(_items(value, room)[0]) + "]"
     try:
         return repr(value)[: PREVIEW + 1]
     except Exception:  # a user's __repr__ may raise anything; a preview must not stop an enqueue
         return f"<{kind.__name__}>"
 
 
-def _add_items(parts: list[str], items: Iterable[object], room: int) -> int:
-    """Add what there is room for, and something more; returns what room is left, below 0 for none."""
+def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
+    """As many as there is room for, and the room that is left then, below 0 for none."""
+    parts: list[str] = []
     for item in items:
         text = brief(item, room)
         parts.append(text)
         room -= len(text) + 2
         if room < 0:
             break
-    return room
+    return parts, room
 
 
-def _add_named(parts: list[str], named: Iterable[tuple[str, object]], room: int) -> None:
-    if room < 0:
-        return
-    for name, value in named:
-        text = name + brief(value, room)
+def _fields(items: Mapping[object, object], room: int) -> list[str]:
+    parts: list[str] = []
+    for key, item in items.items():
+        text = f"{brief(key)}: {brief(item, room)}"
         parts.append(text)
         room -= len(text) + 2
         if room < 0:
             break
+    return parts
