@@ -15,9 +15,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from palermo.core.decision import Discard, Retry, Snooze
-from palermo.core.retry import Exponential, Fixed, Linear
-from palermo.current import current_job, track
 from palermo.errors import PalermoError
 from palermo.handles import Job
 from palermo.hooks import DontEnqueue, DontProcess, failure_backend, hook
@@ -26,6 +23,9 @@ from palermo.jobs import JobClass, job
 if TYPE_CHECKING:
     from palermo.client import Client, connect, enqueue, job_by_id, publish, publish_async
     from palermo.config import Settings
+    from palermo.core.decision import Discard, Retry, Snooze
+    from palermo.core.retry import Exponential, Fixed, Linear
+    from palermo.current import current_job, track
     from palermo.inspector import Inspector
     from palermo.subscribing import subscribe
     from palermo.worker.handle import start_worker
@@ -69,6 +69,14 @@ _LAZY = {
     "publish": "palermo.client",
     "publish_async": "palermo.client",
     "Settings": "palermo.config",
+    "Discard": "palermo.core.decision",
+    "Retry": "palermo.core.decision",
+    "Snooze": "palermo.core.decision",
+    "Exponential": "palermo.core.retry",
+    "Fixed": "palermo.core.retry",
+    "Linear": "palermo.core.retry",
+    "current_job": "palermo.current",
+    "track": "palermo.current",
     "Inspector": "palermo.inspector",
     "start_worker": "palermo.worker.handle",
     "subscribe": "palermo.subscribing",

@@ -20,8 +20,9 @@ from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
-from palermo.errors import BrokerError, UrlInvalid
+from palermo.errors import BrokerError, PalermoError, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
+from palermo.findings import Finding
 from palermo.journal import Journal
 from palermo.tenants import Tenants
 from palermo.timetable import Timetable
@@ -68,31 +69,6 @@ class QueueInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that a doctor looked at, and what came of it."""
-
-    #: What was looked at, in a word or three.
-    check: str
-    #: ok; warning, which may be as you want it; or problem, with which jobs are not stored, not run, or lost.
-    level: str
-    text: str
-    #: What to do about it; "" where there is nothing to do.
-    advice: str = ""
-
-    @classmethod
-    def ok(cls, check: str, text: str, advice: str = "") -> "Finding":
-        return cls(check=check, level="ok", text=text, advice=advice)
-
-    @classmethod
-    def warning(cls, check: str, text: str, advice: str) -> "Finding":
-        return cls(check=check, level="warning", text=text, advice=advice)
-
-    @classmethod
-    def problem(cls, check: str, text: str, advice: str) -> "Finding":
-        return cls(check=check, level="problem", text=text, advice=advice)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """Some messages of a queue, in queue order (oldest first) unless asked for newest first."""
 
@@ -132,6 +108,9 @@ class Stop:
 
 
 Verdict = Keep | Remove | Move | Stop
+
+#: Told how a publish ended: None where the message is stored, else why it is not, or may not be.
+Ended = Callable[[PalermoError | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +230,19 @@ class Broker(Timetable, Entries, Protocol):
         message may be stored or not, and publishing it again is safe but may double it.
         """
 
-    async def publish_many(self, messages: Iterable[Message]) -> int:
-        """The same for many, with their confirms overlapping; returns how many, once all are stored."""
+    def post(self, message: Message, ended: Ended) -> bool:
+        """Begin to `publish` at once, where nothing stands against it; `ended` is told, perhaps before this returns.
+
+        False where something is to be made or waited for first: then nothing was begun, and `publish` is to be used.
+        It may be used after any error too, which it then may answer by more than to raise it. `ended` must not raise.
+        """
+
+    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
+        """The same for many, with their confirms overlapping; returns how many, once all are stored.
+
+        `sent` is called when all are on their way, so that what is published from then on is stored behind them. A
+        broker may leave that out.
+        """
 
     async def consume(
         self,

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from palermo.core.message import Message
 from palermo.core.unique import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, Answer, Outcome
 from palermo.errors import DuplicateJob, OptionInvalid, SerializationError
 from palermo.handles import Job
+from palermo.ids import new_id
 from palermo.registry import JobDefinition
 from palermo.serialization import Serializers
 
@@ -72,7 +72,7 @@ def claimed(
         if on_duplicate == REPLACE and signed:
             raise OptionInvalid("on_duplicate='replace' does not go with sign: a signature covers id and arguments.")
         message = locked(message, lock)
-        return message, Claim(key=lock.key, message=message, call=uuid.uuid4().hex, on_duplicate=on_duplicate)
+        return message, Claim(key=lock.key, message=message, call=new_id(), on_duplicate=on_duplicate)
     names = [name for name in ("unique", "dedupe", "on_duplicate") if chosen(name) is not None]
     names += ["throttle"] if debounce is not None and throttle is not None else []
     names += ["delay or run_at"] if message.run_at is not None else []
@@ -83,7 +83,7 @@ def claimed(
     own = chosen("unique_key") is not None
     # Of a burst the arguments differ: without a key it is all of the job's.
     key = f"{spread}:{_key(chosen, serializers, job, args, kwargs) if own else name}"
-    return message, Claim(key=key, message=message, call=uuid.uuid4().hex, spread=spread, seconds=float(seconds))
+    return message, Claim(key=key, message=message, call=new_id(), spread=spread, seconds=float(seconds))
 
 
 def answered(job: Job, claim: Claim, answer: Answer) -> Job:

@@ -25,7 +25,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.io_thread import IoThread
 from palermo.jobs import Job
 from palermo.options import EnqueueOptions, ManyOptions, PublishOptions
-from palermo.prepared import Prepared, batches, landed, prepare
+from palermo.prepared import BATCHES, Prepared, batches, landed, prepare
 from palermo.publishing import event
 from palermo.registry import JobDefinition
 from palermo.waiting import Watch
@@ -116,7 +116,7 @@ class Client:
                     claims = [_traced(span, each.claim) for each in batch if each.claim is not None]
                     before = waiting[-1][0] if waiting else None
                     waiting.append((io.send(messages, after=before, claims=claims), batch))
-                    if len(waiting) > 2:
+                    if len(waiting) == BATCHES:
                         stored += landed(io, waiting, made)
                 while waiting:
                     stored += landed(io, waiting, made)

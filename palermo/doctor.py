@@ -10,10 +10,10 @@ import stat
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from palermo.broker import Finding
 from palermo.client import Client
 from palermo.config import Settings, Source
 from palermo.errors import PalermoError
+from palermo.findings import Finding
 from palermo.rows import Row
 
 

@@ -34,6 +34,7 @@ class Errand:
         "patient",
         "session",
         "task",
+        "under_way",
     )
 
     def __init__(
@@ -47,8 +48,10 @@ class Errand:
         #: Jobs that need a key, and what came of them.
         self.claims = claims
         self.answers: Sequence[Answer] | None = None
-        #: Not begun before this one has ended, and failed if it failed.
+        #: Not begun before this one is under way, and failed if it has failed by then.
         self.after = after
+        #: Set when all of it has been sent on the session that it is on, or it has ended.
+        self.under_way = asyncio.Event()
         #: For a waiting event loop; without one a thread waits.
         self.future = future
         #: When it began, on the loop's clock; 0 before.
@@ -86,6 +89,7 @@ class Errand:
         self.finished = True
         self.error = error
         self.after = None
+        self.under_way.set()
         if self.future is None:
             self._done.release()
         elif self.future.set_running_or_notify_cancel():

@@ -6,7 +6,6 @@ and hangs when it imports the same. Whatever imports or makes something late doe
 """
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - has handlers of its own, which must be there before a fork waits
 import os
 import threading
 from typing import Protocol
@@ -59,4 +58,21 @@ def _close_all() -> None:
         running.pop().close()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+#: Who is asked last was registered first, and what other modules hold over a fork must be held after what we do.
+_foremost = 0
+
+
+def watch() -> None:
+    """Be asked before a fork, and before all who have asked for that so far."""
+    global _foremost
+    with guard:
+        _foremost += 1
+        mine = _foremost
+        os.register_at_fork(
+            before=lambda: _before() if mine == _foremost else None,
+            after_in_parent=lambda: _in_parent() if mine == _foremost else None,
+            after_in_child=lambda: _in_child() if mine == _foremost else None,
+        )
+
+
+watch()

@@ -8,16 +8,15 @@ coroutines: some run where no event loop can be.
 """
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palermo.core.failure import Failure
 from palermo.errors import OptionInvalid
 
 if TYPE_CHECKING:
+    from palermo.core.failure import Failure
     from palermo.registry import JobDefinition
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -206,7 +205,7 @@ class FailureReport:
     queue: str
     #: The arguments for people, at most 100 characters and then "...".
     preview: str
-    failure: Failure
+    failure: "Failure"
     #: The tag of the slot that ran it.
     worker: str
 
@@ -239,6 +238,8 @@ def log_failure(report: FailureReport) -> None:
 
     `palermo.failure_backend(palermo.hooks.log_failure)` turns it on.
     """
+    import logging
+
     logging.getLogger("palermo.failures").error(
         "%s: %s id=%s job=%s queue=%s args=%r worker=%s",
         report.failure.exception_class,

@@ -2,8 +2,7 @@
 
 Threads hand it messages and wait; their confirms overlap on the one session. A publish is
 one call into the loop and one lock back, since each hop between threads costs as much as a
-tenth of a whole publish. Deadlines are kept by one timer for all that is in flight, not by
-one each.
+tenth of a whole publish. What becomes of it in the loop is in carrier.py.
 
 What is given to a publish is the setting publish_timeout, over everything: name lookup,
 connecting, a session that turns out to be dead, publishing again. A session that answers
@@ -13,6 +12,7 @@ a job and never loses one.
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - has handlers of its own, before which ours must be asked
 import os
 import socket
 import threading
@@ -20,7 +20,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from palermo import forking
 from palermo.broker import Broker, Session
+from palermo.carrier import Carrier
 from palermo.core.journal import Level
 from palermo.core.keys import Claim
 from palermo.core.message import Message
@@ -34,8 +36,7 @@ from palermo.waiting import Watch
 
 T = TypeVar("T")
 
-#: Between attempts to open a session; doubled each time up to the last.
-_FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
+forking.watch()
 
 #: What a caller waits longer than the loop's own deadline: only a loop that hangs lets it come to that.
 _GRACE = 0.25
@@ -49,15 +50,13 @@ class IoThread:
         self._timeout = session.timeout
         #: Whether the session is on a file, and not with a server.
         self._on_file = not session.address.hosts
-        #: What has begun and not ended, in the order of beginning, which is that of the deadlines.
-        self._flight: dict[Errand, None] = {}
-        self._alarm: asyncio.TimerHandle | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._forked: threading.Event | None = None
         self._closed = False
         self._loop = _new_loop()
         self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}")
-        self._keeper = SessionKeeper(session, self._loop, self._opened, self._move)
+        self._keeper = SessionKeeper(session, self._loop, self._opened, self._lost)
+        self._carrier = Carrier(self._keeper, self._loop, self._timeout, self._record)
         self._watch: Watch | None = None
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._thread.start()
@@ -109,7 +108,7 @@ class IoThread:
             raise RuntimeError("enqueue was called in the client's own thread, which would wait for itself.")
         errand = Errand(messages, after, future, claims)
         try:
-            self._loop.call_soon_threadsafe(self._start, errand)
+            self._loop.call_soon_threadsafe(self._carrier.start, errand)
         except RuntimeError:  # the loop has been closed since
             errand.finish(self._keeper.gone())
         return errand
@@ -129,7 +128,7 @@ class IoThread:
 
     def abandon(self, errand: Errand) -> None:
         """Stop working on an errand that nobody waits for any more."""
-        self._call(lambda: errand.task and errand.task.cancel())
+        self._call(lambda: self._carrier.abandon(errand))
 
     def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         """What the coroutine function makes of the session, as long as that takes; opening the session is bounded.
@@ -213,75 +212,6 @@ class IoThread:
             # Not shutdown_default_executor: it would wait for a name lookup that hangs.
             self._loop.close()
 
-    def _start(self, errand: Errand) -> None:
-        if self._closed:
-            errand.finish(self._keeper.gone())
-            return
-        errand.task = self._loop.create_task(self._carry(errand))
-
-    async def _carry(self, errand: Errand) -> None:
-        """Publish the errand's messages, on as many sessions as it takes, until its time is over."""
-        error: BaseException | None = None
-        try:
-            if errand.after is not None and not errand.after.finished and errand.after.task is not None:
-                await asyncio.wait([errand.after.task])
-            if errand.after is not None and errand.after.error is not None:
-                raise errand.after.error
-            errand.began = self._loop.time()
-            self._flight[errand] = None
-            if self._alarm is None:
-                self._alarm = self._loop.call_at(errand.began + self._timeout / 2, self._check)
-            await self._deliver(errand)
-        except asyncio.CancelledError:
-            error = errand.error or (self._keeper.gone() if self._closed else self._keeper.late(errand.last))
-        except BaseException as raised:
-            error = raised
-        finally:
-            self._flight.pop(errand, None)
-            errand.finish(error)
-
-    async def _deliver(self, errand: Errand) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                if await self._attempt(errand):
-                    return
-                await asyncio.sleep(pause)
-            except asyncio.CancelledError:
-                if not errand.moved or errand.task is None:
-                    raise
-                errand.moved = False
-                errand.task.uncancel()
-            pause = min(2 * pause, _LAST_PAUSE)
-
-    async def _attempt(self, errand: Errand) -> bool:
-        """Publish once; False if the session could not be opened or was lost."""
-        session = self._keeper.session
-        try:
-            if session is None:
-                session = await self._keeper.get()
-            errand.session = session
-            if errand.claims and errand.answers is None:
-                errand.answers = await session.keys.enqueue(errand.claims)
-            if isinstance(errand.messages, Event):
-                await session.events.publish(errand.messages)
-            elif isinstance(errand.messages, Sequence):
-                if errand.messages:
-                    await session.publish_many(errand.messages)
-            else:
-                await session.publish(errand.messages)
-        except BrokerUnavailable as error:
-            errand.last = error
-            if session is not None:
-                self._keeper.lose(session)
-            return False
-        finally:
-            errand.session = None
-        self._keeper.heard = self._loop.time()
-        record_stored(self.recorder, errand.messages)
-        record_stored(self.recorder, errand.stored)
-        return True
-
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
         found = self._keeper.session
         session = found or await self._keeper.get_in_time()
@@ -301,47 +231,14 @@ class IoThread:
             self._watch = Watch(self._keeper)
         return await function(self._watch)
 
-    def _move(self, session: Broker) -> None:
-        """Have what is in flight on a session that is given up begin anew with the next."""
+    def _lost(self, session: Broker) -> None:
         self.recorder.detach()
-        for errand in self._flight:
-            if errand.session is session and errand.task is not None and not errand.moved:
-                errand.moved = True
-                errand.task.cancel()
+        self._carrier.move(session)
 
-    def _check(self) -> None:
-        """Fail what is overdue, and replace a session that has said nothing since an errand began half its time ago."""
-        self._alarm = None
-        now = self._loop.time()
-        for errand in list(self._flight):
-            age = now - errand.began
-            session = errand.session
-            silent = session is not None and self._keeper.heard <= errand.began  # uvloop's clock counts milliseconds
-            blocked = session is not None and session.blocked
-            if session is not None and blocked:
-                errand.last = BrokerUnavailable(f"{session.describe()}.")
-            if age >= self._timeout:
-                errand.error = self._keeper.late(errand.last)
-                del self._flight[errand]
-                if errand.task is not None:
-                    errand.moved = False
-                    errand.task.cancel()
-            elif age < self._timeout / 2 or errand.patient:
-                continue
-            errand.patient = True
-            # Under an alarm it is not dead, and stores what it was sent once that ends: sent again it would be doubled.
-            if silent and session is not None and not blocked:
-                errand.last = errand.last or BrokerUnavailable(f"{session.describe()} said nothing.")
-                self._keeper.lose(session)
-        self._arm()
-
-    def _arm(self) -> None:
-        """Set the alarm for what is due next."""
-        if self._flight:
-            now = self._loop.time()
-            half = self._timeout / 2
-            due = min(errand.began + (half if now - errand.began < half else self._timeout) for errand in self._flight)
-            self._alarm = self._loop.call_at(due, self._check)
+    def _record(self, errand: Errand) -> None:
+        record_stored(self.recorder, errand.messages)
+        if errand.claims:
+            record_stored(self.recorder, errand.stored)
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -349,11 +246,7 @@ class IoThread:
         task.add_done_callback(self._working.discard)
 
     async def _shut_down(self) -> None:
-        for errand in list(self._flight):
-            errand.error = self._keeper.gone()
-            errand.moved = False
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._carrier.close()
         try:
             await self.recorder.close(CLOSE_TIMEOUT)
             rest = asyncio.all_tasks() - {asyncio.current_task()}

@@ -13,8 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo import forking
-from palermo.core.decision import Errors
-from palermo.current import CurrentJob, current_job
 from palermo.errors import OptionInvalid
 from palermo.handles import Job
 from palermo.moments import Delay, Instant, seconds
@@ -23,17 +21,16 @@ from palermo.registry import JobDefinition, Registry, define
 
 if TYPE_CHECKING:
     from palermo.client import Client
+    from palermo.core.decision import Errors
 
 __all__ = [
     "ClassJob",
-    "CurrentJob",
     "Enqueuer",
     "FunctionJob",
     "Job",
     "JobClass",
     "JobDefinition",
     "Registry",
-    "current_job",
     "job",
     "registry",
 ]
@@ -275,8 +272,8 @@ def job(
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
-    retry_on: Errors | None = None,
-    discard_on: Errors | None = None,
+    retry_on: "Errors | None" = None,
+    discard_on: "Errors | None" = None,
     cron: str | None = None,
     every: Delay | None = None,
     tz: str | None = None,

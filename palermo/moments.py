@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from palermo.core.delay import check_due
-from palermo.core.message import MAX_SECONDS
 from palermo.errors import OptionInvalid
+
+# What knows all about delays is imported when the first is given: a module that only declares jobs does not pay for it.
 
 #: Seconds from now, or a timedelta.
 Delay = float | timedelta
@@ -16,6 +16,8 @@ Instant = float | datetime
 
 def seconds(delay: Any) -> float:
     """A delay in seconds, from 0 on. Raises OptionInvalid."""
+    from palermo.core.message import MAX_SECONDS
+
     value = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_SECONDS / 2:
         raise OptionInvalid(f"option delay={delay!r} is no delay; give seconds from 0 on, or a timedelta.")
@@ -24,6 +26,8 @@ def seconds(delay: Any) -> float:
 
 def instant(at: Any) -> float:
     """An instant in Unix seconds. Raises OptionInvalid, for a datetime without a time zone too."""
+    from palermo.core.delay import check_due
+
     if isinstance(at, datetime):
         if at.tzinfo is None or at.utcoffset() is None:
             raise OptionInvalid(
@@ -43,4 +47,4 @@ def due(now: float, *, delay: Any, run_at: Any, declared: float | None) -> float
             raise OptionInvalid(f"both delay={delay!r} and run_at={run_at!r} are given; one of them says when.")
         return instant(run_at)
     wait = declared if delay is None else seconds(delay)
-    return check_due(now + wait) if wait else None
+    return instant(now + wait) if wait else None

@@ -1,21 +1,22 @@
 """Calls on their way to the broker: made ready one by one, stored in batches."""
 
 import time
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo import hooks
 from palermo.claiming import answered, claimed
 from palermo.core.keys import Claim
-from palermo.core.message import NO_HEADERS, Message
+from palermo.core.message import NO_HEADERS, Message, made
 from palermo.core.permits import asking, check_key
 from palermo.core.preview import preview
 from palermo.core.shares import is_tenant
 from palermo.core.unique import Answer
 from palermo.errand import Errand
 from palermo.errors import OptionInvalid
+from palermo.ids import new_id
 from palermo.io_thread import IoThread
 from palermo.jobs import Job, registry
 from palermo.moments import due
@@ -26,9 +27,16 @@ from palermo.serialization import SIGNED
 if TYPE_CHECKING:
     from palermo.client import Client
 
-#: enqueue_many publishes in batches of at most this many jobs and bytes, so that memory is bounded and each
-#: batch has a fair chance within publish_timeout. While one is being confirmed the next is being made.
-BATCH, BATCH_BYTES = 1_000, 1_048_576
+#: enqueue_many publishes in batches of at most this many jobs and bytes, and so many of them are under way at once: so
+#: that memory is bounded, each batch has a fair chance within publish_timeout, and the broker has something to do
+#: while the next is being made.
+BATCH, BATCH_BYTES = 200, 262_144
+BATCHES = 5
+
+#: What a job declares whose code is not imported here.
+_UNDECLARED: Mapping[str, Any] = MappingProxyType({})
+
+_CALLABLE = frozenset(CALLABLE)
 
 
 class Prepared(NamedTuple):
@@ -41,7 +49,7 @@ class Prepared(NamedTuple):
     kwargs: Mapping[str, Any]
     #: What is asked for a job that needs a key.
     claim: Claim | None = None
-    #: Its place among the jobs of an enqueue_many.
+    #: Of one with a claim, its place among the jobs of an enqueue_many.
     place: int = 0
 
     def answered(self, answer: Answer) -> Job:
@@ -66,21 +74,19 @@ def prepare(
     options: Mapping[str, Any],
 ) -> Prepared:
     """Bind, ask the hooks, encode. Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise."""
-    if options:
+    given = {name: value for name, value in options.items() if value is not None}
+    if given or not options.keys() <= _CALLABLE:
         check_options(options, CALLABLE, "enqueue")
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
-    if options and definition is not None and definition.batch is not None:
+    if given and definition is not None and definition.batch is not None:
         check_batched(definition.name, options)
-
-    def chosen(name: str) -> Any:
-        """The option, or what the job's declaration says."""
-        value = options.get(name)
-        return getattr(definition, name) if value is None and definition is not None else value
+    declares = definition.declares if definition is not None else _UNDECLARED
+    # An option, or what the job's declaration says.
+    chosen = ({**declares, **given} if given else declares).get
 
     # Before the hooks, which may do things: an instant that is none must not come after them.
-    declared = definition.delay if definition is not None else None
-    run_at = due(time.time(), delay=options.get("delay"), run_at=options.get("run_at"), declared=declared)
+    run_at = due(time.time(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declares.get("delay"))
     more: dict[str, Any] = {}
     if definition is None:
         name = check_job_name(job)
@@ -91,8 +97,8 @@ def prepare(
             more["one"] = True
     tenant, share = _tenant(chosen("tenant"), name, args, kwargs), chosen("share")
     own = settings.default_queue if definition is None else settings.queue_of(definition)
-    queue = options.get("queue") or own
-    id = options.get("id") or str(uuid.uuid4())
+    queue = given.get("queue") or own
+    id = given.get("id") or new_id()
     if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
         return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)
     serializer, compression, sign = chosen("serializer"), chosen("compression"), chosen("sign")
@@ -108,31 +114,34 @@ def prepare(
     )
     now, timeout, expires, keep_result = time.time(), chosen("timeout"), chosen("expires"), chosen("keep_result")
     lock_for, priority = chosen("lock_for"), chosen("priority")
-    message = Message(
-        id=id,
-        queue=queue,
-        job=name,
-        body=encoded.body,
-        content_type=encoded.content_type,
-        content_encoding=encoded.content_encoding,
-        arguments=encoded.arguments,
-        created_at=int(now),
-        queued_at=now,
-        preview=preview(args, kwargs),
-        timeout=None if timeout is None else float(timeout),
-        lock_for=None if lock_for is None else float(lock_for),
-        properties={"priority": priority} if priority else NO_HEADERS,
-        extra=asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate")) or NO_HEADERS,
-        expires_at=None if expires is None else (run_at or now) + expires,
-        run_at=run_at,
-        max_retries=options.get("retries"),
-        keep_result=keep_result,
-        tenant=tenant,
-        share=float(share) if tenant and share is not None else None,
+    asked = asking(name, chosen("limit"), _key(chosen("limit_key"), args, kwargs), chosen("rate"))
+    message = made(
+        {
+            "id": id,
+            "queue": queue,
+            "job": name,
+            "body": encoded.body,
+            "content_type": encoded.content_type,
+            "content_encoding": encoded.content_encoding,
+            "arguments": encoded.arguments,
+            "created_at": int(now),
+            "queued_at": now,
+            "preview": preview(args, kwargs),
+            "timeout": None if timeout is None else float(timeout),
+            "lock_for": None if lock_for is None else float(lock_for),
+            "properties": {"priority": priority} if priority else NO_HEADERS,
+            "extra": asked or NO_HEADERS,
+            "expires_at": None if expires is None else (run_at or now) + expires,
+            "run_at": run_at,
+            "max_retries": given.get("retries"),
+            "keep_result": keep_result,
+            "tenant": tenant,
+            "share": float(share) if tenant and share is not None else None,
+        }
     )
     # Where the code is not imported here, the worker's declaration may have it kept.
     keeps = keep_result if definition is None else bool(keep_result)
-    own_id, is_signed = options.get("id") or "", message.content_type == SIGNED
+    own_id, is_signed = given.get("id") or "", message.content_type == SIGNED
     message, claim = claimed(
         message,
         chosen,
@@ -171,7 +180,8 @@ def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prep
     batch: list[Prepared] = []
     size = 0
     for each in prepared:
-        each = each._replace(place=len(made))
+        if each.claim is not None:
+            each = each._replace(place=len(made))
         made.append(each.job)
         if each.message is None:
             continue

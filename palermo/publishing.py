@@ -1,13 +1,13 @@
 """Events on their way to the broker: a topic and a payload, made ready."""
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from palermo.core.message import Message
 from palermo.core.preview import preview
 from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id
+from palermo.ids import new_id
 from palermo.options import PUBLISHABLE, check_options
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def event(client: "Client", topic: str, payload: Any, options: dict[str, Any]) -
     check_topic(topic)
     check_options(options, PUBLISHABLE, "publish")
     settings = client.settings
-    id = check_id(options.get("id") or str(uuid.uuid4()))
+    id = check_id(options.get("id") or new_id())
     chosen = {name: options.get(name) for name in ("serializer", "compression", "sign")}
     encoded = client.serializers.encode(
         (payload,),

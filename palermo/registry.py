@@ -4,17 +4,16 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from palermo.core.decision import Errors, Policy, policy
-from palermo.core.topics import group_queue
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
 from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
 
 if TYPE_CHECKING:
+    from palermo.core.decision import Errors, Policy
     from palermo.recurring import Recurring
 
 MAX_JOB_NAME_BYTES = 255
@@ -32,6 +31,8 @@ class Subscribes:
 
     def queue(self, exchange: str, prefix: str) -> str:
         """Where the group's events wait. Raises QueueNameInvalid."""
+        from palermo.core.topics import group_queue
+
         return group_queue(exchange, prefix, self.group)
 
 
@@ -90,8 +91,8 @@ class JobDefinition:
     retries: int | None = None
     backoff: Any = None
     retry_for: float | None = None
-    retry_on: Errors | None = None
-    discard_on: Errors | None = None
+    retry_on: "Errors | None" = None
+    discard_on: "Errors | None" = None
     #: When it runs of itself, again and again; None for never.
     recurring: "Recurring | None" = None
     #: The events that it handles; None for a job that is enqueued.
@@ -105,8 +106,10 @@ class JobDefinition:
         return self.arguments == "one"
 
     @cached_property
-    def policy(self) -> Policy:
+    def policy(self) -> "Policy":
         """Whether and when it is tried again."""
+        from palermo.core.decision import policy
+
         return policy(
             retries=self.retries,
             backoff=self.backoff,
@@ -140,6 +143,11 @@ class JobDefinition:
             hints["return"] = self.signature.return_annotation
             empty = inspect.Parameter.empty
             return {name: hint for name, hint in hints.items() if not isinstance(hint, str) and hint is not empty}
+
+    @cached_property
+    def declares(self) -> Mapping[str, Any]:
+        """What was declared, by name: what an enqueue goes by where it does not say otherwise."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise ArgumentsInvalid unless the job can be called with these."""
@@ -303,15 +311,13 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
             f"job {target.__qualname__!r} takes batches, and so must take one argument, the list of what was enqueued."
             f" It takes {signature}."
         )
-    if declared.get("keep_result"):
-        raise OptionInvalid(
-            f"job {target.__qualname__!r} takes batches: what it returns cannot be kept as a job's result."
-        )
     check_batched(target.__qualname__, declared)
 
 
 def check_batched(job: str, options: Mapping[str, Any]) -> None:
-    """Raise OptionInvalid for what one job of a batch cannot have, since it would wait for it, or end of it, alone."""
+    """Raise OptionInvalid for what one job of a batch cannot have: it would wait for it, or end of it, alone."""
+    if options.get("keep_result"):
+        raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
     for name in _ALONE:
         if options.get(name) is not None:
             raise OptionInvalid(

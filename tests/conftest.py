@@ -18,6 +18,7 @@ from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of
 from tests.rabbitmq_tidy import delete_all
+from tests.scale import scaled
 
 # A shell that starts the tests in the background has SIGINT ignored, and what is ignored stays so in every program
 # that a test starts: none of them would hear of Ctrl-C.
@@ -26,12 +27,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes says something about the machine, which is shared, and nothing about the code.
 hypothesis.settings.register_profile(
-    "shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+    "shared",
+    deadline=None,
+    max_examples=scaled(40, 200),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
 )
 hypothesis.settings.load_profile("shared")
 
-#: The folders of tests that start processes, and the brokers that each of these runs on.
-_HALVED = ("tests/acceptance/", "tests/worker/")
+#: The folders of tests about what is built on brokers, and the brokers that each of these runs on.
+_HALVED = tuple(
+    f"tests/{folder}/"
+    for folder in ("acceptance", "worker", "webui", "inspector", "history", "results", "cli", "events")
+)
 _BROKERS = ("sqlite", "rabbitmq")
 
 #: What has to be installed before any test that asks for one of these fixtures.
@@ -47,7 +55,7 @@ _NEEDED: dict[str, Callable[[], object]] = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For `make test`: tests that start processes, and could run on each broker, run on one of them, by turns.
+    """For `make test`: tests that could run on each broker, and are not about brokers, run on one of them, by turns.
 
     What brokers promise is tested on each, in tests/contract; these are about what is built on that.
     """

@@ -1,6 +1,10 @@
 """How much the longest tests do: what finds a fault in seconds, or with `make endurance` all that was promised."""
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Whether all is asked for.
 FULL = os.environ.get("PALERMO_ENDURANCE") == "1"
@@ -12,3 +16,8 @@ RESTARTS = ["by kill -9", *(["in good order"] if FULL else [])]
 def scaled(usual: int, full: int) -> int:
     """The number to do in this run."""
     return full if FULL else usual
+
+
+def chosen(usual: Sequence[T], *others: T) -> list[T]:
+    """What to go through in this run: the usual ones, or all of them."""
+    return [*usual, *(others if FULL else ())]

@@ -40,6 +40,16 @@ def test_every_state_is_explained(state: JobState) -> None:
     assert f"* **{state}**" in (DOCS / "lifecycle.md").read_text()
 
 
+def test_C13_every_name_that_palermo_has_on_the_broker_is_on_one_page() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "palermo" / "brokers" / "rabbitmq").glob("*.py"))
+    names = set(re.findall(r'internal\([\w.]+, f?"([a-z.-]+)', code))
+
+    documented = (DOCS / "wire.md").read_text()
+
+    assert len(names) > 10
+    assert {name for name in names if f"`~{name}" not in documented} == set()
+
+
 def test_every_hook_is_documented_with_the_process_in_which_it_runs() -> None:
     documented = {row[0].strip("`"): row[1] for row in rows("hooks.md", 5)[1:]}
 

@@ -26,6 +26,7 @@ from palermo.webui.failed import failures
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.people import Role
 from palermo.webui.site import Visit
+from palermo.webui.watching import outdate
 
 
 @contextmanager
@@ -45,6 +46,8 @@ def acting(visit: Visit, action: str, role: Role, **what: object) -> Iterator[di
     except PalermoError as error:
         audit.failed(visit, action, **what, error=type(error).__name__, **facts)
         raise
+    finally:
+        outdate(visit.site)
     audit.done(visit, action, **what, **facts)
 
 

@@ -40,6 +40,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._samples = Samples(KEPT)
         self._asked = 0.0
+        self._outdated = False
         self._thread: threading.Thread | None = None
 
     def snapshot(self, max_age: float = 0.5, *, by_person: bool = True) -> Snapshot:
@@ -52,9 +53,14 @@ class Sampler:
         self._run()
         with self._lock:
             last = self._samples.last
-            if last is not None and 0 <= self._clock() - last.at <= max_age:
+            if last is not None and not self._outdated and 0 <= self._clock() - last.at <= max_age:
                 return last
             return self._sample()
+
+    def outdate(self) -> None:
+        """Somebody has changed what was sampled: the next question asks the broker."""
+        with self._lock:
+            self._outdated = True
 
     def samples(self) -> list[Sample]:
         """Those of the last ten minutes, oldest first."""
@@ -101,6 +107,7 @@ class Sampler:
 
     def _sample(self) -> Snapshot:
         """Ask the broker; with the lock held, so that questions of one moment are one."""
+        self._outdated = False
         queues, workers = self._inspector.queues(), self._inspector.workers()
         now = self._clock()
         text = json.dumps([queues, workers], sort_keys=True)

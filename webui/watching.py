@@ -121,6 +121,13 @@ def watching(site: Site) -> Watching:
         return found
 
 
+def outdate(site: Site) -> None:
+    """What this site has seen of queues and workers was changed just now, by somebody who looks again next."""
+    found: Watching | None = site.kept.get("watching")
+    if found is not None:
+        found.sampler.outdate()
+
+
 def totals_of(snapshot: Snapshot) -> Totals:
     jobs = [row for row in snapshot.queues if not is_failed(row["name"])]
     return Totals(

@@ -4,11 +4,11 @@ import sys
 
 import click
 
-from palermo.broker import Finding
 from palermo.cli.edge import FAILED, Run, masked
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import is_terminal, print_json
 from palermo.cli.text import one_line
+from palermo.findings import Finding
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 

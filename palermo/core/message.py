@@ -64,6 +64,13 @@ _SECONDS = {
 _TRUTH = {"keep-result": "keep_result"}
 _ATTEMPTS = "attempts-log"
 
+#: Headers with the fields that they are written from.
+_WRITTEN_UNLESS_EMPTY = (("job-class", "job"), ("queue", "queue"), ("arguments", "arguments"), ("tenant", "tenant"))
+_WRITTEN_UNLESS_NONE = tuple(
+    (header, name)
+    for header, name in (_NUMBER | _SECONDS | _TRUTH | _TEXT).items()
+    if header not in dict(_WRITTEN_UNLESS_EMPTY)
+)
 #: By the name and the type of a header, the field that takes it without a look.
 _AS_IT_IS: dict[tuple[str, type], str] = {
     **{(name, str): field for name, field in _TEXT.items()},
@@ -200,36 +207,22 @@ def made(fields: dict[str, Any]) -> Message:
 
 def to_headers(message: Message) -> dict[str, HeaderValue]:
     """All headers of the message, ready to publish; what only a first publication may carry is left out."""
-    headers: dict[str, HeaderValue] = {
-        name: value
-        for name, value in message.extra.items()
-        if name not in _STRIPPED and not name.startswith(_STRIPPED_PREFIXES)
-    }
-    if message.job:
-        headers["job-class"] = message.job
-    headers["id"] = message.id
-    if message.queue:
-        headers["queue"] = message.queue
-    known = {
-        "created-at": message.created_at,
-        "preview": message.preview,
-        "retries": message.retries,
-        "policy-retries": message.policy_retries,
-        "max-retries": message.max_retries,
-        "retrying-since": message.retrying_since,
-        _ATTEMPTS: attempts.to_header(message.attempts) or None,
-        "worker": message.worker,
-        "arguments": message.arguments or None,
-        "timeout": message.timeout,
-        "lock-for": message.lock_for,
-        "expires-at": message.expires_at,
-        "run-at": message.run_at,
-        "queued-at": message.queued_at,
-        "keep-result": message.keep_result,
-        "tenant": message.tenant or None,
-        "share": message.share,
-    }
-    headers.update({name: value for name, value in known.items() if value is not None})
+    headers: dict[str, HeaderValue] = {"id": message.id}
+    if message.extra:
+        headers = {
+            name: value
+            for name, value in message.extra.items()
+            if name not in _STRIPPED and not name.startswith(_STRIPPED_PREFIXES)
+        } | headers
+    for name, field_name in _WRITTEN_UNLESS_EMPTY:
+        if text := getattr(message, field_name):
+            headers[name] = text
+    for name, field_name in _WRITTEN_UNLESS_NONE:
+        value = getattr(message, field_name)
+        if value is not None:
+            headers[name] = value
+    if message.attempts:
+        headers[_ATTEMPTS] = attempts.to_header(message.attempts)
     if message.failure is not None:
         headers["exception-class"] = message.failure.exception_class
         headers["exception-message"] = message.failure.message

@@ -8,37 +8,60 @@ from collections.abc import Iterable, Mapping, Sequence
 
 PREVIEW = 100
 
+#: Whose repr is short, and raises nothing.
+_SHORT = frozenset({float, bool, type(None)})
+
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """The arguments as they would be written in a call, cut at 100 characters with "..." behind."""
-    named = [("", value) for value in args]
-    named += [(f"{name}=", value) for name, value in kwargs.items()]
-    text = _joined(named, PREVIEW)
+    parts, room = _items(args, PREVIEW)
+    for name, value in kwargs.items():
+        if room < 0:
+            break
+        text = f"{name}={brief(value, room)}"
+        parts.append(text)
+        room -= len(text) + 2
+    text = ", ".join(parts)
     return text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
 
 
 def brief(value: object, room: int = PREVIEW) -> str:
     """``repr(value)``, but not much longer than the room there is for it, in characters."""
-    if isinstance(value, str | bytes | bytearray):
-        return repr(value[: PREVIEW + 1])
-    if isinstance(value, dict | list | tuple | set | frozenset) and len(value) > PREVIEW:
-        return f"<{type(value).__name__} of {len(value)}>"
+    kind = type(value)
+    if kind is str or isinstance(value, (str, bytes, bytearray)):
+        return repr(value[: PREVIEW + 1])  # type: ignore[index]
+    if kind in _SHORT:
+        return repr(value)
+    if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > PREVIEW:
+        return f"<{kind.__name__} of {len(value)}>"
     if isinstance(value, dict):
-        return "{" + _joined(((f"{brief(key, room)}: ", item) for key, item in value.items()), room) + "}"
+        return "{" + ", ".join(_fields(value, room)) + "}"
     if isinstance(value, list):
-        return "[" + _joined((("", item) for item in value), room) + "]"
+        return "[" + ", ".join(_items(value, room)[0]) + "]"
     try:
         return repr(value)[: PREVIEW + 1]
     except Exception:  # a user's __repr__ may raise anything; a preview must not stop an enqueue
-        return f"<{type(value).__name__}>"
+        return f"<{kind.__name__}>"
 
 
-def _joined(named: Iterable[tuple[str, object]], room: int) -> str:
+def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
+    """As many as there is room for, and the room that is left then, below 0 for none."""
     parts: list[str] = []
-    for name, value in named:
-        text = name + brief(value, room)
+    for item in items:
+        text = brief(item, room)
         parts.append(text)
         room -= len(text) + 2
         if room < 0:
             break
-    return ", ".join(parts)
+    return parts, room
+
+
+def _fields(items: Mapping[object, object], room: int) -> list[str]:
+    parts: list[str] = []
+    for key, item in items.items():
+        text = f"{brief(key)}: {brief(item, room)}"
+        parts.append(text)
+        room -= len(text) + 2
+        if room < 0:
+            break
+    return parts

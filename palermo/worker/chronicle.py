@@ -9,6 +9,7 @@ from palermo.core.failure import Failure
 from palermo.core.journal import ENDS, Kind, Level
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
+from palermo.core.permits import Demand
 from palermo.crew import WorkerInfo
 from palermo.entries import RECURRING
 from palermo.errors import BrokerUnavailable
@@ -72,6 +73,13 @@ class Chronicle:
         """A run begins in a slot, at this Unix time."""
         if self._all:
             self.recorder.add_if_it_lasts(slot, Kind.STARTED, _run(slot, message, wait=message.waited(at)))
+
+    def limited(self, slot: int, message: Message, demand: Demand) -> None:
+        """A job was put aside, since its limit or its rate does not let it run now."""
+        if self._all:
+            said = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
+            said = {name: value for name, value in said.items() if value}
+            self.recorder.add(Kind.LIMITED, {**_run(slot, message), **said})
 
     def tells(self, slot: int, message: Message, kind: Kind, said: Mapping[str, Any]) -> None:
         """The job that runs in a slot tells of itself."""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from palermo.config import colours_refused
-from palermo.jobs import current_job
+from palermo.current import current_job
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")

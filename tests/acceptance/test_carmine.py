@@ -1,18 +1,91 @@
-"""carmine's handling of messages (C2, C4, C5), and the reliable queue of Tuleap on Redis (U2, U3)."""
+"""carmine's handling of messages (C1 to C6, C9), and the reliable queue of Tuleap on Redis (U2, U3)."""
 
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from palermo.core.address import parse_url
+from palermo.handles import Job
 from tests.acceptance.place import Place
 from tests.helpers import eventually
 from tests.tcp_proxy import TcpProxy
 
 HANDLED = ("handled",)
+
+
+def test_C1_an_id_is_the_callers_and_asked_for_twice_it_is_answered_with_the_first_job(place: Place) -> None:
+    enqueue = partial(place.client.enqueue, "shop.note", id="order-7", unique="until_done")
+    first, second = enqueue(["first"]), enqueue(["second"])
+
+    assert (first.id, first.enqueued) == ("order-7", True)
+    assert (second.id, second.enqueued, second.duplicate) == ("order-7", False, "waiting")
+    (row,) = place.inspector.jobs("jobs").rows
+    assert (row["id"], row["args"]) == ("order-7", ["first"])
+
+
+def test_C3_a_delay_at_first_one_that_the_handler_names_and_a_time_in_which_it_is_not_done_again(place: Place) -> None:
+    enqueue = partial(place.client.enqueue, id="hook-1", dedupe=600.0)
+    begun = time.time()
+    enqueue("handled.retry", ["late", 0.4], delay=0.6)
+
+    place.worker(modules=HANDLED)
+    times = [float(line.split()[2]) for line in place.await_lines(3)]
+
+    assert times[0] >= begun + 0.6
+    assert all(after >= before + 0.4 for before, after in pairwise(times))
+    eventually(lambda: place.inspector.unique_keys()[0]["state"] == "closed")
+    assert not enqueue("handled.success", ["again"]).enqueued
+    assert len(place.lines()) == 3
+
+
+def test_C6_what_waits_gets_new_arguments_and_what_runs_is_run_once_more(place: Place) -> None:
+    def enqueue(on_duplicate: str, text: str) -> Job:
+        return place.client.enqueue(
+            "shop.hold", [text], unique="until_done", unique_key="page", on_duplicate=on_duplicate
+        )
+
+    enqueue("return", "old")
+    assert enqueue("replace", "new").duplicate == "waiting"
+    worker = place.worker("-c", "2")
+    assert place.await_lines(1) == ["new begins"]
+    for _ in range(3):
+        enqueue("rerun", "again")
+    place.open_gate()
+
+    assert place.await_lines(4) == ["new begins", "new ends", "again begins", "again ends"]
+    place.ready(worker)
+    eventually(lambda: place.inspector.unique_keys() == [])
+    assert place.pending() == 0
+
+
+ENQUEUES_ON_AND_ON = """
+import palermo
+
+for number in range(100_000):
+    print(palermo.enqueue("shop.note", [f"{number}"]).id, flush=True)
+"""
+
+
+def test_C9_a_program_that_is_killed_while_it_enqueues_leaves_each_job_whole_or_not_at_all(place: Place) -> None:
+    command = [sys.executable, "-c", ENQUEUES_ON_AND_ON]
+    with subprocess.Popen(command, env=place.environment, cwd=place.path, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        confirmed = [program.stdout.readline().strip() for _ in range(40)]
+        program.kill()
+        confirmed += program.stdout.read().split()
+
+    rows = place.inspector.jobs("jobs", limit=len(confirmed) + 10).rows
+    ids = [row["id"] for row in rows]
+    assert ids[: len(confirmed)] == confirmed
+    assert len(ids) <= len(confirmed) + 1
+    assert [row["args"] for row in rows] == [[f"{number}"] for number in range(len(rows))]
 
 
 def test_C2_the_job_of_a_worker_that_dies_is_run_by_another_at_once(place: Place) -> None:
@@ -88,6 +161,33 @@ def test_U2_what_ran_in_a_worker_that_crashed_goes_before_what_waits(place: Plac
     assert place.await_lines(2)[1] == "running begins"
     place.open_gate()
     assert place.await_lines(6)[2:] == ["running ends", "0", "1", "2"]
+
+
+CAUTIOUS = """
+import palermo
+
+
+@palermo.job(queue="narrow")
+class Narrow:
+    def process(self, text): ...
+
+    @classmethod
+    def before_enqueue(cls, text):
+        waiting = {row["name"]: row["pending"] for row in palermo.inspector().queues()}
+        return waiting.get("narrow", 0) < 2
+
+
+print([Narrow.enqueue(f"{number}").enqueued for number in range(4)])
+"""
+
+
+def test_C11_what_enqueues_is_throttled_by_the_size_of_the_queue_and_somebody_is_told_of_it(place: Place) -> None:
+    assert place.python(CAUTIOUS).strip() == "[True, True, False, False]"
+
+    assert place.palermo("check", "--max-pending", "2").startswith("ok")
+    told = place.palermo("check", "--max-pending", "1", code=1)
+    assert "narrow" in told
+    assert "2" in told
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.scale import scaled
 from tests.webui.server import Web
 
 #: Jobs that run while no web process does.
-JOBS = scaled(2_000, 100_000)
+JOBS = scaled(600, 100_000)
 
 
 def told(web: Web) -> int:

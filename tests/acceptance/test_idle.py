@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.place import Place
 from tests.helpers import eventually
+from tests.scale import chosen
 
 #: Seconds over which a waiting worker is watched.
 WATCHED = 5.0
@@ -26,8 +27,8 @@ def cpu_seconds(pids: list[int]) -> float:
     return total / TICKS
 
 
-@pytest.mark.parametrize("queues", ["jobs", "high,jobs,low"])
-def test_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(
+@pytest.mark.parametrize("queues", chosen(["high,jobs,low"], "jobs"))
+def test_C10_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(
     place: Place, queues: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker = place.worker("-q", queues)

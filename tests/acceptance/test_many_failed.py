@@ -17,7 +17,7 @@ from tests.inspector.jobs import failure, message, publish_failed
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
 
-JOBS = scaled(12_000, 50_000)
+JOBS = scaled(6_000, 50_000)
 
 #: More than this many jobs twice after one kill would be more than the page in whose middle it came.
 FEW = 1_000

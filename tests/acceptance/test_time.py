@@ -139,7 +139,7 @@ def test_L5_backoff_goes_by_the_same_mechanism(place: Place) -> None:
 
 @pytest.mark.timeout(240)
 def test_L6_many_scheduled_jobs_cost_workers_no_memory_and_ready_jobs_no_time(place: Place) -> None:
-    crowd = scaled(5_000, 100_000)
+    crowd = scaled(2_500, 100_000)
     worker = start(place)
     place.enqueue("note", "warm 0")
     place.await_lines(1)

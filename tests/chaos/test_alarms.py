@@ -8,6 +8,7 @@ import pytest
 from palermo.errors import BrokerUnavailable
 from tests.chaos.outpost import POLLED, PUBLISH, PUSHED, Outpost
 from tests.helpers import eventually
+from tests.scale import chosen
 
 Alarm = tuple[Outpost, Callable[[], None], Callable[[], None]]
 
@@ -18,7 +19,7 @@ ALARMS = {
 }
 
 
-@pytest.fixture(params=ALARMS)
+@pytest.fixture(params=chosen(["disk"], "memory"))
 def alarm(request: pytest.FixtureRequest, shared: Outpost) -> Iterator[Alarm]:
     """The site, what raises the alarm, and what clears it."""
     raised, cleared = ALARMS[request.param]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.outpost import Outpost
+from tests.scale import chosen
 
 
 def killed(outpost: Outpost) -> None:
@@ -55,8 +56,7 @@ def swallowed_for_a_while(outpost: Outpost) -> None:
 FAULTS: list[Callable[[Outpost], None]] = [
     hung_up,
     deaf,
-    reset,
-    mute,
+    *chosen([], reset, mute),
     away_for_a_while,
     swallowed_for_a_while,
     closed_by_the_operator,

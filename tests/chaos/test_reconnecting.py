@@ -24,7 +24,7 @@ from palermo.worker.session import Link, Live
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy
 
-TIMES = scaled(300, 1_000)
+TIMES = scaled(120, 1_000)
 
 #: Those of either kind of worker, which together make as many.
 SESSIONS = TIMES // 2

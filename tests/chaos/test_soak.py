@@ -19,7 +19,7 @@ from tests.chaos.ledger import Ledger, runs, table
 from tests.chaos.site import Site
 from tests.rabbitmq_node import Node
 
-SECONDS = float(os.environ.get("PALERMO_SOAK_SECONDS", "30"))
+SECONDS = float(os.environ.get("PALERMO_SOAK_SECONDS", "18"))
 SEED = os.environ.get("PALERMO_SOAK_SEED") or secrets.token_hex(4)
 
 #: Seconds of bad weather before the workers' size is taken for the first time.

@@ -18,6 +18,7 @@ from palermo.core.topology import amqp_queue
 from palermo.worker.ending import DEAF
 from tests.acceptance.place import PROGRAMS, Place, Worker
 from tests.helpers import eventually
+from tests.scale import chosen
 from tests.tcp_proxy import TcpProxy
 
 #: What the watchdog waits for, made shorter.
@@ -29,6 +30,13 @@ TIMES = {
 
 #: The same for tests that want no alarm, and give it many chances.
 NERVOUS = {"palermo.worker.watchdog.EVERY": 0.1, "palermo.worker.watchdog.ANSWER": 10.0}
+
+#: Which worker's line falls silent, by the queues that it serves, and in which direction.
+SILENCES = chosen(
+    [("jobs", ("down",)), ("jobs,mail", ("up",))],
+    ("jobs", ("up",)),
+    ("jobs,mail", ("down",)),
+)
 
 ALARM = "worker gets no jobs"
 
@@ -69,8 +77,9 @@ def passed(seconds: float) -> None:
     eventually(lambda: time.monotonic() >= due, within=seconds + 10)
 
 
-@pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
-@pytest.mark.parametrize("directions", [("down",), ("up",)], ids=["down", "up"])
+@pytest.mark.parametrize(
+    ("queues", "directions"), SILENCES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else value
+)
 def test_a_line_that_is_silent_is_noticed_without_heartbeats(
     place: Place, proxy: TcpProxy, direct: Client, queues: str, directions: tuple[str, ...]
 ) -> None:

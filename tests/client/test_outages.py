@@ -137,7 +137,7 @@ def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None
 
     thread = threading.Thread(target=enqueue)
     thread.start()
-    eventually(lambda: client._thread is not None and client._thread._flight)
+    eventually(lambda: client._thread is not None and client._thread._carrier.busy)
     begun = time.monotonic()
 
     client.close()

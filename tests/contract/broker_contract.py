@@ -8,6 +8,7 @@ import pytest
 
 from palermo.broker import Broker, Session, open_broker
 from tests.contract.batching import BatchingContract
+from tests.contract.combining import CombiningContract
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.events import EventsContract
@@ -47,6 +48,7 @@ class BrokerContract(
     LimitingContract,
     KeyingContract,
     TenantingContract,
+    CombiningContract,
 ):
     @pytest.fixture
     def session(self) -> Session:

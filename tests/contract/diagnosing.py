@@ -1,6 +1,7 @@
 """What every broker promises of a diagnosis."""
 
-from palermo.broker import Broker, Finding
+from palermo.broker import Broker
+from palermo.findings import Finding
 from tests.contract.kit import Open, message, messages
 
 

@@ -209,6 +209,16 @@ class TenantingContract:
 
         assert len(set(found)) == 80
 
+    async def test_going_through_a_queue_while_jobs_are_dealt_misses_none(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 20), *jobs_of("b", 20)])
+        async with time_kept(await another()):
+            swept = await broker.sweep("jobs", lambda _: Remove())
+            assert (swept.removed, await counts(broker)) == (40, (0, 0))
+
+            # And dealing goes on.
+            await broker.publish_many(jobs_of("a", 1))
+            assert (await take(await consume(await another()))).message.tenant == "a"
+
     async def test_purging_and_deleting_a_queue_takes_its_tenants_jobs(self, broker: Broker) -> None:
         await broker.publish_many([*jobs_of("a", 2), message()])
         assert await broker.purge("jobs") == 3

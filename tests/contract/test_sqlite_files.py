@@ -358,7 +358,7 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
         change(path, f"drop table {table}")
     for table in ("key", "limited", "tenant", "turn"):
         change(path, f"drop table {table}")
-    for index in ("job_held_until", "job_permit", "job_of_nobody", "job_of_tenant"):
+    for index in ("job_next", "job_held_until", "job_permit"):
         change(path, f"drop index {index}")
     for column in ("deaths", "held_until", "priority", "permit", "tenant"):
         change(path, f"alter table job drop column {column}")

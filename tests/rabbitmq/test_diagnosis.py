@@ -11,13 +11,14 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.broker import Finding, Session, open_broker
+from palermo.broker import Session, open_broker
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.diagnosis import clock, differing
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.address import parse_url
 from palermo.core.message import Message
+from palermo.findings import Finding
 from palermo.inspector import Inspector
 from palermo.worker.handle import start_worker
 from tests.helpers import eventually

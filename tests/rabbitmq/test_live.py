@@ -109,8 +109,8 @@ def test_a_host_that_accepts_and_never_answers_is_given_up_in_time(session: Sess
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [({"x-queue-type": "quorum"}, "x-queue-type"), ({"x-max-priority": 5}, "x-max-priority")],
-    ids=["quorum", "priority"],
+    [({"x-queue-type": "quorum"}, "x-queue-type"), ({"x-max-length": 5}, "x-max-length")],
+    ids=["quorum", "length"],
 )
 @pytest.mark.parametrize("served", ["mail", "mail,other"])
 def test_a_queue_with_other_arguments_is_used_as_it_is_with_a_warning(

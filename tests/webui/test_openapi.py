@@ -11,6 +11,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from palermo.config import Settings
 from palermo.webui import create_app
 from palermo.webui.api.rows import PROBLEMS
+from tests.scale import scaled
 from tests.webui.server import Web
 
 #: Refused for its length before anybody looks at what is wrong with it; schemathesis does not take them for refusals.
@@ -40,7 +41,7 @@ def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{web.url}/api/openapi.json")
 
     @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
-    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=scaled(4, 25), deadline=None, suppress_health_check=list(HealthCheck), database=None)
     def each(case: Any) -> None:
         # Not every rule for names can be said in a schema, such as how many bytes they may have.
         excluded = [positive_data_acceptance]

@@ -1,9 +1,12 @@
 """Queues, on their page and in the API."""
 
+import re
+from html import unescape
 from urllib.parse import quote
 
 import pytest
 
+from tests.helpers import eventually
 from tests.webui.server import Web
 
 _NAMES = ["mail", "a/b", "100 %", "ä€😀", "%2F", "x" * 127, "?a=b&c#d", '"><script>alert(1)</script>']
@@ -41,3 +44,33 @@ def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
     assert "Removed 1 job from" in page.text
     assert f'hx-get="/queues/{quote(name, safe="")}"' in page.text
     assert web.inspector.size(name) == 0
+
+
+def events_of(web: Web) -> str:
+    """Where the page of queues hears of changes."""
+    found = re.search(r'data-events="([^"]+)"', web.http.get("/queues").text)
+    assert found is not None
+    return unescape(found[1])
+
+
+def test_a_page_is_told_at_once_of_what_has_changed_since_it_was_made(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    events = events_of(any_web)
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    eventually(lambda: events_of(any_web) != events)
+
+    with any_web.http.stream("GET", f"{events}&every=60", timeout=30) as stream:
+        lines = [line for line, _ in zip(stream.iter_lines(), range(5), strict=False)]
+
+    assert "event: change" in lines
+
+
+def test_what_was_done_is_on_the_page_that_follows_however_soon_that_is(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    any_web.http.get("/queues/mail")
+
+    paused = any_web.form("/queues/mail", "/queues/mail/pause")
+    resumed = any_web.form("/queues/mail", "/queues/mail/resume")
+
+    assert '<span class="badge warn">paused' in paused.text
+    assert '<span class="badge warn">paused' not in resumed.text

@@ -1,6 +1,7 @@
 """Events as users have them: worker processes of several groups, on every broker."""
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import pytest
 
 from palermo.client import Client
+from palermo.core.address import parse_url
 from palermo.errors import NoSubscriber
 from palermo.inspector import Inspector
 from tests.helpers import eventually
+from tests.tcp_proxy import TcpProxy
 from tests.worker.site import Site
 
 MODULE = "crew_events"
@@ -94,3 +97,25 @@ def test_a_signed_event_is_verified_for_every_group(tmp_path: Path) -> None:
 
     assert {line[0] for line in site.trace()} == {"notifications", "audit"}
     site.close()
+
+
+def test_t7_a_group_whose_line_was_cut_subscribes_again_and_gets_what_it_missed(
+    tmp_path: Path, rabbitmq_url: str, exchange: str
+) -> None:
+    there = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy, closing(there) as site:
+        address = parse_url(rabbitmq_url)
+        vhost = "%2F" if address.vhost == "/" else address.vhost
+        through = f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}"
+        worker = site.start(modules=(MODULE,), PALERMO_URL=through)
+        site.ready(worker)
+        proxy.refuse()
+        proxy.hang_up()
+        eventually(lambda: "connection lost" in worker.log, within=20)
+
+        patient(site).publish("tracker.artifact.updated", "meanwhile")
+        proxy.listen()
+
+        eventually(lambda: seen(site)["notifications", "tracker.artifact.updated", "'meanwhile'"] == 1, within=30)
+        site.client.publish("tracker.artifact.updated", "after")
+        eventually(lambda: seen(site)["notifications", "tracker.artifact.updated", "'after'"] == 1, within=30)

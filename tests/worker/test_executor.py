@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo import jobs
+from palermo import current
 from palermo.core.lifecycle import Succeeded
 from palermo.serialization import Accept
 from tests.worker.bench import Bench
@@ -163,7 +163,7 @@ def test_the_current_job_is_known_inside_and_nothing_of_it_outside(bench: Bench)
     bench.run(retries=2, created_at=99)
 
     assert bench.seen == [
-        jobs.CurrentJob(id="1", queue="q", job="job", attempt=3, worker="pid:1@h/worker-1", created_at=99)
+        current.CurrentJob(id="1", queue="q", job="job", attempt=3, worker="pid:1@h/worker-1", created_at=99)
     ]
     assert palermo.current_job() is None
 

@@ -12,7 +12,7 @@ from tests.worker.site import Site
 MODULE = "crew_retries"
 
 #: So many that fail.
-JOBS = scaled(250, 1_000)
+JOBS = scaled(120, 1_000)
 
 #: Pools, each with what its jobs' names begin with: "a" for coroutines.
 POOLS = pytest.mark.parametrize(("pool", "a"), [("process", ""), ("thread", ""), ("async", "a"), ("async", "")])

@@ -45,11 +45,12 @@ async def events(
     of: Of = "",
     seen: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     id: Annotated[str, Query(max_length=1_000)] = "",
+    looked: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
     """Tells when queues or workers have changed; `of` names a page whose own list is watched besides.
 
-    `seen` is which version of the journal the page was made from, or how much that told of the job `id`: what came
-    since then is told at once.
+    `looked` is which snapshot of queues and workers the page was made from, `seen` which version of the journal, or how
+    much that told of the job `id`: what came since then is told at once.
     """
     look = await run_in_threadpool(watching, visit.site)
     if look.streams >= STREAMS:
@@ -57,7 +58,9 @@ async def events(
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     told = _told(visit.site, of, id)
     return StreamingResponse(
-        _changes(visit.site, look, every, of, told, seen), media_type="text/event-stream", headers=headers
+        _changes(visit.site, look, every, of, told, (looked or None, seen)),
+        media_type="text/event-stream",
+        headers=headers,
     )
 
 
@@ -71,13 +74,16 @@ def _told(site: Site, of: Of, id: str) -> Callable[[], int | None]:
 
 
 async def _changes(
-    site: Site, look: Watching, every: float, of: Of, told: Callable[[], int | None], seen: int | None
+    site: Site,
+    look: Watching,
+    every: float,
+    of: Of,
+    told: Callable[[], int | None],
+    before: tuple[str | None, int | None],
 ) -> AsyncIterator[str]:
     look.streams += 1
     try:
         yield "retry: 2000\nevent: hello\ndata: 1\n\n"
-        # The first is what the page was made from.
-        before: tuple[str | None, int | None] = (None, seen)
         steps = max(1, round(every / _STEP))
         for nth in range(int(LASTING / _STEP)):
             if site.stopping.is_set():

@@ -23,6 +23,7 @@ def overview(request: Request, visit: Visiting) -> Response:
     return page(
         request,
         "overview.html",
+        looked=snapshot.version,
         rows=look.lines(snapshot.queues),
         totals=totals_of(snapshot),
         scheduled=ahead(visit.site).count(),

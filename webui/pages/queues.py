@@ -32,8 +32,9 @@ Number = Annotated[int, Query(ge=1, le=400, alias="page")]
 @router.get("/queues", name="queues")
 def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
     look = watching(visit.site)
-    rows = [row for row in look.snapshot().queues if name.casefold() in row["name"].casefold()]
-    return page(request, "queues.html", rows=look.lines(rows), name=name)
+    snapshot = look.snapshot()
+    rows = [row for row in snapshot.queues if name.casefold() in row["name"].casefold()]
+    return page(request, "queues.html", looked=snapshot.version, rows=look.lines(rows), name=name)
 
 
 @router.get("/queues/{name:palermo}", name="queue")
@@ -56,6 +57,7 @@ def queue(
     return page(
         request,
         "queue.html",
+        looked=snapshot.version,
         queue=line,
         jobs=jobs,
         unseen=unseen,

@@ -48,6 +48,7 @@ def workers(request: Request, visit: Visiting) -> Response:
     return page(
         request,
         "workers.html",
+        looked=snapshot.version,
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
+from palermo.broker import Ended, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.adoption import Adoption
 from palermo.brokers.rabbitmq.audit import Audits
@@ -45,6 +45,7 @@ from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
+from palermo.findings import Finding
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -93,8 +94,11 @@ class RabbitmqBroker:
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
 
-    async def publish_many(self, messages: Iterable[Message]) -> int:
-        return await self._outbox.publish_many(messages)
+    def post(self, message: Message, ended: Ended) -> bool:
+        return self._outbox.post(message, ended)
+
+    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
+        return await self._outbox.publish_many(messages, sent=sent)
 
     async def consume(
         self,

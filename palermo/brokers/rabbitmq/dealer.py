@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.declarer import Declarer
@@ -11,10 +10,9 @@ from palermo.brokers.rabbitmq.later import Roll
 from palermo.brokers.rabbitmq.leader import Part, Send
 from palermo.brokers.rabbitmq.line import Client, Line
 from palermo.brokers.rabbitmq.link import Channel, Link
+from palermo.brokers.rabbitmq.looking import turn
 from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.seats import LINGER, Seat, Seats, list_queue
-from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
-from palermo.core.topology import internal
+from palermo.brokers.rabbitmq.seats import LINGER, Seat, Seats, list_queue, seat_queue
 from palermo.errors import PalermoError
 from palermo.tenants import Tenant
 
@@ -35,40 +33,6 @@ _CHANNELS, _RESTS = 8, 10.0
 
 #: Rows in one part of an answer.
 _ROWS = 1_000
-
-
-def looking(exchange: str) -> str:
-    """The exclusive queue that whoever looks into tenants' queues holds, and whoever deletes some."""
-    return internal(exchange, "tenants.turn")
-
-
-@asynccontextmanager
-async def turn(link: Link, exchange: str, *, patience: float = 0.0) -> AsyncIterator[bool]:
-    """Be the only one that looks into tenants' queues, or deletes some; False if others are at it for longer than that.
-
-    A queue is deleted if it is empty, and it is not while somebody holds its jobs in order to look at them.
-    """
-    name, loop = looking(exchange), asyncio.get_running_loop()
-    until = loop.time() + patience
-    held: Channel | None = None
-    while held is None:
-        channel = await link.channel()
-        try:
-            await channel.call(channel.raw.queue_declare, name, exclusive=True)
-            held = channel
-        except PalermoError:
-            if channel.code != RESOURCE_LOCKED:
-                raise
-            if loop.time() >= until:
-                break
-            await asyncio.sleep(0.05)
-    try:
-        yield held is not None
-    finally:
-        if held is not None and held.is_open:
-            with suppress(PalermoError):
-                await held.call(held.raw.queue_delete, name)
-                await held.close()
 
 
 class Dealer:
@@ -204,7 +168,7 @@ class Dealer:
             case {"ask": "tenants", "queue": str(queue), "hold": False}:
                 return self._rows(queue, send)
             case {"ask": "tenants", "queue": str(queue), "hold": True}:
-                return self._let_go(queue)
+                return self._let_go(queue, still=question.get("still") is True)
         return None
 
     async def _totals(self) -> Mapping[str, Any]:
@@ -216,8 +180,8 @@ class Dealer:
             send(Part({"rows": rows[start : start + _ROWS]}))
         return {}
 
-    async def _let_go(self, queue: str) -> Mapping[str, Any]:
-        await self.let_go(queue)
+    async def _let_go(self, queue: str, *, still: bool) -> Mapping[str, Any]:
+        await self.let_go(queue, still=still)
         return {}
 
     async def totals(self) -> dict[str, int]:
@@ -262,24 +226,26 @@ class Dealer:
         await asyncio.gather(*(some() for _ in range(min(_CHANNELS, len(waiting)))))
         return sorted(found, key=lambda one: (-one.pending, one.name))
 
-    async def let_go(self, queue: str) -> None:
-        """Hold none of the jobs of this queue's tenants, since somebody wants to look at all of them."""
+    async def let_go(self, queue: str, *, still: bool = False) -> None:
+        """Hold none of the jobs of this queue's tenants, since somebody wants to look at all of them.
+
+        With `still` none is dealt, either, until whoever looks has done.
+        """
         line = self._lines.get(queue)
         if line is not None:
             async with line.turn:
                 await line.let_go([one for one in line.clients.values() if one.tag or one.in_hand])
+                line.still = line.still or still
 
     async def has(self, seat: Seat) -> bool:
         """Whether jobs of this tenant wait apart from their queue, or may do so."""
         line = self._lines.get(seat.queue)
         client = None if line is None else line.clients.get(seat.tenant)
-        if line is None or client is None:
-            return False
-        if client.in_hand is not None or seat.tenant in line:
+        if line is not None and client is not None and (client.in_hand is not None or seat.tenant in line):
             return True
         channel = await self._link.channel()
         try:
-            frame = await channel.call(channel.raw.queue_declare, client.queue, passive=True)
+            frame = await channel.call(channel.raw.queue_declare, seat_queue(self._exchange, seat), passive=True)
         except PalermoError:
             if channel.missing:
                 return False

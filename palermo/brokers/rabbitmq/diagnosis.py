@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 from pika import spec
 
-from palermo.broker import Finding, Session
+from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.events_diagnosis import look_at_events
 from palermo.brokers.rabbitmq.link import Channel, Link, open_link
@@ -26,6 +26,7 @@ from palermo.brokers.rabbitmq.wire import PERSISTENT
 from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal, is_failed
 from palermo.errors import PalermoError
+from palermo.findings import Finding
 
 #: Seconds that one publish may take before something is wrong.
 _PATIENCE = 2.0

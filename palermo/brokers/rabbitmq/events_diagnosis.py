@@ -1,6 +1,6 @@
 """What may be wrong with what carries events: looked at, and nothing made."""
 
-from palermo.broker import Finding, Session
+from palermo.broker import Session
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.subscriptions import Subscriptions
@@ -8,6 +8,7 @@ from palermo.brokers.rabbitmq.translate import NOT_FOUND, PRECONDITION_FAILED
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import amqp_queue
 from palermo.errors import PalermoError
+from palermo.findings import Finding
 
 
 async def look_at_events(session: Session, link: Link) -> list[Finding]:

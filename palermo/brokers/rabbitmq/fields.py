@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from palermo.core.message import HeaderValue
@@ -33,6 +34,8 @@ _FIXED: dict[int, struct.Struct] = {
     }.items()
 }
 _LONG = struct.Struct(">I")
+_KIND_AND_SIZE = struct.Struct(">cI")
+_INT, _LONG_INT, _DOUBLE = struct.Struct(">ci"), struct.Struct(">cq"), struct.Struct(">cd")
 _TEXT = ord("S")
 _TIME = struct.Struct(">Q")
 _DECIMAL = struct.Struct(">Bi")
@@ -47,7 +50,12 @@ def write_table(table: Mapping[str, HeaderValue]) -> bytes:
 
     Raises ValueError for a name above 255 bytes of UTF-8, an integer above 64 bits, or a type AMQP has not.
     """
-    data = b"".join(write_short(name) + write_value(value) for name, value in table.items())
+    pieces: list[bytes] = []
+    for name, value in table.items():
+        writer = _WRITERS.get(type(value))
+        pieces.append(write_name(name))
+        pieces.append(write_value(value) if writer is None else writer(value))
+    data = b"".join(pieces)
     return _LONG.pack(len(data)) + data
 
 
@@ -59,23 +67,23 @@ def write_short(text: str) -> bytes:
     return bytes((len(data),)) + data
 
 
+@lru_cache(maxsize=1_024)
+def write_name(text: str) -> bytes:
+    """A short string that is mostly one of a few."""
+    return write_short(text)
+
+
 def write_value(value: HeaderValue) -> bytes:
     """One field: its type's letter and the value."""
     match value:
         case str():
-            data = value.encode(errors="replace")
-            return b"S" + _LONG.pack(len(data)) + data
+            return _write_text(value)
         case bool():
             return b"t\x01" if value else b"t\x00"
-        case int() if -(2**31) <= value < 2**31:
-            return b"I" + _FIXED[ord("I")].pack(value)
-        case int() if -(2**63) <= value < 2**63:
-            return b"l" + _FIXED[ord("l")].pack(value)
+        case int():
+            return _write_int(value)
         case float():
-            if not math.isfinite(value):
-                # RabbitMQ itself cannot read one, and closes the connection with an internal error.
-                raise ValueError(f"{value} is a number that AMQP headers cannot hold")
-            return b"d" + _FIXED[ord("d")].pack(value)
+            return _write_float(value)
         case None:
             return b"V"
         case bytes() | bytearray():
@@ -90,10 +98,32 @@ def write_value(value: HeaderValue) -> bytes:
         case list() | tuple():
             data = b"".join(map(write_value, value))
             return b"A" + _LONG.pack(len(data)) + data
-        case int():
-            raise ValueError(f"{value} needs more than the 64 bits of an AMQP integer")
         case _:
             raise ValueError(f"{str(value)[:40]!r} ({type(value).__name__}) is nothing a header can hold")
+
+
+def _write_text(value: str) -> bytes:
+    data = value.encode("utf-8", "replace")
+    return _KIND_AND_SIZE.pack(b"S", len(data)) + data
+
+
+def _write_int(value: int) -> bytes:
+    if -(2**31) <= value < 2**31:
+        return _INT.pack(b"I", value)
+    if -(2**63) <= value < 2**63:
+        return _LONG_INT.pack(b"l", value)
+    raise ValueError(f"{value} needs more than the 64 bits of an AMQP integer")
+
+
+def _write_float(value: float) -> bytes:
+    if not math.isfinite(value):
+        # RabbitMQ itself cannot read one, and closes the connection with an internal error.
+        raise ValueError(f"{value} is a number that AMQP headers cannot hold")
+    return _DOUBLE.pack(b"d", value)
+
+
+#: The frequent ones, by their exact type.
+_WRITERS: dict[type, Callable[[Any], bytes]] = {str: _write_text, int: _write_int, float: _write_float}
 
 
 def _decimal(value: Decimal) -> bytes:

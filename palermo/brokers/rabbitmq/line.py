@@ -21,6 +21,7 @@ from pika import spec
 
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Got, Link
+from palermo.brokers.rabbitmq.looking import is_taken
 from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.shares import Wheel
@@ -37,6 +38,9 @@ _AT_ONCE = 100
 
 #: Seconds between two looks at a job queue that is full: doubled from the first to the last while it stays so.
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.02
+
+#: Seconds between two looks whether somebody who goes through the queue has done.
+_STILL = 0.2
 
 #: Seconds until the next attempt after something went wrong.
 _AGAIN = 1.0
@@ -84,6 +88,8 @@ class Line:
         self.clients: dict[str, Client] = {}
         #: Held by whoever deals, and by whoever looks or tidies.
         self.turn = asyncio.Lock()
+        #: Whether somebody may be going through the queue, so that nothing may be dealt now.
+        self.still = True
         self._exchange = exchange
         self._link = link
         self._declarer = declarer
@@ -127,11 +133,13 @@ class Line:
         pause = _FIRST_PAUSE
         while True:
             try:
-                if not len(self._wheel):
+                # With the channel all that was in hand, or listened to, is to be asked anew.
+                if not len(self._wheel) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
                 async with self.turn:
-                    room = await self._room()
+                    self.still = self.still and await is_taken(self._link, self._exchange)
+                    room = 0 if self.still else await self._room()
                     if room > 0:
                         await self._deal(min(room, _AT_ONCE))
             except PalermoError as error:
@@ -144,7 +152,7 @@ class Line:
                 continue
             # Where they are taken as fast as they are dealt nobody is to wait for us.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
-            await asyncio.sleep(0 if room > 0 else pause)
+            await asyncio.sleep(0 if room > 0 else _STILL if self.still else pause)
 
     async def _room(self) -> int:
         """How many more jobs may lie in the job queue."""
@@ -294,6 +302,7 @@ class Line:
         raw = channel.raw
         raw.add_on_return_callback(lambda _, method, properties, body: self._returned.append((properties, body)))
         raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+        channel.on_close(self._news.set)
         await channel.call(raw.tx_select)
         await channel.call(raw.basic_qos, prefetch_count=1)
         self._channel = channel

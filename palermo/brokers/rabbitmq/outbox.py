@@ -6,33 +6,30 @@ A message that is due later goes to the queue of its stretch of time (later.py),
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-from palermo.broker import Session
+from palermo.broker import Ended, Session
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
-from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Unroutable
+from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Told, Unroutable
 from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
+from palermo.brokers.rabbitmq.window import Place, Window
 from palermo.brokers.rabbitmq.wire import to_properties
-from palermo.core.delay import Stretch, stretch
+from palermo.core.delay import stretch
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Unconfirmed messages, and bytes of their bodies, in flight at once when many are published.
-_WINDOW = 1_000
-_WINDOW_BYTES = 16 * 1024 * 1024
-
-#: Messages whose tenants' places are made at a time.
-_SEATS = 100
+#: Messages that leave together when many are published: the broker stores them while more are made ready. The places of
+#: their tenants are made together too.
+_TOGETHER = 100
 
 #: Seconds between two attempts to publish to a queue without a leader: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
@@ -42,9 +39,6 @@ _ALARM_EVERY = 0.2
 
 #: Seconds that asking for the type of a queue may take once the job is stored in it.
 _ASK_WITHIN = 5.0
-
-#: Where a message goes: a job queue by its name, a tenant's place in one, or a stretch of time.
-Place = str | Seat | Stretch
 
 
 class Outbox:
@@ -63,53 +57,74 @@ class Outbox:
         #: Where jobs wait for their time.
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
-    async def publish_many(self, messages: Iterable[Message], into: Callable[[Message], str] | None = None) -> int:
+    def post(self, message: Message, ended: Ended) -> bool:
+        """Send the message now if nothing is to be made or opened first; see palermo.broker.Broker.post."""
+        place = _place(message, message.queue)
+        publisher = self._publisher
+        if publisher is None or not publisher.is_open or is_failed(message.queue) or not self._has(place):
+            return False
+        self._send(publisher, message, place, ended)
+        self._link.raw.flush()
+        return True
+
+    async def publish_many(
+        self,
+        messages: Iterable[Message],
+        into: Callable[[Message], str] | None = None,
+        sent: Callable[[], None] | None = None,
+    ) -> int:
         """Store these messages, each in its own queue or in the one that `into` says; see palermo.broker.Broker."""
-        window: deque[tuple[asyncio.Future[None], Message, Place]] = deque()
+        window = Window()
         failed: dict[str, list[Message]] = {}
-        flying = count = 0
-        async for message in self._seated(messages, wanted=into is None):
-            queue = message.queue if into is None else into(message)
-            place = _place(message, queue)
-            if into is not None and is_failed(queue):
-                failed.setdefault(queue, []).append(message)
-            if not self._has(place):
-                await self._ensure(place, message.priority)
-            publisher = self._publisher
-            if publisher is None or not publisher.is_open:
-                publisher = await self.open()
-            window.append((self._send(publisher, message, place), message, place))
-            count += 1
-            flying += len(message.body)
-            while len(window) >= _WINDOW or flying > _WINDOW_BYTES:
-                future, oldest, there = window.popleft()
-                flying -= len(oldest.body)
-                if not _is_stored(future):
-                    await self._confirmed(future, oldest, there)
+        count = 0
+        for some in _by(_TOGETHER, messages):
+            if into is None:
+                await self._seat(some)
+            for message in some:
+                queue = message.queue if into is None else into(message)
+                place = _place(message, queue)
+                if into is not None and is_failed(queue):
+                    failed.setdefault(queue, []).append(message)
+                if not self._has(place):
+                    await self._ensure(place, message.priority)
+                publisher = self._publisher
+                if publisher is None or not publisher.is_open:
+                    publisher = await self.open()
+                self._send(publisher, message, place, window.sends(message, place))
+                if window.full:
+                    self._link.raw.flush()
+                    await window.room()
+                    await self._again(window)
+            count += len(some)
+            self._link.raw.flush()
             if not self._link.raw.writable.is_set():
                 await self._link.raw.writable.wait()
-        for future, oldest, there in window:
-            if not _is_stored(future):
-                await self._confirmed(future, oldest, there)
+        if sent is not None:
+            sent()
+        await window.landed()
+        await self._again(window)
         for queue, stored in failed.items():
             await self._note_failed(queue, stored)
         return count
 
-    async def _seated(self, messages: Iterable[Message], *, wanted: bool) -> AsyncIterator[Message]:
-        """These messages, with the places of their tenants made many at a time, where those are `wanted`."""
-        waiting = iter(messages)
-        while some := list(islice(waiting, _SEATS)):
-            missing: dict[Seat, int] = {}
-            for message in some if wanted else ():
+    async def _again(self, window: Window) -> None:
+        """Publish again what was refused."""
+        refused, window.refused = window.refused, []
+        for message, place, error in refused:
+            await self._publish_again(message, place, error)
+
+    async def _seat(self, messages: list[Message]) -> None:
+        """Make the places of their tenants, all of a priority at once."""
+        missing: dict[Seat, int] = {}
+        for message in messages:
+            if message.tenant:
                 place = _place(message, message.queue)
                 if isinstance(place, Seat) and not self.seats.has(place):
                     missing[place] = max(missing.get(place, 0), message.priority)
-            for priority in sorted(set(missing.values()), reverse=True):
-                await self.seats.ensure(
-                    *(seat for seat, highest in missing.items() if highest == priority), priority=priority
-                )
-            for message in some:
-                yield message
+        for priority in sorted(set(missing.values()), reverse=True):
+            await self.seats.ensure(
+                *(seat for seat, highest in missing.items() if highest == priority), priority=priority
+            )
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
         """Store the message in this queue, or where it waits to be put there; see palermo.broker.Broker.publish.
@@ -145,7 +160,7 @@ class Outbox:
                     if not (patient and self._link.blocked):
                         raise self._late(message) from None
                     await self._alarm_over(message)
-        future = self._send(publisher, message, place)
+        future = self._sent(publisher, message, place)
         self._link.raw.flush()
         # A timer of the loop's own: asyncio.timeout costs several times as much, at every enqueue.
         loop = asyncio.get_running_loop()
@@ -212,17 +227,22 @@ class Outbox:
             case _:
                 self.later.forget(place)
 
-    def _send(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
+    def _send(self, publisher: Publisher, message: Message, place: Place, ended: Ended) -> None:
         exchange = self._session.exchange
         match place:
             case str():
                 if message.priority and not is_failed(place):
                     self._declarer.mind(place)
-                return publisher.send(exchange, place, to_properties(message), message.body)
+                publisher.post(exchange, place, to_properties(message), message.body, ended)
             case Seat():
-                return publisher.send("", seat_queue(exchange, place), to_properties(message), message.body)
+                publisher.post("", seat_queue(exchange, place), to_properties(message), message.body, ended)
             case _:
-                return publisher.send("", queue_of(exchange, place), to_properties(message), message.body)
+                publisher.post("", queue_of(exchange, place), to_properties(message), message.body, ended)
+
+    def _sent(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
+        ended = Told()
+        self._send(publisher, message, place, ended)
+        return ended.future
 
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Publish once more, and on until the time is over where a new leader or a majority is to be waited for."""
@@ -236,7 +256,7 @@ class Outbox:
                     if await self._ensure(place, message.priority) == CLASSIC and isinstance(error, Nacked):
                         raise error
                     try:
-                        await self._send(await self.open(), message, place)
+                        await self._sent(await self.open(), message, place)
                         return
                     except (Unroutable, Nacked, NotFound) as again:
                         error = again
@@ -244,13 +264,6 @@ class Outbox:
                     pause = min(2 * pause, _LAST_PAUSE)
         except TimeoutError:
             raise (error if isinstance(error, Nacked) else self._late(message)) from None
-
-    async def _confirmed(self, future: "asyncio.Future[None]", message: Message, place: Place) -> None:
-        """Wait for one confirm of many."""
-        try:
-            await future
-        except (Unroutable, Nacked, NotFound) as error:
-            await self._publish_again(message, place, error)
 
     async def kind(self, queue: str) -> str:
         """The type of a job queue, which is made if need be."""
@@ -284,6 +297,8 @@ def _place(message: Message, queue: str) -> Place:
     return later or Seat.of(message) or queue
 
 
-def _is_stored(future: "asyncio.Future[None]") -> bool:
-    """Whether a publish is confirmed already: then awaiting it would only cost."""
-    return future.done() and not future.cancelled() and future.exception() is None
+def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """So many at a time."""
+    waiting = iter(messages)
+    while some := list(islice(waiting, count)):
+        yield some

@@ -6,16 +6,26 @@ from typing import Any
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.fields import read_short, read_table, write_short, write_table
+from palermo.brokers.rabbitmq.fields import read_short, read_table, write_name, write_short, write_table
 
 _OCTET = struct.Struct(">B")
 _LONGLONG = struct.Struct(">Q")
 _FLAGS = struct.Struct(">H")
 
-#: Every property in the order of the wire, with its flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and its type.
+#: How each type is written.
+_WRITERS: dict[str, Callable[[Any], bytes]] = {
+    "name": write_name,
+    "short": write_short,
+    "table": write_table,
+    "octet": _OCTET.pack,
+    "longlong": _LONGLONG.pack,
+}
+
+#: Every property in the order of the wire, with its flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and its type; a name
+#: is a short string that is mostly one of a few.
 _LAYOUT: tuple[tuple[int, str, str], ...] = (
-    (1 << 15, "content_type", "short"),
-    (1 << 14, "content_encoding", "short"),
+    (1 << 15, "content_type", "name"),
+    (1 << 14, "content_encoding", "name"),
     (1 << 13, "headers", "table"),
     (1 << 12, "delivery_mode", "octet"),
     (1 << 11, "priority", "octet"),
@@ -29,6 +39,7 @@ _LAYOUT: tuple[tuple[int, str, str], ...] = (
     (1 << 3, "app_id", "short"),
     (1 << 2, "cluster_id", "short"),
 )
+_WRITTEN = tuple((flag, name, _WRITERS[kind]) for flag, name, kind in _LAYOUT)
 
 
 class Properties(spec.BasicProperties):  # type: ignore[misc]
@@ -37,11 +48,12 @@ class Properties(spec.BasicProperties):  # type: ignore[misc]
     def encode(self) -> list[bytes]:
         flags = 0
         pieces: list[bytes] = [b""]
-        for flag, name, kind in _LAYOUT:
-            value = getattr(self, name)
+        values = vars(self)
+        for flag, name, write in _WRITTEN:
+            value = values[name]
             if value is not None:
                 flags |= flag
-                pieces.append(_write(kind, value))
+                pieces.append(write(value))
         pieces[0] = _FLAGS.pack(flags)
         return pieces
 
@@ -62,18 +74,6 @@ def read_properties(data: bytes, offset: int) -> dict[str, Any]:
     return found
 
 
-def _write(kind: str, value: Any) -> bytes:
-    match kind:
-        case "short":
-            return write_short(value)
-        case "table":
-            return write_table(value)
-        case "octet":
-            return _OCTET.pack(value)
-        case _:
-            return _LONGLONG.pack(value)
-
-
 def _read_octet(data: bytes, offset: int) -> tuple[int, int]:
     return data[offset], offset + 1
 
@@ -82,7 +82,13 @@ def _read_longlong(data: bytes, offset: int) -> tuple[int, int]:
     return _LONGLONG.unpack_from(data, offset)[0], offset + 8
 
 
-_READERS = {"short": read_short, "table": read_table, "octet": _read_octet, "longlong": _read_longlong}
+_READERS = {
+    "name": read_short,
+    "short": read_short,
+    "table": read_table,
+    "octet": _read_octet,
+    "longlong": _read_longlong,
+}
 _READ: tuple[tuple[int, str, Callable[[bytes, int], tuple[Any, int]]], ...] = tuple(
     (flag, name, _READERS[kind]) for flag, name, kind in _LAYOUT
 )

@@ -1,4 +1,4 @@
-"""Publishing that knows: every message is mandatory and confirmed, and its future says how it ended."""
+"""Publishing that knows: every message is mandatory and confirmed, and whoever sent it is told how it ended."""
 
 import asyncio
 import struct
@@ -6,6 +6,8 @@ from typing import Any
 
 from pika import exceptions, spec
 
+from palermo.broker import Ended
+from palermo.brokers.rabbitmq import frames
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.errors import PalermoError, PublishRefused
 
@@ -18,14 +20,34 @@ class Nacked(PublishRefused):
     """The queue would not store it: it is full, or a quorum queue whose leader, or majority, is away."""
 
 
+class Told:
+    """An Ended that a coroutine can wait for."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, error: PalermoError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+            # Many may be unanswered and only the first be awaited; the others are told by the same error.
+            self.future.exception()
+
+
 class _Pending:
     """A publish that the broker has not answered yet."""
 
-    __slots__ = ("future", "key", "returned")
+    __slots__ = ("ended", "id", "returned", "routing_key")
 
-    def __init__(self, future: asyncio.Future[None], key: tuple[str, str | None]) -> None:
-        self.future = future
-        self.key = key
+    def __init__(self, ended: Ended, routing_key: str, id: str | None) -> None:
+        self.ended = ended
+        self.routing_key = routing_key
+        self.id = id
         self.returned = ""
 
 
@@ -38,10 +60,13 @@ class Publisher:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self._number: int = channel.raw.channel_number
+        self._wire = channel.link.raw
+        self._frame_max: int = self._wire.params.frame_max
+        #: By delivery tag, which rises from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
         self._published = 0
         self._nacked = False
-        self._loop = asyncio.get_running_loop()
         channel.on_close(self._on_close)
         channel.raw.add_on_return_callback(self._on_return)
 
@@ -50,11 +75,12 @@ class Publisher:
         channel = await link.channel()
         publisher = cls(channel)
         await channel.call(channel.raw.confirm_delivery, publisher._on_confirm)
+        publisher._wire.acks_to(channel.raw, publisher._on_ack)
         return publisher
 
     @property
     def is_open(self) -> bool:
-        return self.channel.is_open and not self._nacked
+        return not self._nacked and self.channel.is_open
 
     def send(
         self, exchange: str, routing_key: str, properties: spec.BasicProperties, body: bytes
@@ -64,70 +90,73 @@ class Publisher:
         It raises Unroutable when no queue is bound, PublishRefused when the broker says no
         (a full queue that rejects), and the session's error when that is lost first.
         """
-        future: asyncio.Future[None] = self._loop.create_future()
+        ended = Told()
+        self.post(exchange, routing_key, properties, body, ended)
+        return ended.future
+
+    def post(
+        self, exchange: str, routing_key: str, properties: spec.BasicProperties, body: bytes, ended: Ended
+    ) -> None:
+        """Send one message, and tell `ended` the same as the future of `send`, perhaps before this returns."""
+        if not self.channel.is_open:
+            ended(self.channel.error or self.channel.link.translated(exceptions.ChannelWrongStateError()))
+            return
         try:
-            self.channel.raw.basic_publish(exchange, routing_key, body, properties, mandatory=True)
+            written = b"".join(properties.encode())
+            pieces = frames.message(self._number, exchange, routing_key, written, body, frame_max=self._frame_max)
         except (ValueError, struct.error) as error:
-            # Nothing has been written: pika encodes the whole message first.
-            future.set_exception(
-                PublishRefused(f"job {properties.message_id} has a header AMQP cannot carry: {error}.")
-            )
-            return future
-        except exceptions.AMQPError as error:
-            future.set_exception(self.channel.error or self.channel.link.translated(error))
-            return future
+            # Nothing has been sent: the whole message is encoded first.
+            ended(PublishRefused(f"job {properties.message_id} has a header AMQP cannot carry: {error}."))
+            return
         self._published += 1
-        self._pending[self._published] = _Pending(future, (routing_key, properties.message_id))
-        return future
+        self._pending[self._published] = _Pending(ended, routing_key, properties.message_id)
+        self._wire.send(pieces)
 
     def _on_confirm(self, frame: Any) -> None:
-        self._settle_all(frame.method)
+        """An ack or a nack that pika has read."""
+        method = frame.method
+        if isinstance(method, spec.Basic.Nack):
+            self._nacked = True
+            self._settle(method.delivery_tag, method.multiple, nacked=True)
+        else:
+            self._on_ack(method.delivery_tag, method.multiple)
+
+    def _on_ack(self, tag: int, multiple: bool) -> None:
+        self._settle(tag, multiple, nacked=False)
+
+    def _settle(self, last: int, multiple: bool, *, nacked: bool) -> None:
+        first = next(iter(self._pending), last) if multiple else last
+        for tag in range(first, last + 1):
+            pending = self._pending.pop(tag, None)
+            if pending is not None:
+                pending.ended(_error(pending, nacked) if nacked or pending.returned else None)
         if self._nacked and not self._pending and self.channel.is_open:
             self.channel.raw.close()
-
-    def _settle_all(self, method: Any) -> None:
-        if not method.multiple:
-            pending = self._pending.pop(method.delivery_tag, None)
-            if pending is not None:
-                self._settle(pending, method)
-            return
-        while self._pending:
-            tag = next(iter(self._pending))
-            if tag > method.delivery_tag:
-                break
-            self._settle(self._pending.pop(tag), method)
-
-    def _settle(self, pending: _Pending, method: Any) -> None:
-        future = pending.future
-        self._nacked = self._nacked or isinstance(method, spec.Basic.Nack)
-        if future.done():
-            return
-        if pending.returned:
-            future.set_exception(Unroutable(f"RabbitMQ has no queue for {pending.key[0]!r}: {pending.returned}."))
-        elif isinstance(method, spec.Basic.Nack):
-            future.set_exception(
-                Nacked(
-                    f"RabbitMQ refused job {pending.key[1]} for queue {pending.key[0]!r}: the queue is full, or most of"
-                    " its nodes are away."
-                )
-            )
-        else:
-            future.set_result(None)
 
     def _on_return(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         # A return comes before its confirm, and in the order of publishing; two unanswered copies of one id
         # to one queue are returned both or neither, so which of them is marked first does not matter.
-        key = (method.routing_key, properties.message_id)
         for pending in self._pending.values():
-            if pending.key == key and not pending.returned:
+            if (
+                pending.id == properties.message_id
+                and pending.routing_key == method.routing_key
+                and not pending.returned
+            ):
                 pending.returned = str(method.reply_text or "no route")
                 return
 
     def _on_close(self) -> None:
+        self._wire.acks_no_more(self.channel.raw)
         error: PalermoError = self.channel.error or PublishRefused("the channel was closed")
         pending, self._pending = self._pending, {}
         for one in pending.values():
-            if not one.future.done():
-                one.future.set_exception(error)
-                # Many may be unanswered and only the first be awaited; the others are told by the same error.
-                one.future.exception()
+            one.ended(error)
+
+
+def _error(pending: _Pending, nacked: bool) -> PublishRefused:
+    if pending.returned:
+        return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {pending.returned}.")
+    return Nacked(
+        f"RabbitMQ refused job {pending.id} for queue {pending.routing_key!r}: the queue is full, or most of its nodes"
+        " are away."
+    )

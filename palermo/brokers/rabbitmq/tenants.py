@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from palermo.broker import Page, Stop, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
-from palermo.brokers.rabbitmq.dealer import turn
 from palermo.brokers.rabbitmq.leader import Part
 from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.looking import turn
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.brokers.rabbitmq.sweep import Gate, Reader
@@ -109,7 +109,7 @@ class Tenancy:
             stopped = stopped or isinstance(verdict, Stop)
             return verdict
 
-        async with self._alone(reader.link, queue) as names:
+        async with self._alone(reader.link, queue, still=True) as names:
             done = Swept(total=0)
             total = await reader.count() + sum(one.pending for one in tenants)
             for one in [reader, *(Reader(reader.link, self._exchange, name=name) for name in names)]:
@@ -136,13 +136,18 @@ class Tenancy:
             return done if stopped else replace(done, total=done.seen)
 
     @asynccontextmanager
-    async def _alone(self, link: Link, queue: str) -> AsyncIterator[list[str]]:
-        """The AMQP queues of the tenants, of which none is deleted and nothing is held by whoever leads."""
+    async def _alone(self, link: Link, queue: str, *, still: bool = False) -> AsyncIterator[list[str]]:
+        """The AMQP queues of the tenants, of which none is deleted and nothing is held by whoever leads.
+
+        With `still` nothing is dealt from them meanwhile, which would be missed by who has been through the job queue.
+        """
         async with turn(link, self._exchange, patience=_PATIENCE) as alone:
             if not alone:
                 raise BrokerUnavailable("somebody else looks into the queues of tenants. Try again.")
-            question = {"ask": "tenants", "queue": queue, "hold": True}
-            await self._timekeeper.decide(question, lambda _: None, lambda clock: clock.dealer.let_go(queue))
+            question = {"ask": "tenants", "queue": queue, "hold": True, "still": still}
+            await self._timekeeper.decide(
+                question, lambda _: None, lambda clock: clock.dealer.let_go(queue, still=still)
+            )
             tenants = sorted(one.name for one in await self.of(queue))
             yield [seat_queue(self._exchange, Seat(queue, name)) for name in tenants]
 

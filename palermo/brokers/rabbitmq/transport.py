@@ -5,7 +5,8 @@ write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, 
 the protocol. Whatever is sent in one turn of the loop leaves in one write.
 
 What a worker reads and writes for every job does not go through pika's objects: deliveries to whoever has asked
-for them by `deliver_to`, and their acks, are bytes of our own (deliveries.py). All else is pika's, in the order of the
+for them by `deliver_to`, and their acks, are bytes of our own (deliveries.py), and so is what is published, with its
+confirms (frames.py). All else is pika's, in the order of the
 wire. Beside a version of pika that this was not tried with, everything is.
 
 The names with a leading underscore are pika's: the six hooks that an adapter must supply, and
@@ -23,6 +24,7 @@ from typing import Any
 import pika
 from pika import connection, exceptions, frame, spec
 
+from palermo.brokers.rabbitmq import frames
 from palermo.brokers.rabbitmq.deliveries import (
     ACK_SIZE,
     FRAME_HEADER,
@@ -68,6 +70,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._at_end = False
         #: By channel number: pika's channel, the consumer's tag as it is on the wire, and who takes its deliveries.
         self._takers: dict[int, tuple[Any, bytes, Taker]] = {}
+        #: By channel number: who is told of the acks of what was published.
+        self._listening: dict[int, frames.Confirmed] = {}
         #: Cleared while the socket cannot take more; a publisher of many waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
@@ -102,6 +106,13 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if not self._output:
             self._loop.call_soon(self.flush)
         self._output.append(data)
+
+    def send(self, pieces: list[bytes]) -> None:
+        """Send whole frames, behind what pika has sent so far."""
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output += pieces
+        self.bytes_sent += sum(map(len, pieces))
 
     def flush(self) -> None:
         """Write now what was sent in this turn of the loop; for who waits for the answer, a turn earlier."""
@@ -138,6 +149,15 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         """Give deliveries on this channel to pika again, which rejects what comes for a consumer that is cancelled."""
         if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
             del self._takers[channel.channel_number]
+
+    def acks_to(self, channel: Any, told: frames.Confirmed) -> None:
+        """Tell of the acks on pika's channel that need not be read by pika; the others it gets as ever."""
+        if _TESTED:
+            self._listening[channel.channel_number] = told
+
+    def acks_no_more(self, channel: Any) -> None:
+        """Give acks on this channel, which has ended, to pika."""
+        self._listening.pop(channel.channel_number, None)
 
     def ack(self, channel: Any, tag: int) -> None:
         """Acknowledge a delivery on pika's channel now, behind all that was sent before. Raises as pika's basic_ack."""
@@ -193,9 +213,15 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._on_stream_connected()
 
     def data_received(self, data: bytes) -> None:
+        if self._listening and not self._frame_buffer:
+            read = frames.acks(data, self._listening)
+            if read:
+                # Without this a connection that only confirms would count as silent.
+                self.bytes_received += read
+                data = data[read:]
         if self._takers:
             self._cut(data)
-        else:
+        elif data:
             self._on_data_available(data)
 
     def eof_received(self) -> bool:
@@ -211,6 +237,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._takers.clear()
+        self._listening.clear()
         self._output.clear()
         self.writable.set()
         lost: Exception | None = None

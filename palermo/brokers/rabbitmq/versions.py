@@ -2,8 +2,8 @@
 
 import re
 
-from palermo.broker import Finding
 from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
+from palermo.findings import Finding
 
 Version = tuple[int, ...]
 

@@ -34,8 +34,9 @@ def to_properties(message: Message) -> Properties:
         delivery_mode=PERSISTENT,
         message_id=message.id,
     )
-    for name, value in message.properties.items():
-        setattr(properties, name, value)
+    if message.properties:
+        for name, value in message.properties.items():
+            setattr(properties, name, value)
     return properties
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Finding, Page, QueueInfo, Session, Swept, Verdict
+from palermo.broker import Ended, Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -27,6 +27,7 @@ from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
+from palermo.findings import Finding
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
@@ -70,7 +71,10 @@ class SqliteBroker:
         await self._store.write(lambda db: insert(db, self._exchange, message.queue, row), publishing=True)
         self._bell.ring()
 
-    async def publish_many(self, messages: Iterable[Message]) -> int:
+    def post(self, message: Message, ended: Ended) -> bool:
+        return False  # a transaction is waited for, in a thread
+
+    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         waiting = iter(messages)
         stored = 0
         while batch := _batch(waiting):
@@ -166,11 +170,12 @@ class SqliteBroker:
         await self._settle_down()
         page = (min(limit, _MOST), min(offset, _MOST))
 
+        order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
+
         def find(db: sqlite3.Connection) -> Page:
             number = self._number(db, queue)
             rows = db.execute(
-                f"select {COLUMNS} from job where queue = ? and holder is null"
-                f" order by {'priority, id desc' if newest else 'priority desc, id'} limit ? offset ?",
+                f"select {COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
                 (number, *page),
             ).fetchall()
             ((total,),) = db.execute(

@@ -6,11 +6,11 @@ import sqlite3
 import time
 from pathlib import Path
 
-from palermo.broker import Finding
 from palermo.brokers.sqlite.messages import declare, insert, to_row
 from palermo.brokers.sqlite.store import Store
 from palermo.core.message import Message
 from palermo.errors import PalermoError
+from palermo.findings import Finding
 
 #: File systems of other machines: their locks and shared memory are not those that SQLite needs.
 NETWORK = frozenset(

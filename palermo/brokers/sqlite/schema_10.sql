@@ -4,8 +4,7 @@
 alter table job add column tenant text;
 
 drop index job_next;
-create index job_of_nobody on job (queue, priority desc, id) where holder is null and tenant is null;
-create index job_of_tenant on job (queue, tenant, priority desc, id) where holder is null and tenant is not null;
+create index job_next on job (queue, tenant, priority desc, id) where holder is null;
 
 -- Those that have jobs waiting, and how many; `mark` says whose turn it is, the lowest first.
 create table tenant (

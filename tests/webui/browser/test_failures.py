@@ -64,7 +64,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_seen_to_succeed(
 
 @pytest.mark.timeout(240)
 def test_a_group_of_thousands_is_requeued_once_its_number_is_typed(web: Web, open_page: Open) -> None:
-    many = scaled(1_500, 5_000)
+    many = scaled(1_200, 5_000)
     publish_many_failed(web.client, many)
     publish_failed(web.client, (message("other", queue="other"), failure("KeyError")))
     page = open_page("/failures?by=groups")

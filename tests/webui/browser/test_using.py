@@ -41,6 +41,8 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
         web.client.enqueue("palermo.demo.jobs.parse", ["/nowhere.py"], queue="demo")
         eventually(lambda: len(web.inspector.failed()) == 1, within=30)
         web.client.enqueue("shop.resize", ["cat.png"], {"width": 640}, queue="images")
+        web.client.enqueue("shop.resize", ["cat.png"], queue="images", tenant="acme", share=2)
+        web.client.enqueue("shop.resize", ["cat.png"], queue="images", unique="until_done")
         web.inspector.pause("images")
         counted = encode("w", [{"kind": "worker_up", "at": time.time() - 99, "release": "1.4.2"}])
         web.client.run(lambda broker: broker.journal.append(counted))
@@ -64,6 +66,10 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
             "/statistics",
             "/statistics?window=month&queue=demo",
             "/history",
+            "/topics",
+            "/clients?queue=images",
+            "/unique",
+            "/limits",
             "/jobs/told",
             "/audit",
         ):

@@ -1,0 +1,67 @@
+"""The messages of one call that are on their way: only so many, and so many bytes of them, at a time."""
+
+import asyncio
+from functools import partial
+
+from palermo.broker import Ended
+from palermo.brokers.rabbitmq.publisher import Nacked, Unroutable
+from palermo.brokers.rabbitmq.seats import Seat
+from palermo.core.delay import Stretch
+from palermo.core.message import Message
+from palermo.errors import NotFound, PalermoError, PublishRefused
+
+#: Unconfirmed messages, and bytes of their bodies, in flight at once.
+MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
+
+#: Where a message goes: a job queue by its name, a tenant's place in one, or a stretch of time.
+Place = str | Seat | Stretch
+
+
+class Window:
+    """Counts what has been sent and not confirmed. Whoever waits is woken when half of it is."""
+
+    def __init__(self) -> None:
+        #: What was refused and may be published again: the message, its place, and why.
+        self.refused: list[tuple[Message, Place, PublishRefused | NotFound]] = []
+        self._error: PalermoError | None = None
+        self._flying = self._bytes = 0
+        self._wanted = 0
+        self._waiting: asyncio.Future[None] | None = None
+
+    def sends(self, message: Message, place: Place) -> Ended:
+        """Count the message in; to be told how that ended."""
+        self._flying += 1
+        self._bytes += len(message.body)
+        return partial(self._ended, message, place)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is to be sent now."""
+        return self._flying >= MOST or self._bytes > MOST_BYTES or self._error is not None
+
+    async def room(self) -> None:
+        """Wait until there is room again. Raises what ended a message and does not call for another try."""
+        await self._until(MOST // 2)
+
+    async def landed(self) -> None:
+        """Wait until all are confirmed or refused. Raises as `room` does."""
+        await self._until(0)
+
+    async def _until(self, most: int) -> None:
+        while self._error is None and (self._flying > most or self._bytes > MOST_BYTES):
+            self._wanted = most
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        if self._error is not None:
+            raise self._error
+
+    def _ended(self, message: Message, place: Place, error: PalermoError | None) -> None:
+        self._flying -= 1
+        self._bytes -= len(message.body)
+        if isinstance(error, Unroutable | Nacked | NotFound):
+            self.refused.append((message, place, error))
+        elif error is not None:
+            self._error = self._error or error
+        waiting = self._waiting
+        if waiting is not None and (self._flying <= self._wanted or self._error is not None) and not waiting.done():
+            waiting.set_result(None)

@@ -1,0 +1,173 @@
+"""Contract: jobs of tenants, or that are taken together, which need a key or a permit or have a priority besides."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from palermo.broker import Broker, Move, Remove
+from palermo.core.lifecycle import Ack, Fail, Retry, fail, requeue
+from palermo.core.message import Message
+from palermo.core.permits import Aside, put_aside
+from palermo.timetable import Chosen
+from tests.contract.keying import ask, begun, freed, holders, keyed
+from tests.contract.kit import FAILURE, Open, consume, counts, ids, message, take, take_and_ack, until
+from tests.contract.limiting import limited, permitted, worker
+from tests.contract.prioritizing import urgent
+from tests.contract.tenanting import jobs_of, tenants
+from tests.contract.timing import time_kept
+
+
+def keyed_of(tenant: str, id: str) -> Message:
+    return keyed(id, key=f"key of {id}", tenant=tenant)
+
+
+async def enqueued(broker: Broker, *jobs: Message) -> list[str]:
+    return [(await ask(broker, job, key=f"key of {job.id}", call=f"{time.time()}")).outcome for job in jobs]
+
+
+class CombiningContract:
+    async def test_a_unique_job_of_a_tenant_waits_with_its_tenants_jobs(self, broker: Broker, another: Open) -> None:
+        job = keyed_of("b", "unique")
+        await broker.publish_many(jobs_of("a", 10))
+        assert await enqueued(broker, job, replace(job, tenant="c")) == ["stored", "duplicate"]
+        assert await counts(broker) == (11, 0)
+        assert await broker.keys.strays() == []
+
+        async with time_kept(await another()):
+            consumer = await consume(await another())
+            for _ in range(8):
+                delivery = await begun(consumer)
+                if delivery.message.id == "unique":
+                    break
+                await consumer.settle(delivery, Ack())
+            assert (delivery.message.id, delivery.message.tenant) == ("unique", "b")
+            await consumer.settle(delivery, Retry(replace(delivery.message, retries=1)))
+            assert await enqueued(broker, job) == ["duplicate"]
+
+            while (delivery := await begun(consumer)).message.id != "unique":
+                await consumer.settle(delivery, Ack())
+            assert await holders(broker) == [("unique", "running")]
+            await consumer.settle(delivery, Ack())
+            await freed(broker)
+
+    @pytest.mark.parametrize("way", ["purge", "delete", "remove"])
+    async def test_taking_away_what_tenants_have_frees_their_keys(
+        self, broker: Broker, another: Open, way: str
+    ) -> None:
+        jobs = [keyed_of("a", "a-1"), keyed_of("b", "b-1")]
+        await broker.publish_many(jobs_of("a", 2))
+        assert await enqueued(broker, *jobs) == ["stored", "stored"]
+        other = await another()
+        if way == "purge":
+            assert await other.purge("jobs") == 4
+        elif way == "delete":
+            assert await other.delete("jobs") == 4
+        else:
+            swept = await other.sweep("jobs", lambda _: Remove())
+            assert swept.removed == 4
+
+        assert await holders(broker) == []
+        assert await tenants(broker) == {}
+        assert await enqueued(broker, *jobs) == ["stored", "stored"]
+
+    async def test_clearing_a_tenant_frees_its_keys_and_no_others(self, broker: Broker, another: Open) -> None:
+        jobs = [keyed_of("a", "a-last"), keyed_of("b", "b-1")]
+        await broker.publish_many(jobs_of("a", 9))
+        assert await enqueued(broker, *jobs) == ["stored", "stored"]
+
+        # Some may have been on their way to a worker.
+        assert await (await another()).tenants.clear("jobs", "a") >= 7
+
+        assert "a" not in await tenants(broker)
+        assert await holders(broker) == [("b-1", "waiting")]
+        assert await enqueued(broker, *jobs) == ["stored", "duplicate"]
+
+    async def test_a_tenants_failed_job_is_not_requeued_beside_the_one_that_has_its_key(
+        self, broker: Broker, another: Open
+    ) -> None:
+        job = keyed_of("a", "first")
+        async with time_kept(await another()):
+            consumer = await consume(await another())
+            await enqueued(broker, job)
+            delivery = await begun(consumer)
+            await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+            await freed(broker)
+            await ask(broker, replace(job, id="second"), key="key of first")
+
+            assert (await broker.sweep("failed", lambda job: Move(requeue(job)))).moved == 0
+            await consumer.settle(await begun(consumer), Ack())
+            await freed(broker)
+            assert (await broker.sweep("failed", lambda job: Move(requeue(job)))).moved == 1
+
+            delivery = await begun(consumer)
+            assert (delivery.message.id, delivery.message.tenant) == ("first", "a")
+            await consumer.settle(delivery, Ack())
+
+    async def test_a_tenants_job_that_is_put_aside_comes_when_there_is_a_permit_and_not_behind_all_others(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([replace(limited(id), tenant="a") for id in ("1", "2")])
+        async with time_kept(await another()):
+            first = await worker(broker, 1)
+            held = await permitted(first)
+            other = await worker(await another(), 2)
+            await broker.publish_many(jobs_of("a", 30))
+            assert (await permitted(other)).message.id == "a-0"
+            await until(lambda: aside(broker), ["2"])
+
+            await first.settle(held, Ack())
+
+            found = []
+            while "2" not in found:
+                delivery = await permitted(first)
+                found.append(delivery.message.id)
+                await first.settle(delivery, Ack())
+            assert held.message.id == "1"
+            assert len(found) <= 20
+
+    async def test_a_tenants_job_that_was_given_a_turn_has_it_before_its_tenants_others(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many(jobs_of("a", 40))
+        async with time_kept(await another()):
+            consumer = await consume(await another())
+            delivery = await take(consumer)
+            waits = put_aside(delivery.message, Aside(time.time() + 0.3, turn=True))
+            await consumer.settle(delivery, Retry(waits))
+            await until(lambda: aside(broker), [])
+
+            found = [(await take_and_ack(consumer)).id for _ in range(8)]
+
+        assert delivery.message.id in found
+
+    async def test_a_tenants_jobs_go_by_priority(self, broker: Broker, another: Open) -> None:
+        sent = [urgent("5", 5), urgent("0", 0), urgent("9", 9)]
+        await broker.publish_many([replace(one, tenant="a") for one in sent])
+        async with time_kept(await another()):
+            await until(lambda: counts(broker), (3, 0))
+            consumer = await consume(await another())
+            assert [(await take_and_ack(consumer)).id for _ in sent] == ["9", "5", "0"]
+
+    @pytest.mark.parametrize("what", ["key", "limit", "lock"])
+    async def test_what_runs_alone_is_not_taken_together_with_others(
+        self, broker: Broker, another: Open, what: str
+    ) -> None:
+        alone = {"key": keyed("alone"), "limit": limited("alone"), "lock": message("alone", lock_for=5.0)}[what]
+        await broker.publish_many([message("first"), message("second"), alone])
+        consumer = await consume(await another())
+
+        first = await take(consumer)
+        second = await consumer.another(first, wait=0)
+
+        assert second is not None
+        assert await consumer.another(first, wait=0) is None
+        for one in (second, first):
+            await consumer.settle(one, Ack())
+        assert (await take(consumer)).message.id == "alone"
+        assert await ids(broker) == []
+
+
+async def aside(broker: Broker) -> list[str]:
+    """What waits for its time."""
+    return [one.id for one in (await broker.scheduled(Chosen())).messages]
