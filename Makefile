@@ -7,23 +7,25 @@
 #   make lint     ruff and mypy --strict
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
+#   make bench-peers  the same work by Palermo, a bare client and other job systems in turns; twelve minutes
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
 #   make pins     new versions into requirements/constraints.txt
-#   make clean    removes .venv
+#   make clean    removes .venv and .venv-bench
 #
 # PYTHON=python3.12 chooses another Python than the newest one found, ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-bench
 PINS := requirements/constraints.txt
 NEEDS := pyproject.toml $(PINS)
 
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test soak endurance lint screenshots bench bench-web bench-looks bench-journal pins clean
+.PHONY: demo test soak endurance lint screenshots bench bench-peers bench-web bench-looks bench-journal pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -57,6 +59,9 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
 	$(BIN)/python -m benchmarks.drain $(ARGS)
 
+bench-peers: $(VENV)/installed-dev $(PEERS)/installed
+	$(BIN)/python -m benchmarks.peers --venv $(PEERS) $(ARGS)
+
 bench-web: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.failed_jobs $(ARGS)
 
@@ -79,6 +84,12 @@ $(VENV)/installed-dev: $(NEEDS) | $(BIN)/python
 	@$(PIP) --editable '.[dev,fast,metrics,otel,zstd]'
 	@touch $@ $(VENV)/installed
 
+$(PEERS)/installed: benchmarks/peers/requirements.txt
+	@echo "installing what Palermo is measured against into $(PEERS) …"
+	@PYTHON='$(PYTHON)' sh requirements/make-venv $(PEERS)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
 $(BIN)/python:
 	@PYTHON='$(PYTHON)' sh requirements/make-venv $(VENV)
 
@@ -86,4 +97,4 @@ pins:
 	@sh requirements/make-pins $(PINS)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(PEERS)

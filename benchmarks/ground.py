@@ -113,10 +113,15 @@ def ground(url: str | None) -> Iterator[Ground]:
 
 def arguments(description: str, *, jobs: int) -> argparse.Namespace:
     """The command line that all benchmarks share: url, rounds, n."""
+    return parser_of(description, jobs=jobs).parse_args()
+
+
+def parser_of(description: str, *, jobs: int) -> argparse.ArgumentParser:
+    """The same for a benchmark that has more to say."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
     parser.add_argument("--rounds", type=int, default=5, help="of both sides; %(default)s unless given")
     parser.add_argument(
         "-n", type=int, default=jobs, metavar="JOBS", help="per side and round; %(default)s unless given"
     )
-    return parser.parse_args()
+    return parser

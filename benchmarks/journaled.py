@@ -26,8 +26,8 @@ def worker(level: str, queue: str) -> list[str]:
 
 def play(place: Ground, wire: Wire, level: str, count: int) -> tuple[Sample, Sample]:
     """One round: turns of both, until one of them runs out of jobs."""
-    on = side(place, wire, jobs.QUEUE, worker(level, jobs.QUEUE), count)
-    off = side(place, wire, _OFF_QUEUE, worker("off", _OFF_QUEUE), count)
+    on = side(place, wire, jobs.QUEUE, [worker(level, jobs.QUEUE)], count)
+    off = side(place, wire, _OFF_QUEUE, [worker("off", _OFF_QUEUE)], count)
     with on as written, off as silent:
         order = [written, silent]
         while all(each.turn() for each in order):

@@ -108,7 +108,7 @@ def kills(ground: Ground) -> None:
     running = ground.path / "running"
     running.mkdir()
     jobs = 200
-    calls = [("crew_limited.probed", (str(ground.notes), str(running), 0.1), {}) for _ in range(jobs)]
+    calls = [("crew_limited.probed", (str(ground.notes), str(running), 0.1, number), {}) for number in range(jobs)]
     ground.client.enqueue_many(calls, limit=3)
     for _ in range(10):
         ground.start("-c", "2")
@@ -121,7 +121,7 @@ def kills(ground: Ground) -> None:
         killed += 1
         ground.start("-c", "2")
         time.sleep(1)
-    most = max(int(line) for line in ground.lines())
+    most = max(int(line.split()[0]) for line in ground.lines())
     print(f"limit=3: {jobs} jobs done {time.monotonic() - began:.0f} s later, {killed} kills, at most {most} at once")
 
 

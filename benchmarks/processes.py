@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -19,13 +20,27 @@ def family(root: int) -> list[int]:
     return found
 
 
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """The CPU time that these have used so far, in steps of 10 ms; zero where there is no /proc."""
+def cpu_seconds(pids: Iterable[int], *, reaped: bool = False) -> float:
+    """The CPU time that these have used so far, in steps of 10 ms; zero where there is no /proc.
+
+    With `reaped`, that of their children too which have ended and been waited for.
+    """
     ticks = 0
     for pid in pids:
         if fields := _stat(pid):
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += sum(int(field) for field in fields[11 : 15 if reaped else 13])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def pss_bytes(pids: Iterable[int]) -> int:
+    """The memory of these: what a page takes is divided among all processes of the machine that share it."""
+    total = 0
+    for pid in pids:
+        with suppress(OSError):
+            for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * 1024
+    return total
 
 
 def _stat(pid: int) -> list[str]:

@@ -2,9 +2,10 @@
 
     python -m benchmarks.unique enqueue    many in one call
     python -m benchmarks.unique one        one after the other
-    python -m benchmarks.unique drain      one slot of a worker
+    python -m benchmarks.unique drain      a worker, of one slot unless --slots says otherwise
 
-Both sides take turns, round by round. Another worker, on a queue of its own, keeps the time, and so decides about keys.
+Both sides take turns within each round: of 0.2 s in which the other is stopped, or of a quarter of the jobs. Another
+worker, on a queue of its own, keeps the time, and so decides about keys.
 """
 
 import argparse
@@ -15,16 +16,15 @@ from collections.abc import Callable
 
 from benchmarks import jobs
 from benchmarks.contest import Sample, contest
-from benchmarks.drain import ROOT, WORKER
+from benchmarks.drain import ROOT, WORKER, Side
 from benchmarks.ground import Ground, ground
-from benchmarks.processes import cpu_seconds, family
 
 _KEYED = f"{jobs.QUEUE}-unique"
 
 _numbers = itertools.count()
 
-#: Seconds after which a round counts as stuck.
-_WITHIN = 300.0
+#: Into how many turns of each side a round of enqueuing is divided.
+TURNS = 4
 
 
 def fill_keyed(count: int) -> None:
@@ -52,48 +52,58 @@ def one_plain(count: int) -> None:
         jobs.noop.enqueue(jobs.ORDER)
 
 
-def timed(enqueue: Callable[[int], None], count: int) -> Sample:
-    """How fast this process enqueues."""
+def timed(enqueue: Callable[[int], None], count: int) -> tuple[float, float]:
+    """Seconds, and seconds of CPU, that this process takes to enqueue so many."""
     began, worked = time.perf_counter(), time.process_time()
     enqueue(count)
-    return Sample(rate=count / (time.perf_counter() - began), cpu=(time.process_time() - worked) / count * 1e6)
+    return time.perf_counter() - began, time.process_time() - worked
 
 
-def drained(place: Ground, queue: str, count: int) -> Sample:
-    """How fast one worker empties a queue, from when a tenth is gone."""
-    process = subprocess.Popen([*WORKER, "-q", queue, "--no-scheduler"], cwd=ROOT, env=place.environment())
+class KeyedSide(Side):
+    """A worker that drains a queue which Palermo itself has filled."""
+
+    def __init__(self, place: Ground, queue: str, fill: Callable[[int], None], slots: int, count: int) -> None:
+        fill(count)
+        self._place, self._queue, self._full = place, queue, count
+        self._done, self._seconds, self._worked = 0, 0.0, 0.0
+        command = [*WORKER, "-q", queue, "--no-scheduler", "-c", str(slots)]
+        self._process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
+
+
+def drained(place: Ground, slots: int, count: int) -> tuple[Sample, Sample]:
+    """Turns of two workers, of which each has a queue, until one of these is empty."""
+    sides: list[Side] = []
     try:
-        reach(place, queue, count * 9 // 10)
-        members, left = family(process.pid), place.waiting(queue)
-        began, worked = time.perf_counter(), cpu_seconds(members)
-        reach(place, queue, 0)
-        seconds = time.perf_counter() - began
-        return Sample(rate=left / seconds, cpu=(cpu_seconds(members) - worked) / left * 1e6)
+        for queue, fill in ((_KEYED, fill_keyed), (jobs.QUEUE, fill_plain)):
+            sides.append(KeyedSide(place, queue, fill, slots, count))
+            sides[-1].wait_until_running()
+        order = list(sides)
+        while all(each.turn() for each in order):
+            order.reverse()
+        return sides[0].sample, sides[1].sample
     finally:
-        process.kill()
-        process.wait()
+        for each in sides:
+            each.close()
 
 
-def reach(place: Ground, queue: str, most: int) -> None:
-    """Wait until no more than so many wait in a queue."""
-    deadline = time.perf_counter() + _WITHIN
-    while place.waiting(queue) > most:
-        if time.perf_counter() > deadline:
-            raise SystemExit(f"nobody takes the jobs of queue {queue!r}.")
-        time.sleep(0.005)
-
-
-def play(place: Ground, what: str, count: int) -> tuple[Sample, Sample]:
-    """One round."""
-    if what == "drain":
-        fill_plain(count)
-        fill_keyed(count)
-        return drained(place, _KEYED, count), drained(place, jobs.QUEUE, count)
-    keyed, plain = (one_keyed, one_plain) if what == "one" else (fill_keyed, fill_plain)
-    samples = timed(keyed, count), timed(plain, count)
+def enqueued(place: Ground, ways: tuple[Callable[[int], None], Callable[[int], None]], count: int) -> list[Sample]:
+    """Turns of this process with a key and without."""
+    took = [(0.0, 0.0), (0.0, 0.0)]
+    for number in range(TURNS):
+        for which in (0, 1) if number % 2 else (1, 0):
+            seconds, worked = timed(ways[which], count // TURNS)
+            took[which] = took[which][0] + seconds, took[which][1] + worked
     place.purge(jobs.QUEUE)
     place.purge(_KEYED)
-    return samples
+    return [Sample(rate=count / seconds, cpu=worked / count * 1e6) for seconds, worked in took]
+
+
+def play(place: Ground, what: str, slots: int, count: int) -> tuple[Sample, Sample]:
+    """One round."""
+    if what == "drain":
+        return drained(place, slots, count)
+    keyed, plain = enqueued(place, (one_keyed, one_plain) if what == "one" else (fill_keyed, fill_plain), count)
+    return keyed, plain
 
 
 def main() -> None:
@@ -102,6 +112,7 @@ def main() -> None:
     parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
     parser.add_argument("--rounds", type=int, default=5, help="of both sides; %(default)s unless given")
     parser.add_argument("-n", type=int, default=2_000, help="jobs per side and round; %(default)s unless given")
+    parser.add_argument("--slots", type=int, default=1, help="of each worker that drains; %(default)s unless given")
     given = parser.parse_args()
     with ground(given.url) as place:
         wire = place.wire()
@@ -110,7 +121,7 @@ def main() -> None:
         try:
             contest(
                 f"unique: {given.what}, with a key for each job against without",
-                lambda _: play(place, given.what, given.n),
+                lambda _: play(place, given.what, given.slots, given.n),
                 rounds=given.rounds,
                 goal=0.0,
                 broker=place.version,

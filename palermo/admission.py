@@ -41,6 +41,7 @@ class Told:
     how: End
     #: Of which start; None where nobody had to ask.
     serial: int | None
+    starts: int | None
     #: When it runs again, in Unix seconds.
     run_at: float | None
 
@@ -61,4 +62,6 @@ def how_ended(delivery: Delivery, settlement: Settlement, *, parked: bool = Fals
             run_at = message.run_at
     if not lock.asks and how is not End.OVER:
         return None  # its seconds pass by themselves
-    return Told(how, grant.serial or None if isinstance(grant, Start) else None, run_at)
+    if not isinstance(grant, Start):
+        return Told(how, None, None, run_at)
+    return Told(how, grant.serial or None, grant.starts or None, run_at)

@@ -1,4 +1,4 @@
-"""What a doctor finds out about a broker."""
+"""What `palermo doctor` finds: one thing that was checked, and what to do about it."""
 
 from dataclasses import dataclass
 

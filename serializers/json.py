@@ -58,7 +58,7 @@ class JsonSerializer:
         try:
             text = data.removeprefix(_BOM).decode()
             decoder = _tag_decoder(classes) if TAG in text else _PLAIN_DECODER
-            value = decoder.decode(text)
+            value = _decoded(decoder, text)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
         except ValueError as error:
@@ -67,6 +67,15 @@ class JsonSerializer:
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
         return value
+
+
+def _decoded(decoder: json.JSONDecoder, text: str) -> object:
+    """The one value in the text. Without a look for blanks around it, unless there are some: nobody writes any."""
+    try:
+        value, end = decoder.raw_decode(text)
+    except json.JSONDecodeError:
+        end = -1
+    return value if end == len(text) else decoder.decode(text)
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -102,6 +102,10 @@ def _step(row: Row) -> Event:
             part = row.get("fraction")
             said = f"{part * 100:.0f} %" if isinstance(part, int | float) else ""
             return Event(what="Progress", at=at, detail=" ".join(filter(None, (said, text))))
+        case Kind.LIMITED:
+            most = [f"{row['limit']} at once"] if row.get("limit") else []
+            allowed = " and ".join([*most, *([str(row["rate"])] if row.get("rate") else [])])
+            return Event(what="Put aside", at=at, detail=f"{row.get('key')} may run {allowed}")
         case Kind.SUCCEEDED:
             skipped = "skipped by a hook " if row.get("skipped") else ""
             return Event(what="Done", at=at, detail=skipped + _at(row), look="good")

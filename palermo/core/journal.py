@@ -38,6 +38,7 @@ class Kind(StrEnum):
     STARTED = "started"  #: wait
     PROGRESS = "progress"  #: [fraction, 0 to 1] [text]
     LOG = "log"  #: text: a line that the job wrote about itself
+    LIMITED = "limited"  #: key [limit] [rate]: put aside by its limit or rate, before it ran
     SUCCEEDED = "succeeded"  #: wait, took [skipped] [result: see palermo.core.outcome] [refused: why it is not kept]
     FAILED = "failed"  #: wait, took, error, message
     RETRIED = "retried"  #: wait, took, error, message, delay
@@ -74,7 +75,12 @@ ENDS: Mapping[str, bool] = {
 }
 
 #: What a writer leaves out at level "failures".
-_ONLY_ALL = frozenset({Kind.PUBLISHED, Kind.ENQUEUED, Kind.STARTED, Kind.SUCCEEDED, Kind.SNOOZED, Kind.RELEASED})
+_ONLY_ALL = frozenset(
+    {
+        *(Kind.PUBLISHED, Kind.ENQUEUED, Kind.STARTED, Kind.LIMITED),
+        *(Kind.SUCCEEDED, Kind.SNOOZED, Kind.RELEASED),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

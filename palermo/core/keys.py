@@ -104,9 +104,10 @@ class Holder:
     #: Unix seconds before which it does not run.
     run_at: float | None = None
     phase: Phase = Phase.WAITING
-    #: Which worker runs it, and what tells this run from others.
+    #: Which worker runs it, what tells this run from others, and how many there have been.
     worker: str = ""
     run: str = ""
+    starts: int = 0
     #: The arguments with which it is to run instead of its own.
     content: Kept | None = None
 
@@ -169,7 +170,18 @@ class Key:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
-        return {name: value for name, value in _plain(self).items() if value not in (None, [])}
+        plain: dict[str, Any] = {"name": self.name, "serial": self.serial}
+        if self.holder is not None:
+            plain["holder"] = _plain(self.holder)
+        if self.next is not None:
+            plain["next"] = _plain(self.next)
+        if self.due is not None:
+            plain["due"] = self.due
+        if self.closed is not None:
+            plain["closed"] = _plain(self.closed)
+        if self.ended:
+            plain["ended"] = [_plain(one) for one in self.ended]
+        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Key":
@@ -202,7 +214,7 @@ class Claim:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
-        return dict(_plain(self))
+        return _plain(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Claim":
@@ -235,15 +247,19 @@ def message_from_plain(plain: Mapping[str, Any]) -> Message:
     )
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case Message():
-            return message_to_plain(value)
-        case tuple():
-            return [_plain(one) for one in value]
-        case _ if hasattr(value, "__dataclass_fields__"):
-            return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return str(value) if isinstance(value, StrEnum) else value
+def _plain(value: "Claim | Holder | Kept | Closed | Ended") -> dict[str, Any]:
+    """The fields of one of these, without those that have none."""
+    plain: dict[str, Any] = {}
+    for name in value.__dataclass_fields__:
+        one = getattr(value, name)
+        if one is None:
+            continue
+        if isinstance(one, Message):
+            one = message_to_plain(one)
+        elif isinstance(one, Kept):
+            one = _plain(one)
+        plain[name] = one
+    return plain
 
 
 def _kept(plain: Mapping[str, Any] | None) -> Kept | None:

@@ -30,10 +30,17 @@ MAX_KEY_BYTES = 255
 
 #: By how much a rate is kept below what was asked for: from the grant to the job's first line it takes now longer and
 #: now shorter, which would put more into some second than the rate allows.
-SLACK = 1.015
+SLACK = 1.01
 
 #: Seconds that a slot may wait for a turn which is near: putting the job aside takes about as long.
 NEAR = 0.1
+
+#: Seconds before its turn at which a job comes back, at most; half of a gap where that is less, so that of two turns
+#: one is waited for in a slot.
+EARLY = 0.02
+
+#: Where turns follow each other faster, nobody is waited for who is late for one.
+QUICK = 0.25
 
 #: Seconds that a job which waits for a permit is put aside for: those that are next, so that they can be called, and
 #: those that have others before them.
@@ -74,6 +81,16 @@ class Rate:
     def gap(self) -> float:
         """Seconds between two runs."""
         return self.period / self.count * SLACK
+
+    @property
+    def early(self) -> float:
+        """Seconds before its turn at which a job comes back."""
+        return min(EARLY, self.gap / 2)
+
+    @property
+    def leeway(self) -> float:
+        """Seconds by which a run may be late and the next one not: half of those by which a period is too long."""
+        return min(self.period * (SLACK - 1) / 2, self.gap / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,16 +200,19 @@ class Pace:
     def ask(self, rate: Rate, now: float, *, turn: bool) -> "tuple[Pace, Go | Aside]":
         """One wants to run; `turn` says that it was told to come about now.
 
-        Runs are a gap apart whoever comes when: turns only spare those that wait from asking all the time.
+        Runs are a gap apart whoever comes when: turns only spare those that wait from asking all the time. One that is
+        late by no more than the leeway does not make the next one late, so that the rate is kept, and any period
+        has one run too many at most.
         """
         start = max(now, self.next)
-        if not turn and max(self.free, self.next) > now + NEAR:
+        overdue = now - self.next >= max(0.0, rate.gap - QUICK)
+        if not turn and not overdue and max(self.free, self.next) > now + NEAR:
             at = max(self.free, self.next)
-            return replace(self, free=at + rate.gap), Aside(at, turn=True)
+            return replace(self, free=at + rate.gap), Aside(at - rate.early, turn=True)
         if start > now + NEAR:
             at = max(self.again, start)
-            return replace(self, again=at + rate.gap), Aside(at, turn=True)
-        after = start + rate.gap
+            return replace(self, again=at + rate.gap), Aside(at - rate.early, turn=True)
+        after = max(self.next, now - rate.leeway) + rate.gap
         return replace(self, next=after, free=max(self.free, after)), Go(start - now)
 
 

@@ -66,8 +66,9 @@ class Start:
     why: Why
     #: The job that has the key, where that is another.
     holder: str = ""
-    #: What its end must name.
+    #: What its end must name: of which holder it is the run, and which run of that.
     serial: int = 0
+    starts: int = 0
     #: Whether its end must be told.
     tell: bool = False
     #: Run with the arguments of this one instead of its own.
@@ -184,10 +185,20 @@ def gone(key: Key, id: str, now: float, *, drop_next: bool = False) -> Step:
     return free(key, now=now, drop_next=drop_next)
 
 
-def end(key: Key, id: str, how: End, *, serial: int | None, now: float, run_at: float | None = None) -> Step:
+def end(
+    key: Key,
+    id: str,
+    how: End,
+    *,
+    serial: int | None,
+    now: float,
+    run_at: float | None = None,
+    starts: int | None = None,
+) -> Step:
     """The run of a job has ended, which matters only if that had the key.
 
-    `serial` is that of its start, `run_at` when it runs again, in Unix seconds; None for at once, or never.
+    `serial` and `starts` are those of its start, `run_at` is when it runs again, in Unix seconds; None for at once, or
+    never. Told again it changes nothing more, even if the job was started again meanwhile, or the key taken.
     """
     key = current(key, now)
     holder = key.holder
@@ -196,7 +207,10 @@ def end(key: Key, id: str, how: End, *, serial: int | None, now: float, run_at: 
             return Step(key=key)
         return Step(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
     if how is End.AGAIN:
-        waiting = replace(holder, phase=Phase.WAITING, worker="", run="", run_at=run_at)
+        if starts is not None and starts < holder.starts:
+            return Step(key=key)
+        known = max(holder.starts, starts or 0)
+        waiting = replace(holder, phase=Phase.WAITING, worker="", run="", run_at=run_at, starts=known)
         return Step(key=replace(key, holder=waiting))
     if holder.mode is Mode.WINDOW and how is End.DONE:
         return Step(key=key)
@@ -304,8 +318,9 @@ def _started(key: Key, holder: Holder, worker: str, run: str, now: float) -> tup
     """The holder runs from now on; with Mode.START the key is free then."""
     content = None if holder.content is None else holder.content.message
     if holder.mode is not Mode.START:
-        running = replace(holder, phase=Phase.RUNNING, worker=worker, run=run)
-        answer = Start(why=Why.RUN, serial=holder.serial, tell=True, content=content)
+        starts = holder.starts + (holder.phase is Phase.WAITING or holder.run != run)
+        running = replace(holder, phase=Phase.RUNNING, worker=worker, run=run, starts=starts)
+        answer = Start(why=Why.RUN, serial=holder.serial, starts=starts, tell=True, content=content)
         return Step(key=replace(key, holder=running)), answer
     key = replace(key, holder=None)
     if holder.content is not None:

@@ -14,7 +14,7 @@ from palermo.rows import Row, instant, plain
 OF_JOBS = frozenset(
     {
         *(Kind.ENQUEUED, Kind.STARTED, Kind.PROGRESS, Kind.LOG, Kind.SUCCEEDED, Kind.FAILED, Kind.RETRIED),
-        *(Kind.SNOOZED, Kind.RELEASED, Kind.DISCARDED, Kind.CANCELLED, Kind.FIRED),
+        *(Kind.SNOOZED, Kind.RELEASED, Kind.DISCARDED, Kind.CANCELLED, Kind.FIRED, Kind.LIMITED),
     }
 )
 

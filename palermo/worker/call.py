@@ -58,6 +58,8 @@ class Call:
 
     def ended(self, *results: Result) -> Result | Batched:
         """How all ended: what is given is for those that were called, one for each or one for all."""
+        if len(self._callable) == len(results) == 1 and not self._refused and not self.batched:
+            return results[0]
         called = results if len(results) != 1 else results * len(self._callable)
         found = self._refused | {number: one for (number, *_), one in zip(self._callable, called, strict=True)}
         if len(found) == 1 and not self.batched:

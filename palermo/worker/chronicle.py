@@ -9,12 +9,14 @@ from palermo.core.failure import Failure
 from palermo.core.journal import ENDS, Kind, Level
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
+from palermo.core.permits import Demand
 from palermo.crew import WorkerInfo
 from palermo.entries import RECURRING
 from palermo.errors import BrokerUnavailable
 from palermo.metrics.totals import Totals
 from palermo.recorder import Recorder
 from palermo.worker.ending import Anew
+from palermo.worker.keeping import SUCCEEDED
 
 log = logging.getLogger("palermo.worker")
 
@@ -71,6 +73,13 @@ class Chronicle:
         """A run begins in a slot, at this Unix time."""
         if self._all:
             self.recorder.add_if_it_lasts(slot, Kind.STARTED, _run(slot, message, wait=message.waited(at)))
+
+    def limited(self, slot: int, message: Message, demand: Demand) -> None:
+        """A job was put aside, since its limit or its rate does not let it run now."""
+        if self._all:
+            said = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
+            said = {name: value for name, value in said.items() if value}
+            self.recorder.add(Kind.LIMITED, {**_run(slot, message), **said})
 
     def tells(self, slot: int, message: Message, kind: Kind, said: Mapping[str, Any]) -> None:
         """The job that runs in a slot tells of itself."""
@@ -150,6 +159,8 @@ def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]
 
 def _kind(result: Result, by: str) -> tuple[Kind, Mapping[str, Any]]:
     """What a result is called in the journal, and what is said of it."""
+    if result is SUCCEEDED:  # as nearly all are
+        return Kind.SUCCEEDED, {}
     match result:
         case Succeeded(skipped, value, refused):
             said: dict[str, Any] = {"skipped": True} if skipped else {}

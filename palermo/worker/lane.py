@@ -215,8 +215,9 @@ class Lane:
                 self._floor.link.lose(live, error)
             return False
         self.permitted = wait is not None
-        if wait is None and (demand := self.demand) is not None:
-            self._floor.put_aside.add(demand[0])
+        if wait is None and (demand := demand_of(delivery.message)) is not None:
+            self._floor.put_aside.add(demand.key)
+            self._floor.chronicle.limited(self.number, delivery.message, demand)
         if wait:
             await asyncio.sleep(wait)
         return wait is not None

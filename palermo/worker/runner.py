@@ -157,6 +157,8 @@ class ProcessRunner:
         """The job is its now, with a time limit if it has one; what is to be sent to the process."""
         place.message = message = self._limits.limited(message, self._timeouts, self._locks)
         timeout, lock_for = message.timeout, message.lock_for
+        if timeout is None and lock_for is None:
+            return pack_message("run", message)
         loop = asyncio.get_running_loop()
         if lock_for is not None:
             place.timers.append(loop.call_later(lock_for, self._condemn, place, message, lock_expired(lock_for)))

@@ -42,7 +42,7 @@ def test_help_of_every_command_begins_with_what_the_overview_says(palermo: Paler
 
 
 @pytest.mark.parametrize(
-    "arguments", [["publish"], ["scheduled", "frobnicate"], ["frobnicate"], ["failed", "frobnicate"]]
+    "arguments", [["publishes"], ["scheduled", "frobnicate"], ["frobnicate"], ["failed", "frobnicate"]]
 )
 def test_a_command_that_is_not_there_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
     (line,) = palermo(*arguments, code=2).stderr.splitlines()

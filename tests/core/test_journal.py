@@ -43,6 +43,7 @@ def test_odd_fields_of_a_batch_do_no_harm() -> None:
     ("kind", "levels"),
     [
         *((kind, {Level.ALL}) for kind in (Kind.ENQUEUED, Kind.STARTED, Kind.SUCCEEDED, Kind.SNOOZED, Kind.RELEASED)),
+        (Kind.LIMITED, {Level.ALL}),
         *((kind, {Level.ALL, Level.FAILURES}) for kind in (Kind.FAILED, Kind.RETRIED, Kind.DISCARDED, Kind.CANCELLED)),
         *((kind, {Level.ALL, Level.FAILURES}) for kind in (Kind.COUNTS, Kind.WORKER_UP, Kind.WORKER_DOWN)),
         *(

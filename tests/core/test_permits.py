@@ -1,6 +1,7 @@
 """Permits and rates as those who decide apply them: pure, with a clock of the test's own."""
 
 import random
+from bisect import bisect_left
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,6 +9,7 @@ import pytest
 
 from palermo.core.message import Message
 from palermo.core.permits import (
+    EARLY,
     GRACE,
     LATE,
     NEAR,
@@ -142,12 +144,13 @@ def test_a_rate_is_kept_however_late_those_come_that_were_given_turns(jitter: fl
             assert verdict.wait <= NEAR
             starts.append(now + verdict.wait)
         else:
-            coming.append((verdict.at + chance.random() * jitter, True))
+            coming.append((max(now, verdict.at) + chance.random() * jitter, True))
 
     gaps = [after - before for before, after in pairwise(starts)]
-    assert min(gaps) > rate.gap - 1e-6
+    assert min(gaps) > rate.gap / 2 - 1e-6
+    assert max(bisect_left(starts, begin + 1) - number for number, begin in enumerate(starts)) <= 51
     # 1,000 at 50 a second are 20 s, and what the last ones came late.
-    assert starts[-1] - starts[0] < 20 * 1.03 + 2 * jitter
+    assert 20 * 0.99 < starts[-1] - starts[0] < 20 * 1.02 + 2 * jitter
 
 
 def test_whoever_comes_new_takes_no_turn_of_those_that_wait() -> None:
@@ -157,13 +160,28 @@ def test_whoever_comes_new_takes_no_turn_of_those_that_wait() -> None:
     pace, third = pace.ask(rate, NOW + 1.5, turn=False)
     pace, late = pace.ask(rate, NOW + 1.6, turn=True)
 
-    gap = rate.gap
-    assert (first, second, third, late) == (Go(), Aside(NOW + gap, turn=True), Aside(NOW + 2 * gap, turn=True), Go())
+    after_idle = NOW - rate.leeway
+    turns = [Aside(after_idle + number * rate.gap - rate.early, turn=True) for number in (1, 2)]
+    assert (first, second, third, late) == (Go(), *turns, Go())
+
+
+def test_a_turn_that_nobody_comes_for_is_for_whoever_comes_where_turns_follow_quickly() -> None:
+    rate, pace = Rate(50, 1.0), Pace()
+    for _ in range(100):
+        pace, _ = pace.ask(rate, NOW, turn=False)
+
+    pace, first = pace.ask(rate, NOW + 1, turn=False)
+    pace, second = pace.ask(rate, NOW + 1, turn=False)
+    pace, late = pace.ask(rate, NOW + 1, turn=True)
+
+    assert first == Go()
+    assert isinstance(second, Aside)
+    assert late == Go(pytest.approx(rate.gap - rate.leeway))
 
 
 def test_who_begins_to_decide_waits_for_what_another_may_have_let_run() -> None:
     permits, slow = Permits(NOW), Demand(key="sync", rate=Rate(1, 10.0), written="1/10s")
 
-    assert permits.ask(slow, ("w", "1"), NOW + 1) == Aside(NOW + Rate(1, 10.0).gap, turn=True)
+    assert permits.ask(slow, ("w", "1"), NOW + 1) == Aside(NOW + Rate(1, 10.0).gap - EARLY, turn=True)
     # But not one that has had its turn from that other: leaders that change often would keep it from running at all.
     assert Permits(NOW).ask(replace(slow, turn=True), ("w", "1"), NOW + 1) == Go()

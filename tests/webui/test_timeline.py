@@ -37,6 +37,10 @@ AT = "at pid:7@h/worker-2"
         ([ended("a", "cancelled", took=None, by="anna")], ["Cancelled by anna"]),
         ([ended("a", "discarded", reason="too late")], [f"Started {AT}", "Discarded too late"]),
         ([ended("a", "snoozed", delay=5)], [f"Started {AT}", "Snoozed runs again in 5.0 s"]),
+        (
+            [{"kind": "limited", "at": NOON, "id": "a", "key": "sync", "limit": 3, "rate": "50/s"}],
+            ["Put aside sync may run 3 at once and 50/s"],
+        ),
         ([ended("a", "released")], [f"Started {AT}", f"Given back {AT}, which stopped or lost its session"]),
         ([enqueued("a", run_at=NOON + 60)], ["Enqueued to mail, to run at 2026-11-21T09:01:00Z"]),
         ([{"kind": "fired", "at": NOON, "id": "a", "name": "nightly"}], ["Enqueued by the recurring job nightly"]),

@@ -1,35 +1,50 @@
 """Limits and rates over several workers, on real processes."""
 
 import time
+from bisect import bisect_left
 
 import pytest
 
 from palermo.errors import OptionInvalid
 from tests.helpers import eventually
+from tests.journal.reading import Journal
+from tests.scale import FULL, scaled
 from tests.worker.site import Site
 
 MODULE = ("crew_limited",)
+
+#: Jobs, workers and kills where a limit is kept; and jobs where a rate is, 20 seconds of them if all is asked for.
+JOBS, WORKERS, KILLS = scaled(30, 300), scaled(4, 20), scaled(2, 20)
+PACED = scaled(100, 1_000)
 
 
 def test_no_more_than_the_limit_run_while_workers_are_killed_and_all_jobs_finish(any_site: Site) -> None:
     site = any_site
     running = site.path / "running"
     running.mkdir()
-    for _ in range(30):
-        site.enqueue("probed", str(site.notes_path), str(running), 0.2, module="crew_limited", limit=3)
-    workers = [site.start("-c", "2", modules=MODULE) for _ in range(4)]
-    for victim in workers[:2]:
+    for number in range(JOBS):
+        call = (str(site.notes_path), str(running), 0.2, number)
+        site.enqueue("probed", *call, module="crew_limited", limit=3)
+    workers = [site.start("-c", "2", modules=MODULE) for _ in range(WORKERS)]
+    for _ in range(KILLS):
         done = len(site.notes())
         eventually(lambda done=done: len(site.notes()) >= done + 4, within=60)  # type: ignore[misc]
-        victim.end()
+        workers.pop(0).end()
+        if FULL:
+            workers.append(site.start("-c", "2", modules=MODULE))
 
-    eventually(lambda: len(site.notes()) >= 30, within=90)
+    numbers = eventually(lambda: found if len(found := _numbers(site)) >= JOBS else None, within=300)
 
-    assert max(int(note) for note in site.notes()) == 3
+    assert numbers == set(range(JOBS))
+    assert max(int(note.split()[0]) for note in site.notes()) == 3
     eventually(lambda: site.pending() == 0)
     assert site.errors() == {}
     # A run whose worker was killed is run again, and nothing else is.
-    assert len(site.notes()) <= 34
+    assert len(site.notes()) <= JOBS + 2 * KILLS
+
+
+def _numbers(site: Site) -> set[int]:
+    return {int(note.split()[1]) for note in site.notes()}
 
 
 def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_site: Site) -> None:
@@ -39,9 +54,9 @@ def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_site: Site) -
     workers = [site.start(modules=MODULE) for _ in range(2)]
     for worker in workers:
         site.ready(worker)
-    site.enqueue("probed", str(site.notes_path), str(running), 60, module="crew_limited", limit=1)
+    site.enqueue("probed", str(site.notes_path), str(running), 60, 1, module="crew_limited", limit=1)
     busy = eventually(lambda: [row["pid"] for row in site.workers() if row["jobs"]])
-    site.enqueue("probed", str(site.notes_path), str(running), 0.01, module="crew_limited", limit=1)
+    site.enqueue("probed", str(site.notes_path), str(running), 0.01, 2, module="crew_limited", limit=1)
     eventually(lambda: [row["waiting"] for row in site.inspector.limits()] == [1])
 
     next(worker for worker in workers if worker.pid in busy).end()
@@ -57,8 +72,10 @@ def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:
     for account in ("a", "b") * 3:
         site.enqueue("one_of_each", str(site.notes_path), account, module="crew_limited", limit=1, limit_key=account)
 
-    site.burst("-c", "4", modules=MODULE)
+    site.burst("-c", "4", modules=MODULE, PALERMO_JOURNAL="all")
 
+    aside = Journal(site.client).records("limited")
+    assert {(one["key"], one["limit"]) for one in aside} == {(f"crew_limited.one_of_each:{name}", 1) for name in "ab"}
     assert len(site.notes()) == 12
     for account in ("a", "b"):
         own = [note for note in site.notes() if note.startswith(account)]
@@ -69,14 +86,15 @@ def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_site: Site) -> 
     site = any_site
     for _ in range(2):
         site.ready(site.start("-c", "4", modules=MODULE))
-    site.client.enqueue_many([("crew_limited.paced", (str(site.notes_path),), {}) for _ in range(100)], rate="50/s")
+    site.client.enqueue_many([("crew_limited.paced", (str(site.notes_path),), {}) for _ in range(PACED)], rate="50/s")
 
-    eventually(lambda: len(site.notes()) == 100, within=60)
+    eventually(lambda: len(site.notes()) == PACED, within=90)
 
     began = sorted(float(note) for note in site.notes())
     # 51 is what docs/limits.md says; two more for the time that a busy machine takes to start them.
-    assert max(sum(start <= other < start + 1 for other in began) for start in began) <= 53
-    assert 99 / 50 * 0.97 < began[-1] - began[0] < 99 / 50 + 2
+    assert max(bisect_left(began, start + 1) - number for number, start in enumerate(began)) <= scaled(53, 51)
+    took = (PACED - 1) / 50
+    assert took * 0.97 < began[-1] - began[0] < scaled(took + 2, took * 1.03)
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,30 @@
 """The arbiter: whoever leads decides about all keys of unique jobs, one thing after another.
 
 What is asked while one batch is being stored goes into the next one, so that a commit serves many. Every answer is
-given after what it says is stored. What the keys are is kept in memory, and read again after anything that went wrong.
+given after what it says is stored. Only the usual start of a job, and the end of its run, need no batch: that it
+runs is noted and answered on one channel, in that order, and the end is in the log already, as its worker wrote it.
+What the keys are is kept in memory, and read again after anything that went wrong.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from palermo.brokers.rabbitmq.changes import Changes, remember
+from palermo.brokers.rabbitmq.batches import Ending
+from palermo.brokers.rabbitmq.batching import Asked, Batching
+from palermo.brokers.rabbitmq.changes import Changes, Known
 from palermo.brokers.rabbitmq.keylog import KeyLog
-from palermo.brokers.rabbitmq.link import Link
+from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.core import unique
 from palermo.core.keys import Claim, Key, Phase, lock_of
 from palermo.core.message import Message
-from palermo.core.unique import Answer, End, Outcome, Start, Why
-from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
+from palermo.core.unique import Answer, Outcome, Start, Step, Why
+from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-T = TypeVar("T")
-
-#: Things that one batch is made of, at most, and bytes of bodies.
-_AT_ONCE, _BYTES = 500, 4 * 1024 * 1024
 
 #: Seconds between two looks at what is due, and at what may be forgotten.
 _LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
@@ -35,35 +33,31 @@ _LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
 _AGAIN = 1.0
 
 
-@dataclass(slots=True)
-class _Asked(Generic[T]):
-    """Something to be done in a batch."""
-
-    do: Callable[[Changes], T]
-    future: "asyncio.Future[T]"
-    size: int = 0
-    #: Awaited once it is stored, before anything else is decided.
-    after: Callable[[], Awaitable[None]] | None = None
-    result: Any = field(default=None)
-
-
 class Arbiter:
     """See the module's first lines. `ask` is for anyone who leads; `run` for who does so for long."""
 
     def __init__(
-        self, exchange: str, link: Link, outbox: Outbox, arguments: Mapping[str, Any], *, now: Callable[[], float]
+        self,
+        exchange: str,
+        link: Link,
+        outbox: Outbox,
+        arguments: Mapping[str, Any],
+        answers: Channel,
+        *,
+        now: Callable[[], float],
     ) -> None:
-        """`arguments` are those that the queue of the log is declared with."""
+        """`arguments` are those that the queue of the log is declared with, `answers` is where `start_now` is told."""
         self._link = link
-        self._log = KeyLog(exchange, link, outbox, arguments, self._on_end)
+        self._log = KeyLog(exchange, link, outbox, arguments, self._on_end, answers)
         self._now = now
         self._loop = asyncio.get_running_loop()
-        self._keys: dict[str, Key] = {}
-        self._holders: dict[str, set[str]] = {}
-        self._asked: list[_Asked[Any]] = []
-        self._working: asyncio.Task[None] | None = None
+        self._known = Known()
+        #: Whether all that is in the log is known here, and the keys that the batch being stored changes.
+        self._learnt = False
+        self._changing: Collection[str] = ()
+        self._batches = Batching(self._prepare, self._store, self._lose)
+        self._ask = self._batches.ask
         self._news = asyncio.Event()
-        self._closed = False
         #: When anybody asked last, on the loop's clock.
         self.asked_at = self._loop.time()
 
@@ -94,10 +88,12 @@ class Arbiter:
 
     async def close(self) -> None:
         """Decide about nothing more."""
-        self._closed = True
-        if self._working is not None:
-            self._working.cancel()
-            await asyncio.wait({self._working})
+        await self._batches.close()
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether a key that no batch is changing now is known."""
+        return self._learnt and self._log.is_open and not self._batches.closed
 
     @property
     def knows(self) -> bool:
@@ -107,7 +103,7 @@ class Arbiter:
     @property
     def busy(self) -> bool:
         """Whether anything is being decided."""
-        return self._working is not None and not self._working.done()
+        return self._batches.busy
 
     async def is_needed(self) -> bool:
         """Whether anybody has ever had a key here."""
@@ -134,8 +130,28 @@ class Arbiter:
             answers = [next(later) if answer.outcome is Outcome.DUPLICATE else answer for answer in answers]
         return answers
 
+    def start_now(self, message: Message, *, worker: str, run: str, again: bool) -> Start | None:
+        """The answer to a worker that wants to start a job, where nothing has to be waited for; else None.
+
+        To be sent on the channel of the answers before anything else is.
+        """
+        lock = lock_of(message)
+        if lock is None or lock.key in self._changing or not self._is_ready or not self._log.is_swift:
+            return None
+        key = self._known.keys.get(lock.key)
+        # A job of which the log does not say that it is sure may be published again, once the broker was killed.
+        if key is None or key.holder is None or message.id in self._log.unsure:
+            return None
+        step, answer = unique.start(key, message, worker=worker, run=run, again=again, now=self._now())
+        holder = step.key.holder
+        if answer.why is not Why.RUN or step.jobs or holder is None or holder.serial != key.holder.serial:
+            return None
+        self._known.remember(step.key)
+        self._log.note(step.key)
+        return answer
+
     async def start(self, message: Message, *, worker: str, run: str, again: bool) -> Start:
-        """A worker wants to start a job that it has."""
+        """The same, whatever has to be waited for."""
         lock = lock_of(message)
         if lock is None:
             return Start(why=Why.RUN)
@@ -253,106 +269,67 @@ class Arbiter:
 
         return self._ask(do, size=len(claim.message.body))
 
-    def _ask(
-        self,
-        do: Callable[[Changes], T],
-        *,
-        size: int = 0,
-        after: Callable[[], Awaitable[None]] | None = None,
-    ) -> "asyncio.Future[T]":
-        future: asyncio.Future[T] = self._loop.create_future()
-        if self._closed:
-            future.set_exception(_leads_no_more())
-            return future
-        self._asked.append(_Asked(do, future, size, after))
-        if self._working is None or self._working.done():
-            self._working = self._loop.create_task(self._work())
-        return future
-
-    async def _work(self) -> None:
-        """Store one batch after another until nothing is asked any more."""
-        while self._asked:
-            batch: list[_Asked[Any]] = []
-            try:
-                if not self._log.is_open:
-                    await self._learn()
-                batch = self._next_batch()
-                await self._store(batch)
-            except asyncio.CancelledError:
-                self._fail([*batch, *self._asked], _leads_no_more())
-                raise
-            except Exception as error:
-                self._log.let_go()
-                self._keys, self._holders = {}, {}
-                rest, self._asked = self._asked, []
-                if not isinstance(error, PalermoError):
-                    log.exception("a batch of keys cannot be stored")
-                self._fail([*batch, *rest], error)
-
-    async def _learn(self) -> None:
-        self._keys, self._holders = {}, {}
-        for key in (await self._log.open()).values():
-            remember(self._keys, self._holders, key)
+    async def _prepare(self) -> None:
+        if self._log.is_open:
+            return
+        self._learnt = False
+        keys = await self._log.open()
+        self._known.learn(keys.values(), self._log.number)
+        self._learnt = True
         self._news.set()
 
-    def _next_batch(self) -> list[_Asked[Any]]:
-        batch: list[_Asked[Any]] = []
-        size = 0
-        while self._asked and len(batch) < _AT_ONCE and size <= _BYTES:
-            asked = self._asked.pop(0)
-            batch.append(asked)
-            size += asked.size
-            if asked.after is not None:
-                break
-        return batch
+    def _lose(self) -> None:
+        self._log.let_go()
+        self._learnt = False
 
-    async def _store(self, batch: list[_Asked[Any]]) -> None:
-        changes = Changes(self._keys, self._holders, self._now())
+    async def _store(self, batch: list[Asked[Any]]) -> None:
+        changes = Changes(self._known, self._now())
         for asked in batch:
             asked.result = asked.do(changes)
-        if changes.changed or changes.jobs:
-            await self._log.commit(changes.changed, changes.jobs)
-            if any(key.alarm is not None for key in changes.changed.values()):
-                self._news.set()
-        for asked in batch:
-            if asked.after is not None:
-                await asked.after()
-            if not asked.future.done():
-                asked.future.set_result(asked.result)
-
-    @staticmethod
-    def _fail(batch: Iterable[_Asked[Any]], error: Exception) -> None:
-        told = error if isinstance(error, PalermoError) else PublishRefused(f"a job cannot be stored: {error!r}.")
-        for asked in batch:
-            if not asked.future.done():
-                asked.future.set_exception(told)
-                asked.future.exception()  # nobody may be left to be told
+        self._changing = changes.changed
+        try:
+            if changes.changed or changes.jobs:
+                await self._log.commit(changes.changed, changes.jobs)
+                if any(key.alarm is not None for key in changes.changed.values()):
+                    self._news.set()
+            for asked in batch:
+                if asked.after is not None:
+                    await asked.after()
+                if not asked.future.done():
+                    asked.future.set_result(asked.result)
+        finally:
+            self._changing = ()
 
     def _on_end(self, record: Mapping[str, Any], tag: int) -> None:
         """A worker wrote that a run has ended."""
         try:
-            told = record["end"]
-            name, id, how, serial, run_at = (
-                str(told["key"]),
-                str(told["id"]),
-                End(told["how"]),
-                told.get("serial"),
-                told.get("run_at"),
-            )
+            told = Ending.from_plain(record["end"])
         except (KeyError, TypeError, ValueError):
             log.warning("the end of a job cannot be read record=%.200r", record)
             return
 
-        def do(changes: Changes) -> None:
-            changes.put(unique.end(changes.get(name), id, how, serial=serial, now=changes.now, run_at=run_at))
+        # Read again by another who leads, it is as old as it is.
+        written = None if self._learnt else told.at
 
-        asked = self._ask(do)
+        def ended(key: Key, now: float) -> Step:
+            at = now if written is None else min(written, now)
+            return unique.end(
+                key, told.id, told.how, serial=told.serial, starts=told.starts, now=at, run_at=told.run_at
+            )
+
+        if self._is_ready and told.key not in self._changing:
+            step = ended(self._known.get(told.key), self._now())
+            if not step.jobs:
+                self._known.remember(step.key)
+                self._log.keep(tag)
+                return
+        asked = self._ask(lambda changes: changes.put(ended(changes.get(told.key), changes.now)))
         asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(tag))
 
     def _tick(self, changes: Changes) -> float:
         """Publish what is due; seconds until the next look."""
         wait = _LOOK_EVERY
-        for key in [key for key in self._keys.values() if key.alarm is not None]:
+        for key in [key for key in self._known.keys.values() if key.alarm is not None]:
             assert key.alarm is not None
             if key.alarm <= changes.now:
                 changes.put(unique.tick(key, changes.now))
@@ -361,8 +338,4 @@ class Arbiter:
         return wait
 
     async def _tidy(self) -> None:
-        await self._log.tidy(self._keys)
-
-
-def _leads_no_more() -> BrokerUnavailable:
-    return BrokerUnavailable("who kept the time does so no more.")
+        await self._log.tidy(self._known.keys)

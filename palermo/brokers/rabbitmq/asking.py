@@ -5,8 +5,8 @@ after a short silence that nobody answered.
 """
 
 import asyncio
+import itertools
 import json
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +24,25 @@ _SILENCE = 2.5
 class _Question:
     """One that waits for its answer."""
 
-    __slots__ = ("future", "heard")
+    __slots__ = ("_alarm", "_loop", "future", "heard")
 
-    def __init__(self) -> None:
-        #: None if nobody leads.
-        self.future: asyncio.Future[Mapping[str, Any] | None] = asyncio.get_running_loop().create_future()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        #: None if nobody leads, or nothing is heard.
+        self.future: asyncio.Future[Mapping[str, Any] | None] = loop.create_future()
         #: Whether there was a sign of life since that was looked at last.
         self.heard = False
+        self._loop = loop
+        self._alarm = loop.call_later(_SILENCE, self._look)
+
+    def _look(self) -> None:
+        if not self.heard:
+            fulfil(self.future, None)
+        self.heard = False
+        self._alarm = self._loop.call_later(_SILENCE, self._look)
+
+    def close(self) -> None:
+        """Nobody waits for it any more."""
+        self._alarm.cancel()
 
 
 class Asking:
@@ -42,34 +54,43 @@ class Asking:
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
         self._questions: dict[str, _Question] = {}
+        self._numbers = itertools.count()
+
+    async def tell(self, news: Mapping[str, Any]) -> None:
+        """Tell the leader something to which there is no answer; it may be lost. Raises the session's error."""
+        channel = await self._open()
+        properties = spec.BasicProperties(expiration=str(int(_SILENCE * 1_000)))
+        self._publish(channel, news, properties, mandatory=False)
 
     async def ask(self, question: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The leader's answer; None if nobody leads, or nothing was heard: then ask again.
 
         Raises the session's error if that is lost.
         """
-        body = json.dumps(question, separators=(",", ":")).encode()
         channel = await self._open()
-        name, asked = uuid.uuid4().hex, _Question()
+        name, asked = str(next(self._numbers)), _Question(asyncio.get_running_loop())
         self._questions[name] = asked
         properties = spec.BasicProperties(reply_to=REPLY_TO, correlation_id=name, expiration=str(int(_SILENCE * 1_000)))
         try:
-            try:
-                channel.raw.basic_publish("", self._lease, body, properties, mandatory=True)
-            except exceptions.AMQPError as error:
-                raise channel.error or self._link.translated(error) from error
-            self._link.raw.flush()
-            while True:
-                done, _ = await asyncio.wait({asked.future}, timeout=_SILENCE)
-                if done:
-                    return asked.future.result()
-                if not asked.heard:
-                    return None
-                asked.heard = False
+            self._publish(channel, question, properties, mandatory=True)
+            return await asked.future
         finally:
+            asked.close()
             self._questions.pop(name, None)
 
+    def _publish(
+        self, channel: Channel, values: Mapping[str, Any], properties: spec.BasicProperties, *, mandatory: bool
+    ) -> None:
+        body = json.dumps(values, separators=(",", ":")).encode()
+        try:
+            channel.raw.basic_publish("", self._lease, body, properties, mandatory=mandatory)
+        except exceptions.AMQPError as error:
+            raise channel.error or self._link.translated(error) from error
+        self._link.raw.flush()
+
     async def _open(self) -> Channel:
+        if self._channel is not None and self._channel.is_open:
+            return self._channel
         async with self._opening:
             if self._channel is None or not self._channel.is_open:
                 channel = await self._link.channel()

@@ -118,7 +118,7 @@ class Clock:
                 ticker = Ticker(
                     session.exchange, link, publisher, declares, outbox.seats, states, now=time.time, fired=fired
                 )
-                arbiter = Arbiter(session.exchange, link, outbox, states, now=time.time)
+                arbiter = Arbiter(session.exchange, link, outbox, states, lease.channel, now=time.time)
                 dealer = Dealer(session.exchange, link, declarer(link), outbox.open, order=session.tenant_order)
                 return cls(session.exchange, link, lease, outbox, due, publisher, ticker, arbiter, dealer)
         except BaseException:
@@ -226,7 +226,9 @@ class Clock:
 
     # -- what others tell and ask
 
-    def _answer(self, question: Mapping[str, Any], send: Send) -> Awaitable[Mapping[str, Any]] | None:
+    def _answer(
+        self, question: Mapping[str, Any], send: Send
+    ) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any] | None:
         match question:
             case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
                 return self._list(Chosen.from_plain(chosen), offset, limit, send)
@@ -237,7 +239,8 @@ class Clock:
             case {"ask": "recurring", "change": dict(change)}:
                 return self._change(Change.from_plain(change))
             case {"ask": "keys"} | {"ask": "limits"}:
-                return self.door.answer(question)
+                known = self.door.answer_now(question)
+                return self.door.answer(question) if known is None else known
             case {"ask": "clear tenants", "queue": str(queue), "tenant": tenant}:
                 return self._clear(queue, tenant)
         return self.dealer.answer(question, send)

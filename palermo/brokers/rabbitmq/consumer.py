@@ -58,6 +58,7 @@ class RabbitmqConsumer:
         self._source = source
         self._steering = steering
         self._presence = presence
+        self._worker = presence.worker
         self._names = names
         self._exchange = exchange
         self._publish = publish
@@ -112,7 +113,7 @@ class RabbitmqConsumer:
         if not must_ask(delivery):
             return delivery
         self._ours(delivery)
-        grant = await self._keys.start(delivery, worker=self._presence.worker)
+        grant = await self._keys.start(delivery, worker=self._worker)
         found = admitted(delivery, grant)
         if found is None:
             log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
@@ -129,7 +130,7 @@ class RabbitmqConsumer:
             return 0.0
         self._ours(delivery)
         id = delivery.message.id
-        verdict = await self._limits.ask(demand, id=id, worker=self._presence.worker)
+        verdict = await self._limits.ask(demand, id=id, worker=self._worker)
         if isinstance(verdict, Aside):
             await self.settle(delivery, Retry(put_aside(delivery.message, verdict)))
             return None
@@ -343,7 +344,7 @@ class RabbitmqConsumer:
             return
         job = delivery.message.id
         if not parked and (key := self._permits.pop(job, None)) is not None:
-            self._limits.ended(key, id=job, worker=self._presence.worker)
+            self._limits.ended(key, id=job, worker=self._worker)
         if not parked:
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()

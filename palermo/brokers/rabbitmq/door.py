@@ -7,7 +7,8 @@ from palermo.brokers.rabbitmq.arbiter import Arbiter
 from palermo.brokers.rabbitmq.dealer import Dealer
 from palermo.brokers.rabbitmq.limiting import ABOUT, Limiting
 from palermo.brokers.rabbitmq.link import Link
-from palermo.core.keys import Claim, message_from_plain, message_to_plain
+from palermo.core.keys import LINGER, UNIQUE, UNIQUE_KEY, Claim, message_from_plain, message_to_plain
+from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
 from palermo.core.unique import Answer, Outcome, Start, Why
 from palermo.errors import BrokerRefused, PalermoError, PublishRefused
@@ -24,6 +25,24 @@ class Door:
         self._arbiter = arbiter
         self._limiting = limiting
         self._dealer = dealer
+
+    def answer_now(self, question: Plain) -> Plain | None:
+        """The answer, if nothing is to be waited for; to be sent at once, on the channel of the arbiter's answers."""
+        match question:
+            case {
+                "do": "start",
+                "message": dict(message),
+                "worker": str(worker),
+                "run": str(run),
+                "again": bool(again),
+            }:
+                self._arbiter.touch()
+                start = self._arbiter.start_now(starting(message), worker=worker, run=run, again=bool(again))
+                return None if start is None else {"start": _start_to_plain(start)}
+            case {"ask": asked} if asked == ABOUT:
+                self._arbiter.touch()
+                return self._limiting.answer_now(question)
+        return None
 
     async def answer(self, question: Plain) -> Plain:
         """The answer: `refused` says why it cannot be done, `missing` that there is no such queue."""
@@ -44,8 +63,8 @@ class Door:
                 answers = await arbiter.enqueue([Claim.from_plain(claim) for claim in claims])
                 return {"answers": [_answer_to_plain(one) for one in answers]}
             case {"do": "start", "message": dict(message), "worker": str(worker), "run": str(run), "again": again}:
-                found = message_from_plain(message)
-                return {"start": _start_to_plain(await arbiter.start(found, worker=worker, run=run, again=bool(again)))}
+                start = await arbiter.start(starting(message), worker=worker, run=run, again=bool(again))
+                return {"start": _start_to_plain(start)}
             case {"do": "readmit", "messages": list(messages)}:
                 return {"may": await arbiter.readmit([message_from_plain(one) for one in messages])}
             case {"do": "gone", "jobs": list(jobs)}:
@@ -98,6 +117,18 @@ class Door:
         return removed
 
 
+def to_start(message: Message) -> dict[str, Any]:
+    """What an arbiter must know of a message to let it be started."""
+    plain = {name: getattr(message, name) for name in ("id", "job", "queue", "tenant", "run_at")}
+    return {**plain, **{name: message.extra[name] for name in (UNIQUE, UNIQUE_KEY, LINGER) if name in message.extra}}
+
+
+def starting(plain: Plain) -> Message:
+    """The message of which this is what `to_start` says."""
+    extra = {name: plain[name] for name in (UNIQUE, UNIQUE_KEY, LINGER) if name in plain}
+    return Message(extra=extra, **{name: plain[name] for name in ("id", "job", "queue", "tenant", "run_at")})
+
+
 def _answer_to_plain(answer: Answer) -> dict[str, Any]:
     return {
         "outcome": str(answer.outcome),
@@ -115,13 +146,11 @@ def answer_from_plain(plain: Plain) -> Answer:
 
 
 def _start_to_plain(start: Start) -> dict[str, Any]:
-    content = None if start.content is None else message_to_plain(start.content)
+    plain = {"why": start.why, "holder": start.holder, "serial": start.serial, "starts": start.starts}
     return {
-        "why": str(start.why),
-        "holder": start.holder,
-        "serial": start.serial,
+        **plain,
         "tell": start.tell,
-        "content": content,
+        "content": None if start.content is None else message_to_plain(start.content),
     }
 
 
@@ -132,6 +161,7 @@ def start_from_plain(plain: Plain) -> Start:
         why=Why(plain["why"]),
         holder=plain["holder"],
         serial=plain["serial"],
+        starts=plain["starts"],
         tell=plain["tell"],
         content=None if content is None else message_from_plain(content),
     )

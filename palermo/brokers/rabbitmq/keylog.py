@@ -14,6 +14,7 @@ from typing import Any
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.batches import fold, parts
 from palermo.brokers.rabbitmq.later import settled
 from palermo.brokers.rabbitmq.link import Channel, Link, fulfil
 from palermo.brokers.rabbitmq.outbox import Outbox
@@ -26,11 +27,9 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Batches, or seconds, after which all keys are written anew: RabbitMQ takes back what is held for half an hour.
-_MANY, _OLD = 2_000, 600.0
-
-#: Keys, and bytes of them, in one message of those that are written anew.
-_PART, _PART_BYTES = 500, 1_048_576
+#: Records, or seconds, after which all keys are written anew, RabbitMQ takes back what is held for half an hour; where
+#: there are many keys as many records, but never more than so many.
+_MANY, _OLD, _MOST = 2_000, 600.0, 30_000
 
 #: A batch holds its jobs themselves up to so many bytes of bodies.
 _JOBS_BYTES = 1_048_576
@@ -60,16 +59,19 @@ class KeyLog:
         outbox: Outbox,
         arguments: Mapping[str, Any],
         ended: Callable[[Mapping[str, Any], int], None],
+        beside: Channel,
     ) -> None:
-        """`arguments` are those that the queue is declared with.
+        """`arguments` are those that the queue is declared with; `beside` is a channel that is not for transactions.
 
-        `ended` is told what a worker wrote of the end of a run, with the tag to be given to `settle`.
+        `ended` is told what a worker wrote of the end of a run, with the tag to be given to `settle` or `keep`.
         """
         self._queue = queue_of(exchange)
         self._link = link
         self._outbox = outbox
         self._arguments = dict(arguments)
         self._ended = ended
+        self._beside = beside
+        self._by = uuid.uuid4().hex
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None
         self._classic = False
@@ -79,6 +81,8 @@ class KeyLog:
         #: The number of the last batch that is known to be stored with its jobs; and whether that is to be written.
         self._sure = 0
         self._unsaid = False
+        #: The ids of the jobs in batches of which no later one says that they are sure.
+        self.unsure: set[str] = set()
         #: Tags of batches, and of what is done with: acknowledged with the next commit.
         self._tags: list[int] = []
         self._done: list[int] = []
@@ -91,6 +95,16 @@ class KeyLog:
     def is_open(self) -> bool:
         """Whether all that is in the log is known."""
         return self._channel is not None and self._channel.is_open and self._read is None
+
+    @property
+    def number(self) -> int:
+        """That of the last batch."""
+        return self._number
+
+    @property
+    def is_swift(self) -> bool:
+        """Whether `note` keeps what it promises: not where a queue may lose what it has not confirmed with one node."""
+        return self._classic and self.is_open and self._beside.is_open
 
     async def exists(self) -> bool:
         """Whether anybody has ever needed it."""
@@ -119,6 +133,7 @@ class KeyLog:
         await channel.call(raw.basic_consume, self._queue, self._on_record)
         # Until the broker has noticed the end of who led before, what that one held is not there.
         await settled(channel, self._queue, readers=1)
+        await self._reach_beside()
         await self.reach()
         read, self._read = self._read or [], None
         batches = [record for _, record in read if "n" in record]
@@ -129,9 +144,12 @@ class KeyLog:
         known = max((record["sure"] for record in batches), default=0)
         # What is fleeting is still there: the broker has not been killed since it was put there.
         intact = self._classic and any("canary" in record for _, record in read)
+        self.unsure = set()
         for record in batches:
-            if record["n"] > known and record["jobs"] and not (intact and record["atomic"]):
-                await self._make_sure(record["jobs"])
+            if record["n"] > known and record["jobs"]:
+                self.unsure |= {str(job["id"]) for job in record["jobs"]}
+                if not (intact and record["atomic"]):
+                    await self._make_sure(record["jobs"])
         self._sure, self._unsaid = self._number, True
         if not intact and self._classic:
             raw.basic_publish("", self._queue, _CANARY, _FLEETING)
@@ -151,6 +169,23 @@ class KeyLog:
         """What a worker wrote is in a batch that is stored."""
         self._done.append(tag)
 
+    def keep(self, tag: int) -> None:
+        """What a worker wrote is in no batch: it is part of the log until all keys are written anew."""
+        self._tags.append(tag)
+
+    def note(self, key: Key) -> None:
+        """Write down a state and wait for nothing; only where this log `is_swift`.
+
+        Whatever is published on the channel beside after it is handed on after it: whoever leads next knows the state,
+        unless the broker is killed too, within the time that it takes to write to the disk.
+        """
+        self._number += 1
+        batch = self._batch(self._number, {key.name: key.to_plain()})
+        self._beside.raw.basic_publish("", self._queue, json.dumps(batch, separators=(",", ":")).encode(), _STATE)
+
+    def _batch(self, number: int, keys: Mapping[str, Any]) -> dict[str, Any]:
+        return {"n": number, "by": self._by, "sure": self._sure, "atomic": True, "keys": keys, "jobs": []}
+
     async def commit(self, changes: Mapping[str, Key], jobs: Sequence[Message]) -> None:
         """Store a batch, and the jobs where they belong. After an error nothing is known: `let_go` was called."""
         channel = self._channel
@@ -160,15 +195,12 @@ class KeyLog:
             routes = [await self._outbox.route(job) for job in jobs]
             atomic = self._classic and all(kind == CLASSIC for _, _, kind in routes)
             raw, number = channel.raw, self._number + 1
-            batch = {
-                "n": number,
-                "sure": self._sure,
-                "atomic": atomic,
-                "keys": {name: None if key.is_free else key.to_plain() for name, key in changes.items()},
-                "jobs": [message_to_plain(job) for job in jobs]
-                if sum(len(job.body) for job in jobs) <= _JOBS_BYTES
-                else [],
-            }
+            batch = self._batch(
+                number, {name: None if key.is_free else key.to_plain() for name, key in changes.items()}
+            )
+            batch["atomic"] = atomic
+            if sum(len(job.body) for job in jobs) <= _JOBS_BYTES:
+                batch["jobs"] = [message_to_plain(job) for job in jobs]
             body = json.dumps(batch, separators=(",", ":")).encode()
             self._number, self._returned = number, []
             if atomic:
@@ -189,22 +221,36 @@ class KeyLog:
             self.let_go()
             raise
         self._sure, self._unsaid = number, bool(jobs)
+        self.unsure = {job.id for job in jobs}
 
     async def reach(self) -> None:
         """Wait until all that is in the queue by now has been read."""
         if self._channel is None or not self._channel.is_open:
             raise BrokerUnavailable("the log of keys is not open.")
+        publisher = await self._outbox.open()
+        name, future = self._mark()
+        await publisher.send("", self._queue, _FLEETING, name)
+        await self._passed(future)
+
+    async def _reach_beside(self) -> None:
+        """Wait until all that `note` has written has been read."""
+        name, future = self._mark()
+        self._beside.raw.basic_publish("", self._queue, name, _FLEETING)
+        await self._passed(future)
+
+    def _mark(self) -> "tuple[bytes, asyncio.Future[None]]":
         name, future = uuid.uuid4().hex, self._loop.create_future()
         self._marks[name] = future
+        future.add_done_callback(lambda _: self._marks.pop(name, None))
+        return json.dumps({"mark": name}).encode(), future
+
+    @staticmethod
+    async def _passed(mark: "asyncio.Future[None]") -> None:
         try:
-            publisher = await self._outbox.open()
-            await publisher.send("", self._queue, _FLEETING, json.dumps({"mark": name}).encode())
             async with asyncio.timeout(_PATIENCE):
-                await future
+                await mark
         except TimeoutError:
             raise BrokerUnavailable("the queue of keys does not hand out what was put in.") from None
-        finally:
-            self._marks.pop(name, None)
 
     async def tidy(self, keys: Mapping[str, Key]) -> None:
         """Write all keys anew where the log is long or old, and say what is sure; to be called between commits."""
@@ -212,7 +258,7 @@ class KeyLog:
         if channel is None or not self.is_open:
             return
         old = self._loop.time() - self._since > _OLD
-        if not old and len(self._tags) < _MANY + len(keys) // _PART:
+        if not old and len(self._tags) < min(_MANY + (len(keys) if self._classic else 0), _MOST):
             if self._unsaid:
                 await self.commit({}, ())
             elif self._done:
@@ -220,17 +266,10 @@ class KeyLog:
             return
         before, canaries, raw = list(self._tags), list(self._canaries), channel.raw
         try:
-            self._number += 1
-            parts = list(_parts(keys.values()))
-            for number, part in enumerate(parts):
-                batch = {
-                    "n": self._number,
-                    "sure": self._sure,
-                    "atomic": True,
-                    "jobs": [],
-                    "all": [number, len(parts)],
-                    "keys": part,
-                }
+            number = self._number = self._number + 1
+            found = list(parts(keys.values()))
+            for place, part in enumerate(found):
+                batch = {**self._batch(number, part), "all": [place, len(found)]}
                 body = json.dumps(batch, separators=(",", ":")).encode()
                 if self._classic:
                     raw.basic_publish("", self._queue, body, _STATE)
@@ -248,7 +287,8 @@ class KeyLog:
         except BaseException:
             self.let_go()
             raise
-        self._sure, self._unsaid, self._since = self._number, False, self._loop.time()
+        self._sure, self._unsaid, self._since = number, False, self._loop.time()
+        self.unsure = set()
 
     async def _commit_acknowledgements(self, channel: Channel) -> None:
         try:
@@ -286,6 +326,9 @@ class KeyLog:
                     self._read.append((tag, record))
                 elif "n" in record:
                     self._tags.append(tag)
+                    if record.get("by") != self._by:
+                        log.warning("who led before has written of keys after we read them")
+                        self.let_go()
                 elif "end" in record:
                     self._ended(record, tag)
                 else:
@@ -308,41 +351,3 @@ async def make(link: Link, queue: str, arguments: Mapping[str, Any]) -> bool:
         return False
     await channel.close()
     return True
-
-
-def fold(batches: Iterable[Mapping[str, Any]]) -> dict[str, Key]:
-    """The keys that all of these leave, in whatever order they are."""
-    found = list(batches)
-    whole: dict[int, list[Mapping[str, Any]]] = {}
-    for batch in found:
-        if "all" in batch:
-            whole.setdefault(batch["n"], []).append(batch)
-    anew = max((n for n, parts in whole.items() if len(parts) >= parts[0]["all"][1]), default=0)
-    keys: dict[str, Key] = {}
-    for batch in sorted(found, key=lambda one: int(one["n"])):
-        if batch["n"] < anew or ("all" in batch and batch["n"] != anew):
-            continue
-        for name, plain in batch["keys"].items():
-            if plain is None:
-                keys.pop(name, None)
-                continue
-            try:
-                keys[name] = Key.from_plain(plain)
-            except (ValueError, KeyError, TypeError) as error:
-                log.warning("a key cannot be read key=%r error=%r", name, str(error))
-    return keys
-
-
-def _parts(keys: Iterable[Key]) -> Iterable[dict[str, Any]]:
-    """All keys, in as many messages as it takes; at least one."""
-    part: dict[str, Any] = {}
-    size = 0
-    for key in keys:
-        if key.is_free:
-            continue
-        part[key.name] = key.to_plain()
-        size += sum(len(kept.message.body) for kept in (key.next, key.holder and key.holder.content) if kept)
-        if len(part) >= _PART or size > _PART_BYTES:
-            yield part
-            part, size = {}, 0
-    yield part

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,8 +17,9 @@ from palermo.admission import Told
 from palermo.broker import Delivery, Session
 from palermo.brokers.rabbitmq import strays as looking
 from palermo.brokers.rabbitmq import versions
+from palermo.brokers.rabbitmq.batches import Ending
 from palermo.brokers.rabbitmq.clock import Clock
-from palermo.brokers.rabbitmq.door import answer_from_plain, start_from_plain
+from palermo.brokers.rabbitmq.door import answer_from_plain, start_from_plain, to_start
 from palermo.brokers.rabbitmq.keylog import make, queue_of
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.outbox import Outbox
@@ -36,8 +38,8 @@ from palermo.uniqueness import MAX_KEYED_BODY, Stray
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Claims, and bytes of their bodies, in one question.
-_AT_ONCE, _BYTES = 200, 4 * 1024 * 1024
+#: Claims, and bytes of their bodies, in one question, and how many questions of one call are under way at once.
+_AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 
 #: Seconds between two attempts to write down an end that was refused.
 _AGAIN = 0.5
@@ -66,12 +68,26 @@ class RabbitmqKeys:
                     f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; one with a key may have"
                     f" {MAX_KEYED_BODY:,}. Put the data elsewhere and name the place."
                 )
-        answers: list[Answer] = []
-        for some in _portions(claims):
-            told = await self._ask({"do": "enqueue", "claims": [claim.to_plain() for claim in some]})
-            answers += map(answer_from_plain, told["answers"])
+        # While one portion is being stored the next is on its way.
+        under_way, answers = deque[asyncio.Task[list[Answer]]](), list[Answer]()
+        try:
+            for some in _portions(claims):
+                under_way.append(asyncio.ensure_future(self._enqueue(some)))
+                while len(under_way) >= _UNDER_WAY:
+                    answers += await under_way.popleft()
+            while under_way:
+                answers += await under_way.popleft()
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
         self._there = True
         return answers
+
+    async def _enqueue(self, claims: Sequence[Claim]) -> list[Answer]:
+        told = await self._ask({"do": "enqueue", "claims": [claim.to_plain() for claim in claims]})
+        return [answer_from_plain(one) for one in told["answers"]]
 
     async def known(self) -> list[Key]:
         if not await self.exist():
@@ -107,7 +123,7 @@ class RabbitmqKeys:
         """Whether a job may be started; waits for an answer as long as the session lasts."""
         question = {
             "do": "start",
-            "message": _bare(delivery.message),
+            "message": to_start(delivery.message),
             "worker": worker,
             "run": uuid.uuid4().hex,
             "again": delivery.redelivered and not delivery.running_at,
@@ -127,29 +143,46 @@ class RabbitmqKeys:
         lock = lock_of(message)
         if lock is None:
             return
-        end = {"key": lock.key, "id": message.id, "how": str(told.how), "serial": told.serial, "run_at": told.run_at}
-        body = json.dumps({"end": end}).encode()
+        end = Ending(
+            key=lock.key,
+            id=message.id,
+            how=told.how,
+            serial=told.serial,
+            starts=told.starts,
+            run_at=told.run_at,
+            at=time.time(),
+        )
+        body = json.dumps({"end": end.to_plain()}, separators=(",", ":")).encode()
         while True:
             publisher = await self._outbox.open()
             future = publisher.send("", queue_of(self._exchange), _STATE, body)
             self._link.raw.flush()
+            # A timer of the loop's own: asyncio.timeout costs several times as much, at every job.
+            alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message.id)
             try:
-                while True:
-                    done, _ = await asyncio.wait({future}, timeout=self._session.timeout)
-                    if done:
-                        future.result()
-                        return
-                    if not self._link.blocked:
-                        raise BrokerUnavailable(
-                            f"RabbitMQ at {self._link.where} did not confirm within {self._session.timeout:g} s that"
-                            f" job {message.id} has ended: it is too busy, or away."
-                        )
-                    log.warning("the end of a job waits to be stored, an alarm blocks it id=%s", message.id)
+                await future
+                return
             except Unroutable:
                 arguments = versions.arguments(self._session.queue_type, self._link.version)
                 await make(self._link, queue_of(self._exchange), arguments)
             except Nacked:
                 await asyncio.sleep(_AGAIN)
+            finally:
+                alarm.cancel()
+
+    def _overdue(self, end: "asyncio.Future[None]", id: str) -> None:
+        if end.done():
+            return
+        if self._link.blocked:
+            log.warning("the end of a job waits to be stored, an alarm blocks it id=%s", id)
+            asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, end, id)
+            return
+        end.set_exception(
+            BrokerUnavailable(
+                f"RabbitMQ at {self._link.where} did not confirm within {self._session.timeout:g} s that"
+                f" job {id} has ended: it is too busy, or away."
+            )
+        )
 
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
         """Which of these jobs, each with what takes its place, may leave the queue; their keys go or come with them."""

@@ -41,8 +41,9 @@ class Part:
 
 Send = Callable[[Part], None]
 
-#: What answers a question, by sending parts; the values of the last one are returned. None: nobody waits for an answer.
-Answering = Callable[[Mapping[str, Any], Send], Awaitable[Mapping[str, Any]] | None]
+#: What answers a question, at once, or later and by sending parts; the values of the last one are returned. None:
+#: nobody waits for an answer.
+Answering = Callable[[Mapping[str, Any], Send], Awaitable[Mapping[str, Any]] | Mapping[str, Any] | None]
 
 
 async def is_vacant(link: Link, exchange: str) -> bool:
@@ -65,7 +66,8 @@ class Lease:
 
     def __init__(self, exchange: str, channel: Channel, publisher: Publisher) -> None:
         self._exchange = exchange
-        self._channel = channel
+        #: Where answers are sent that are known at once.
+        self.channel = channel
         self._publisher = publisher
         self._answer: Answering
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,8 +87,8 @@ class Lease:
     async def answer(self, answering: Answering) -> None:
         """Answer questions with this from now on."""
         self._answer = answering
-        raw = self._channel.raw
-        await self._channel.call(raw.basic_consume, lease(self._exchange), self._on_question, auto_ack=True)
+        raw = self.channel.raw
+        await self.channel.call(raw.basic_consume, lease(self._exchange), self._on_question, auto_ack=True)
 
     def close(self) -> None:
         """Answer no more."""
@@ -107,36 +109,49 @@ class Lease:
         if not isinstance(question, dict):
             return
         answer = self._answer(question, send)
-        if answer is not None:
+        if isinstance(answer, Mapping):
+            self._reply_now(properties, answer)
+        elif answer is not None:
             task = asyncio.ensure_future(self._see_to(answer, send))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    def _reply_now(self, asked: spec.BasicProperties, values: Mapping[str, Any]) -> None:
+        if asked.reply_to and self.channel.is_open:
+            body = json.dumps({END: True, **values}, separators=(",", ":")).encode()
+            self.channel.raw.basic_publish("", asked.reply_to, body, _answer_to(asked.correlation_id))
+            self.channel.link.raw.flush()
+
     async def _see_to(self, answer: Awaitable[Mapping[str, Any]], send: Send) -> None:
-        work = asyncio.ensure_future(answer)
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to be told
+        loop = asyncio.get_running_loop()
+
+        alarm: asyncio.TimerHandle
+
+        def alive() -> None:
+            nonlocal alarm
+            send(Part({}))
+            alarm = loop.call_later(_ALIVE_EVERY, alive)
+
+        alarm = loop.call_later(_ALIVE_EVERY, alive)
         try:
-            while not work.done():
-                await asyncio.wait({work}, timeout=_ALIVE_EVERY)
-                if not work.done():
-                    send(Part({}))
-            send(Part({END: True, **work.result()}))
+            send(Part({END: True, **await answer}))
         except PalermoError as error:
             send(Part({END: True, "error": str(error)}))
         finally:
-            work.cancel()
+            alarm.cancel()
 
     def _reply(self, reply_to: str, part: Part, asked: str | None) -> None:
         properties = part.properties
         if part.values is not None:
-            properties = spec.BasicProperties(
-                content_type="application/json",
-                headers={END: bool(part.values.get(END)), "~values": True},
-                correlation_id=asked,
-            )
+            properties = _answer_to(asked, end=bool(part.values.get(END)))
         body = part.body if part.values is None else json.dumps(part.values).encode()
         sent = self._publisher.send("", reply_to, properties or spec.BasicProperties(), body)
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may be gone
+
+
+def _answer_to(asked: str | None, *, end: bool = True) -> spec.BasicProperties:
+    headers = {END: end, "~values": True}
+    return spec.BasicProperties(content_type="application/json", headers=headers, correlation_id=asked)
 
 
 async def ask_leader(link: Link, exchange: str, question: Mapping[str, Any]) -> list[Part] | None:

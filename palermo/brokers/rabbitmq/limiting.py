@@ -38,12 +38,19 @@ class Limiting:
         self._learnt = False
         self._learning = asyncio.Lock()
 
+    def answer_now(self, question: Plain) -> Plain | None:
+        """The same, where it is known what runs; else None."""
+        return self._answer(question) if self._learnt else None
+
     async def answer(self, question: Plain) -> Plain:
         """What is asked, as values that JSON has. Raises BrokerUnavailable."""
+        if not await self._begin() and question.get("do") == "ask":
+            return {"at": time.time() + SOON, "turn": question.get("turn") is True}
+        return self._answer(question)
+
+    def _answer(self, question: Plain) -> Plain:
         match question:
             case {"do": "ask", "key": str(key), "id": str(id), "worker": str(worker)}:
-                if not await self._begin():
-                    return {"at": time.time() + SOON, "turn": question.get("turn") is True}
                 rate, limit = question.get("rate") or "", question.get("limit")
                 demand = Demand(
                     key=key,
@@ -60,7 +67,6 @@ class Limiting:
                 self._permits.ended(key, (worker, id), time.time())
                 self._call()
             case {"do": "known"}:
-                await self._begin()
                 return {"keys": [[one.key, one.limit, one.rate, one.running, one.waiting] for one in self._known()]}
         return {}
 
@@ -109,6 +115,9 @@ class Asks(Protocol):
     async def ask_arbiter(self, question: Plain) -> Plain:
         """See Timekeeper."""
 
+    async def tell_arbiter(self, news: Plain) -> None:
+        """The same."""
+
 
 class RabbitmqLimits:
     """One session's questions to whoever decides."""
@@ -137,6 +146,6 @@ class RabbitmqLimits:
             for key, limit, rate, running, waiting in told["keys"]
         ]
 
-    async def _tell(self, question: Plain) -> None:
+    async def _tell(self, news: Plain) -> None:
         with suppress(PalermoError):  # then it is found out by asking what we run
-            await self._keeper.ask_arbiter(question)
+            await self._keeper.tell_arbiter(news)

@@ -133,7 +133,8 @@ class Line:
         pause = _FIRST_PAUSE
         while True:
             try:
-                if not len(self._wheel):
+                # With the channel all that was in hand, or listened to, is to be asked anew.
+                if not len(self._wheel) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
                 async with self.turn:
@@ -301,6 +302,7 @@ class Line:
         raw = channel.raw
         raw.add_on_return_callback(lambda _, method, properties, body: self._returned.append((properties, body)))
         raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+        channel.on_close(self._news.set)
         await channel.call(raw.tx_select)
         await channel.call(raw.basic_qos, prefetch_count=1)
         self._channel = channel

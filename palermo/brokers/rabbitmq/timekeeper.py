@@ -166,6 +166,13 @@ class Timekeeper:
             "whoever keeps the time does not answer. Try again: another takes over within seconds."
         )
 
+    async def tell_arbiter(self, news: Mapping[str, Any]) -> None:
+        """Tell whoever leads something that may be lost; nothing where nobody does. Raises the session's error."""
+        if self._clock is not None:
+            await self._clock.door.answer(news)
+        else:
+            await self._asking.tell(news)
+
     async def _borrow(self) -> None:
         """Lead, if nobody does, until nothing has been asked for some seconds."""
         async with self._borrowing:

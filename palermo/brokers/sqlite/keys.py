@@ -113,8 +113,16 @@ def end(db: sqlite3.Connection, exchange: str, message: Message, told: Told) -> 
     """A run of a job has ended; true, as whatever else is done in its transaction."""
     lock = lock_of(message)
     if lock is not None:
-        key, now = _load(db, exchange, lock.key), time.time()
-        _keep(db, exchange, unique.end(key, message.id, told.how, serial=told.serial, now=now, run_at=told.run_at))
+        step = unique.end(
+            _load(db, exchange, lock.key),
+            message.id,
+            told.how,
+            serial=told.serial,
+            starts=told.starts,
+            now=time.time(),
+            run_at=told.run_at,
+        )
+        _keep(db, exchange, step)
     return True
 
 

@@ -18,15 +18,15 @@ def runs(pid):
 
 
 @palermo.job(limit=3)
-def probed(path, folder, seconds):
-    """Write how many of these run now, those of processes that were killed left out."""
+def probed(path, folder, seconds, number):
+    """Write how many of these run now, those of processes that were killed left out, and which this is."""
     mine = Path(folder) / str(os.getpid())
     mine.touch()
     time.sleep(seconds / 2)
     running = [one for one in Path(folder).iterdir() if runs(one.name)]
     time.sleep(seconds / 2)
     mine.unlink()
-    write(path, f"{len(running)}")
+    write(path, f"{len(running)} {number}")
 
 
 @palermo.job(limit=1, limit_key=lambda path, account: account)
