@@ -1,6 +1,7 @@
 """The way in: one worker in this process, from the fork of its template to its exit code."""
 
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -54,6 +55,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
                 if ours is not None:
                     ours.close()
 
+        # The collector writes to each object that it looks at, and so would have the processes share nothing.
+        gc.freeze()
         runner = fork_runner(options, host=host, in_child=in_child)
         with asyncio.Runner(loop_factory=new_event_loop) as loop:
             code = loop.run(_work(options, runner, host=host, metrics=metrics))
