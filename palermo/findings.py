@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """What `palermo doctor` finds: one thing that was checked, and what to do about it."""
-=======
-"""What a doctor finds out about a broker."""
->>>>>>> enq
 
 from dataclasses import dataclass
 

@@ -25,20 +25,8 @@ _MAX_LINES = 400
 _OUTERMOST = ("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__")
 _CONTRACTS = (
     *("palermo.broker", "palermo.crew", "palermo.timetable", "palermo.entries", "palermo.recurring"),
-<<<<<<< HEAD
-    *(
-        "palermo.findings",
-        "palermo.journal",
-        "palermo.events",
-        "palermo.uniqueness",
-        "palermo.admission",
-        "palermo.tenants",
-    ),
-    *("palermo.findings", "palermo.serialization", "palermo.classes"),
-=======
     *("palermo.journal", "palermo.events", "palermo.uniqueness", "palermo.admission", "palermo.tenants"),
     *("palermo.serialization", "palermo.classes", "palermo.findings"),
->>>>>>> enq
 )
 _CORE = ("palermo.core", "palermo.errors")
 

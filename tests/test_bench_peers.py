@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import select
+from benchmarks.peers.__main__ import compared, select
 from benchmarks.peers.installed import versions
 from benchmarks.peers.marks import RING, Marker, Marks
 from benchmarks.peers.scores import Metric, Score, Spread, percentile, ratios
 from benchmarks.peers.setup import VARIABLE, Setup
 from benchmarks.peers.stores import stores
 from benchmarks.peers.systems import SYSTEMS
-from benchmarks.peers.table import table
+from benchmarks.peers.table import summary, table
 from benchmarks.peers.tour import Tour
 from benchmarks.peers.workloads import Workload, workloads
 
@@ -54,6 +54,22 @@ def test_a_table_has_a_row_for_each_that_played() -> None:
     ]
 
 
+def test_all_workloads_are_summed_up_by_the_first_of_each_system() -> None:
+    (pool,) = select(workloads(), ["async"])
+    scores = {"raw": rates(100), "raw-100": rates(300), "palermo-async": rates(150)}
+
+    assert compared(pool, pool.entries, scores) == {"raw": 1.0, "palermo": 1.5}
+
+
+def test_a_summary_has_a_column_for_each_system() -> None:
+    assert summary({"drain-1": {"raw": 1, "us": 0.5}, "import": {"raw": 1, "huey": 2}}) == [
+        "| median ratio | raw | us | huey |",
+        "| --- | --- | --- | --- |",
+        "| drain-1 | 1.00 | 0.50 | – |",
+        "| import | 1.00 | – | 2.00 |",
+    ]
+
+
 def test_a_table_says_where_less_is_better() -> None:
     lines = table({"raw": rates(2)}, [_RATE], base="raw", less=True, notes={})
 
@@ -85,7 +101,7 @@ def test_only_systems_that_can_take_part(workload: Workload) -> None:
     assert workload.base in labels
     assert len(set(labels)) == len(labels)
     for entry in workload.entries:
-        system = SYSTEMS[entry.system]
+        system = entry.system
         assert entry.setup.pool in system.isolation or not workload.runs_jobs
         assert entry.store in system.stores or workload.name == "import"
         assert system.quorum or not entry.setup.quorum
@@ -116,7 +132,7 @@ def test_a_python_that_is_not_there_has_nothing_installed(tmp_path: Path) -> Non
 
 def test_palermo_and_the_bare_client_drain_in_turns(rabbitmq_url: str, tmp_path: Path) -> None:
     (drain,) = select(workloads(scale=0.2), ["drain-1"])
-    entries = [entry for entry in drain.entries if entry.system in ("raw", "palermo")]
+    entries = [entry for entry in drain.entries if entry.label in ("raw", "palermo")]
 
     with stores(rabbitmq_url, tmp_path, redis=False) as found:
         tour = Tour(drain, entries, found, folder=tmp_path, venv=tmp_path)

@@ -55,7 +55,7 @@ async def serve(producer: Producer, answers: TextIO) -> None:
     await producer.open()
     print("{}", file=answers, flush=True)
     works: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {"one_by_one": one_by_one, "many": many}
-    for line in sys.stdin:
+    while line := await asyncio.to_thread(sys.stdin.readline) if producer.awaits else sys.stdin.readline():
         told = json.loads(line)
         work = works[told.pop("do")]
         worked, began = time.process_time(), time.perf_counter()

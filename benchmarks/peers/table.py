@@ -24,6 +24,17 @@ def table(
     return [_line(heads), _line(["---"] * len(heads)), *map(_line, rows)]
 
 
+def summary(ratios: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The lines of a table of median ratios: a row for each workload, a column for each system that is in any."""
+    systems = list(dict.fromkeys(system for found in ratios.values() for system in found))
+    rows = [
+        [workload, *(f"{found[system]:.2f}" if system in found else "–" for system in systems)]
+        for workload, found in ratios.items()
+    ]
+    heads = ["median ratio", *systems]
+    return [_line(heads), _line(["---"] * len(heads)), *map(_line, rows)]
+
+
 def _ratio(ratio: Spread) -> str:
     return f"**{ratio.median:.2f}** ({ratio.lowest:.2f} to {ratio.highest:.2f})"
 

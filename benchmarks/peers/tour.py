@@ -11,7 +11,6 @@ from benchmarks.peers.players import Player
 from benchmarks.peers.processes import Failed
 from benchmarks.peers.scores import Score
 from benchmarks.peers.stores import Stores
-from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.workloads import Entry, Workload
 
 
@@ -66,7 +65,7 @@ class Tour:
         token = f"{self._folder.name}-{name}"
         queues = tuple(f"{token}-{number}" for number in range(entry.queues)) if entry.queues > 1 else (token,)
         return Contender(
-            SYSTEMS[entry.system],
+            entry.system,
             entry.setup.changed(queues=queues),
             self._stores,
             store=entry.store,

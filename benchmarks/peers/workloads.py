@@ -1,7 +1,7 @@
 """What is done, by whom, and in what it is told."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.peers.contender import Contender
@@ -9,7 +9,7 @@ from benchmarks.peers.players import Draining, Enqueuing, Idling, Importing, Pla
 from benchmarks.peers.scores import Metric
 from benchmarks.peers.setup import Setup
 from benchmarks.peers.systems import SYSTEMS
-from benchmarks.peers.systems.system import Store
+from benchmarks.peers.systems.system import Store, System
 
 _RATE = (Metric(key="rate", head="jobs/s"), Metric(key="cpu", head="CPU µs a job"))
 _WAITS = tuple(Metric(key=key, head=f"{key} ms", digits=2) for key in ("p50", "p95", "p99"))
@@ -27,11 +27,16 @@ class Entry:
     """One row of a workload: a system, and how it is set up."""
 
     label: str
-    system: str
+    system: System
     setup: Setup
     store: Store = "rabbitmq"
     #: How many queues.
     queues: int = 1
+
+    @property
+    def isolation(self) -> str:
+        """Where its jobs run."""
+        return self.system.isolation.get(self.setup.pool, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,7 @@ def _entries(
     return tuple(
         Entry(
             label=name + suffix,
-            system=name,
+            system=SYSTEMS[name],
             setup=setup,
             store="redis" if name == "rq" else store,
             queues=queues,
@@ -75,6 +80,11 @@ def _entries(
 _ALL = tuple(name for name, system in SYSTEMS.items() if "rabbitmq" in system.stores or "redis" in system.stores)
 _MANY = tuple(name for name in _ALL if SYSTEMS[name].many)
 _QUORUM = tuple(name for name in _ALL if SYSTEMS[name].quorum)
+
+#: What is imported where jobs are declared, and nothing is enqueued yet.
+_DECLARING = Entry(
+    label="palermo-declaring", system=replace(SYSTEMS["palermo"], imports="import palermo"), setup=Setup()
+)
 
 #: For queues that are filled before a worker is measured.
 _FILL = Setup(confirm=False)
@@ -202,8 +212,8 @@ def _resting(scale: float) -> tuple[Workload, ...]:
         ),
         Workload(
             name="import",
-            title="importing what a program needs to enqueue, above a Python that does nothing",
-            entries=_entries(Setup(), *SYSTEMS),
+            title="importing what a program needs to enqueue, above a bare Python (-declaring: `import palermo`)",
+            entries=(*_entries(Setup(), *SYSTEMS), _DECLARING),
             base="raw",
             player=Importing,
             metrics=_IMPORT,

@@ -29,7 +29,10 @@ class Producer:
     awaits = False
 
     async def open(self) -> None:
-        self._connection = pika.BlockingConnection(pika.URLParameters(SETUP.url))
+        parameters = pika.URLParameters(SETUP.url)
+        # Nobody serves this connection while it is another's turn.
+        parameters.heartbeat = 0
+        self._connection = pika.BlockingConnection(parameters)
         self._channel = self._connection.channel()
         for queue in SETUP.queues:
             self._channel.queue_declare(queue, durable=True, arguments=_ARGUMENTS)
@@ -56,8 +59,10 @@ class _Window:
         self._sent = self._confirmed = self._wanted = 0
         self._channel: Any = None
         self._orders: list[tuple[str, dict[str, Any]]] = []
+        parameters = pika.URLParameters(SETUP.url)
+        parameters.heartbeat = 0
         self._connection = pika.SelectConnection(
-            pika.URLParameters(SETUP.url),
+            parameters,
             on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
             on_close_callback=lambda connection, _: connection.ioloop.stop(),
         )
