@@ -111,6 +111,35 @@ class KeyingContract:
         await freed(broker)
         assert await outcome(broker, "c") == "stored"
 
+    @pytest.mark.parametrize("queues", ["jobs", "jobs,others"])
+    async def test_a_slot_goes_on_while_ends_are_stored_and_keeps_nothing_from_others(
+        self, broker: Broker, another: Open, queues: str
+    ) -> None:
+        names = [f"job {n}" for n in range(12)]
+        await broker.keys.enqueue([Claim(key=name, message=keyed(name, key=name), call=name) for name in names])
+        busy = await consume(await another(), queues)
+        ran: list[str] = []
+        for _ in range(9):
+            delivery = await begun(busy)
+            ran.append(delivery.message.id)
+            await busy.settle(delivery, Ack())
+        held = await begun(busy)
+
+        idle = await consume(await another(), queues)
+        for _ in range(2):
+            delivery = await begun(idle)
+            ran.append(delivery.message.id)
+            await idle.settle(delivery, Ack())
+
+        await until(lambda: holders(broker), [(held.message.id, "running")])
+        await busy.close()
+        last = await begun(idle)
+        assert last.message.id == held.message.id
+        await idle.settle(last, Ack())
+        await freed(broker)
+        await nothing_for(idle)
+        assert sorted([*ran, last.message.id]) == sorted(names)
+
     async def test_until_start_ends_when_it_is_started(self, broker: Broker, another: Open) -> None:
         worker = await consume(await another(), slots=2)
         await ask(broker, keyed("a", Mode.START))

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from palermo.admission import admitted, how_ended, must_ask, runs_alone
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.endings import Endings
 from palermo.brokers.rabbitmq.express import RabbitmqExpress
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
@@ -68,6 +69,7 @@ class RabbitmqConsumer:
         self._is_foreign = is_foreign
         self._keys = keys
         self._limits = limits
+        self._endings = Endings(keys, self._acknowledge)
         #: By job, the key of the permit that it runs with.
         self._permits: dict[str, str] = {}
         self._closed = False
@@ -113,6 +115,7 @@ class RabbitmqConsumer:
         if not must_ask(delivery):
             return delivery
         self._ours(delivery)
+        await self._endings.over(delivery)
         grant = await self._keys.start(delivery, worker=self._worker)
         found = admitted(delivery, grant)
         if found is None:
@@ -151,11 +154,15 @@ class RabbitmqConsumer:
         match settlement:
             case Ack():
                 self._check(delivery)
-                if told is not None:
-                    await self._keys.tell(delivery.message, told)
-                    self._check(delivery)
-                # At once: the next job comes only after it.
-                channel.link.raw.ack(channel.raw, tag)
+                if told is not None and not parked:
+                    await self._endings.begin(delivery, told)
+                    self._source.ending(delivery)
+                else:
+                    if told is not None:
+                        await self._keys.tell(delivery.message, told)
+                        self._check(delivery)
+                    # At once: the next job comes only after it.
+                    channel.link.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if not parked:
@@ -242,6 +249,7 @@ class RabbitmqConsumer:
         if self._closed:
             return
         self._closed = True
+        await self._endings.close()
         await quietly(self._source.close())
         for delivery in [*self._unsettled.values(), *self._parked.values()]:
             give_back(delivery)
@@ -325,6 +333,12 @@ class RabbitmqConsumer:
     def _check_ours(self, delivery: Delivery) -> None:
         self._ours(delivery)
         self._check(delivery)
+
+    def _acknowledge(self, delivery: Delivery) -> None:
+        """Its end is stored."""
+        if not delivery.token[0].is_open:
+            raise DeliveryLost(f"its channel was closed meanwhile: {delivery.token[0].error}")
+        self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:
         """Never ack on another channel than the one that delivered: its tags mean other messages."""

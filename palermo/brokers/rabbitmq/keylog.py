@@ -10,6 +10,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pika import spec
@@ -33,6 +34,9 @@ _MANY, _OLD, _MOST = 2_000, 600.0, 30_000
 
 #: A batch holds its jobs themselves up to so many bytes of bodies.
 _JOBS_BYTES = 1_048_576
+
+#: Seconds after which it is written by itself that a batch is stored with its jobs.
+_SAY_WITHIN = 0.005
 
 #: Seconds that a mark may be on its way through the queue to us.
 _PATIENCE = 10.0
@@ -83,6 +87,7 @@ class KeyLog:
         self._unsaid = False
         #: The ids of the jobs in batches of which no later one says that they are sure.
         self.unsure: set[str] = set()
+        self._saying: asyncio.Task[None] | None = None
         #: Tags of batches, and of what is done with: acknowledged with the next commit.
         self._tags: list[int] = []
         self._done: list[int] = []
@@ -222,6 +227,22 @@ class KeyLog:
             raise
         self._sure, self._unsaid = number, bool(jobs)
         self.unsure = {job.id for job in jobs}
+        if jobs and self._classic and (self._saying is None or self._saying.done()):
+            self._saying = self._loop.create_task(self._say())
+
+    async def _say(self) -> None:
+        """Write that the jobs of the last batch are sure, unless the next batch does so soon."""
+        number = -1
+        with suppress(PalermoError):  # then the next batch says it
+            while self.unsure and self.is_open:
+                if number == self._sure:
+                    self._number += 1
+                    body = json.dumps(self._batch(self._number, {}), separators=(",", ":")).encode()
+                    await (await self._outbox.open()).send("", self._queue, _STATE, body)
+                    if number == self._sure:
+                        self.unsure, self._unsaid = set(), False
+                number = self._sure
+                await asyncio.sleep(_SAY_WITHIN)
 
     async def reach(self) -> None:
         """Wait until all that is in the queue by now has been read."""

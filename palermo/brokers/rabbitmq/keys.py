@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -140,9 +140,12 @@ class RabbitmqKeys:
 
     async def tell(self, message: Message, told: Told) -> None:
         """Write down how a run ended; returns once that is stored, however long an alarm lasts."""
+        await (await self.send_end(message, told))
+
+    async def send_end(self, message: Message, told: Told) -> Awaitable[None]:
+        """Send how a run ended; what is returned is to be awaited until that is stored. Raises BrokerUnavailable."""
         lock = lock_of(message)
-        if lock is None:
-            return
+        assert lock is not None
         end = Ending(
             key=lock.key,
             id=message.id,
@@ -153,12 +156,18 @@ class RabbitmqKeys:
             at=time.time(),
         )
         body = json.dumps({"end": end.to_plain()}, separators=(",", ":")).encode()
+        return self._stored(message.id, body, await self._send(body))
+
+    async def _send(self, body: bytes) -> "asyncio.Future[None]":
+        publisher = await self._outbox.open()
+        future = publisher.send("", queue_of(self._exchange), _STATE, body)
+        self._link.raw.flush()
+        return future
+
+    async def _stored(self, id: str, body: bytes, future: "asyncio.Future[None]") -> None:
         while True:
-            publisher = await self._outbox.open()
-            future = publisher.send("", queue_of(self._exchange), _STATE, body)
-            self._link.raw.flush()
             # A timer of the loop's own: asyncio.timeout costs several times as much, at every job.
-            alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, message.id)
+            alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, id)
             try:
                 await future
                 return
@@ -169,6 +178,7 @@ class RabbitmqKeys:
                 await asyncio.sleep(_AGAIN)
             finally:
                 alarm.cancel()
+            future = await self._send(body)
 
     def _overdue(self, end: "asyncio.Future[None]", id: str) -> None:
         if end.done():

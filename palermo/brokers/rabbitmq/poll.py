@@ -65,6 +65,8 @@ class PollSource:
             on_deleted=self._on_deleted,
             on_end=lambda channel: self.ended(channel),
         )
+        #: Those that are not acknowledged yet though their jobs have ended.
+        self._ending: set[tuple[Channel, int]] = set()
         self._attending: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -115,9 +117,22 @@ class PollSource:
         if self._channels[delivery.slot - 1] is delivery.token[0]:
             self._channels[delivery.slot - 1] = None
 
+    def ending(self, delivery: Delivery) -> None:
+        """Its job has ended, and it is acknowledged once that is stored; its slot asks for the next one at once."""
+        self._ending.add(delivery.token)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """The end of this job is stored."""
+        channel, tag = delivery.token
+        channel.link.raw.ack(channel.raw, tag)
+        self._ending.discard(delivery.token)
+        self.settled(delivery, parked=False)
+
     def settled(self, delivery: Delivery, *, parked: bool) -> None:
         """A delivery has been settled; the channel of one that was parked has served."""
         channel, _ = delivery.token
+        if delivery.token in self._ending:
+            return
         if not self._bell.settled(channel) and parked and channel.is_open:
             channel.raw.close()
 

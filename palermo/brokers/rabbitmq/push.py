@@ -15,11 +15,16 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 Token = tuple[Channel, int]
 
+#: Seconds for which a delivery that has ended, with its end stored, is kept while the job after it runs.
+_ASIDE = 1.0
+
 
 class Slot:
     """One slot's subscription. It holds at most one unsettled delivery, which waits here until asked for.
 
     Or which was taken as it came, by whoever it is offered to first: then who asks waits until that is settled.
+    Of one that has ended, and is not acknowledged before its end is stored, it does not wait for that: it asks for the
+    next job itself, and acknowledges the one before when that next one has ended, since then another may come.
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -32,6 +37,14 @@ class Slot:
         #: Who is shown a delivery that comes while somebody waits, and whether one is out that was taken so.
         self._offer: Take | None = None
         self._taken = False
+        #: The tag of a delivery that has ended and keeps others from coming, and whether its end is stored.
+        self._ended: int | None = None
+        self._stored = False
+        #: Whether a job was asked for, or is run, that did not come by the subscription; its tag, and whether to ask.
+        self._ahead = False
+        self._got: int | None = None
+        self._hungry = False
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._lock = asyncio.Lock()
 
@@ -44,6 +57,8 @@ class Slot:
                 delivery, self._arrived = self._arrived, None
                 return delivery
             try:
+                if self._ended is not None and self._hungry and (ahead := await self._get_ahead()) is not None:
+                    return ahead
                 if not self._taken:
                     await self._subscribe()
                 if self._arrived is None or self._taken:
@@ -75,6 +90,7 @@ class Slot:
             delivery, self._arrived = self._arrived, None
             if delivery is not None and channel is not None and channel.is_open:
                 channel.raw.basic_nack(delivery.token[1], requeue=True)
+            self._let_come(channel)
 
     async def park(self) -> None:
         """Leave the channel to its unsettled delivery, and take the next on another."""
@@ -82,6 +98,66 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._channel, self._tag = None, ""
             await self._cancel(channel, tag)
+            self._let_come(channel)
+
+    # -- while the end of a job is being stored
+
+    def ending(self, token: Token) -> None:
+        """A job has ended whose delivery `acknowledge` is called for when that is stored."""
+        channel, tag = token
+        if channel is self._channel and self._tag:
+            if tag != self._got:
+                self._ended, self._stored = tag, False
+            self._hungry = True
+
+    def acknowledge(self, token: Token) -> None:
+        """The end of its job is stored."""
+        channel, tag = token
+        if channel is not self._channel or tag != self._ended:
+            channel.link.raw.ack(channel.raw, tag)
+        elif self._ahead:
+            self._stored = True
+            self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
+        else:
+            self._stored = True
+            self._let_come(channel)
+
+    async def _get_ahead(self) -> Delivery | None:
+        channel, self._hungry, self._ahead = self._channel, False, True
+        assert channel is not None
+        got = None
+        try:
+            got = await channel.get(self._source.amqp_name)
+        except PalermoError:
+            if not channel.missing:
+                raise
+        finally:
+            if got is None:
+                self._behind()
+        if got is None:
+            return None
+        self._got = got.tag
+        message = read(got, self._source.queue)
+        return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
+
+    def _behind(self) -> None:
+        """What was asked for is done with, or there was nothing."""
+        self._ahead, self._got = False, None
+        if self._stored:
+            self._let_come(self._channel)
+
+    def _let_come(self, channel: Channel | None) -> None:
+        """Acknowledge the delivery that has ended, if its end is stored, or let whoever stores it do so."""
+        tag, self._ended = self._ended, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if tag is not None and self._stored and channel is not None and channel.is_open:
+            channel.link.raw.ack(channel.raw, tag)
+        self._stored = False
+
+    def _step_aside(self) -> None:
+        """The job that was asked for takes long: let nothing come meanwhile, and acknowledge the one before."""
+        self._source.see_to(self.rest())
 
     async def _cancel(self, channel: Channel | None, tag: str) -> None:
         if channel is not None and channel.is_open and tag:
@@ -127,8 +203,10 @@ class Slot:
         """Show it deliveries first that come while somebody waits."""
         self._offer = take
 
-    def settled(self) -> None:
+    def settled(self, token: Token) -> None:
         """What was taken as it came is settled."""
+        if token == (self._channel, self._got):
+            self._behind()
         if self._taken:
             self._taken = False
             if self._arrived is not None or not self._tag or self._channel is None or not self._channel.is_open:
@@ -146,7 +224,8 @@ class Slot:
         self._source.link.raw.deliver_no_more(channel.raw)
         if channel is self._channel:
             self._tag = ""
-            self._arrived = None
+            self._arrived = self._ended = self._got = None
+            self._ahead = self._stored = False
             self.wake()
         self._source.ended(channel)
 
@@ -196,9 +275,13 @@ class PushSource:
         for slot in self._slots:
             slot.wake()
             if self.paused:
-                task = asyncio.ensure_future(quietly(self._put_to_rest(slot)))
-                self._resting.add(task)
-                task.add_done_callback(self._resting.discard)
+                self.see_to(self._put_to_rest(slot))
+
+    def see_to(self, work: Awaitable[None]) -> None:
+        """Have this done, without waiting for it."""
+        task = asyncio.ensure_future(quietly(work))
+        self._resting.add(task)
+        task.add_done_callback(self._resting.discard)
 
     async def _put_to_rest(self, slot: Slot) -> None:
         await slot.rest()
@@ -212,11 +295,19 @@ class PushSource:
         """Let the slot go on without this delivery, which stays unsettled."""
         await self._slots[delivery.slot - 1].park()
 
+    def ending(self, delivery: Delivery) -> None:
+        """Its job has ended, and it is acknowledged once that is stored."""
+        self._slots[delivery.slot - 1].ending(delivery.token)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """The end of this job is stored."""
+        self._slots[delivery.slot - 1].acknowledge(delivery.token)
+
     def settled(self, delivery: Delivery, *, parked: bool) -> None:
         """A delivery has been settled; the channel of one that was parked has served."""
         channel, _ = delivery.token
         if not parked:
-            self._slots[delivery.slot - 1].settled()
+            self._slots[delivery.slot - 1].settled(delivery.token)
         elif channel.is_open:
             channel.raw.close()
 
