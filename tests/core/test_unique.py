@@ -181,6 +181,20 @@ def test_the_end_of_an_earlier_run_does_not_free_the_key_of_a_later_one() -> Non
     assert end(second, "a", End.DONE, serial=2, now=101).key.holder is None
 
 
+@pytest.mark.parametrize("how", [End.DONE, End.OVER, End.AGAIN])
+def test_the_end_of_a_run_says_nothing_of_one_that_was_started_since(how: End) -> None:
+    first, answer = started(taken(job("a")), job("a"), run="1")
+    second, later = started(first.key, job("a"), run="2", again=True)
+    assert (answer.starts, later.starts) == (1, 2)
+
+    late = end(second.key, "a", how, serial=1, starts=1, now=1)
+    assert late == Step(key=second.key)
+
+    over = end(second.key, "a", how, serial=1, starts=2, now=1).key
+    assert end(over, "a", how, serial=1, starts=1, now=1).key == over
+    assert (over.holder is None) == (how is not End.AGAIN)
+
+
 def test_a_key_that_was_freed_is_taken_again_at_the_start() -> None:
     key = free(taken(job("a")), now=1).key
     assert key.holder is None

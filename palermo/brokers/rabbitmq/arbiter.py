@@ -144,6 +144,9 @@ class Arbiter:
             return None
         step, answer = unique.start(key, message, worker=worker, run=run, again=again, now=self._now())
         holder = step.key.holder
+        # And of one that was running its end may be on its way here.
+        if again and key.holder.phase is Phase.RUNNING:
+            return None
         if answer.why is not Why.RUN or step.jobs or holder is None or holder.serial != key.holder.serial:
             return None
         self._known.remember(step.key)
@@ -164,6 +167,10 @@ class Arbiter:
             changes.put(step)
             return answer
 
+        if again:
+            # If the end of its run was stored, it is known after this, though its worker died before acknowledging it.
+            await self._ask(lambda changes: None)
+            await self._log.reach()
         answer = await self._ask(do)
         if answer.why in (Why.COPY, Why.DUPLICATE):
             await self._log.reach()
@@ -273,9 +280,11 @@ class Arbiter:
         if self._log.is_open:
             return
         self._learnt = False
-        keys = await self._log.open()
+        keys, ends = await self._log.open()
         self._known.learn(keys.values(), self._log.number)
         self._learnt = True
+        for record, tag in ends:
+            self._on_end(record, tag, read_again=True)
         self._news.set()
 
     def _lose(self) -> None:
@@ -300,7 +309,7 @@ class Arbiter:
         finally:
             self._changing = ()
 
-    def _on_end(self, record: Mapping[str, Any], tag: int) -> None:
+    def _on_end(self, record: Mapping[str, Any], tag: int, *, read_again: bool = False) -> None:
         """A worker wrote that a run has ended."""
         try:
             told = Ending.from_plain(record["end"])
@@ -309,7 +318,7 @@ class Arbiter:
             return
 
         # Read again by another who leads, it is as old as it is.
-        written = None if self._learnt else told.at
+        written = told.at if read_again else None
 
         def ended(key: Key, now: float) -> Step:
             at = now if written is None else min(written, now)
@@ -323,7 +332,9 @@ class Arbiter:
                 self._known.remember(step.key)
                 self._log.keep(tag)
                 return
-        asked = self._ask(lambda changes: changes.put(ended(changes.get(told.key), changes.now)))
+        asked = self._ask(
+            lambda changes: changes.put(ended(changes.get(told.key), changes.now)), before_others=read_again
+        )
         asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(tag))
 
     def _tick(self, changes: Changes) -> float:
