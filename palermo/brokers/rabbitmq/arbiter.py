@@ -169,8 +169,7 @@ class Arbiter:
 
         if again:
             # If the end of its run was stored, it is known after this, though its worker died before acknowledging it.
-            await self._ask(lambda changes: None)
-            await self._log.reach()
+            await self._catch_up()
         answer = await self._ask(do)
         if answer.why in (Why.COPY, Why.DUPLICATE):
             await self._log.reach()
@@ -196,22 +195,27 @@ class Arbiter:
 
     async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
         """These jobs, keys and ids, are about to be taken away if they wait."""
-
-        def do(changes: Changes) -> None:
-            for name, id in jobs:
-                changes.put(unique.gone(changes.get(name), id, changes.now))
-
-        await self._ask(do)
+        named = list(jobs)
+        await self._take(lambda changes: [(changes.get(name), id) for name, id in named])
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs, if they wait, are not going to run."""
+        named = list(ids)
+        await self._take(lambda changes: [(key, id) for id in named for key in changes.held_by(id)])
 
-        def do(changes: Changes) -> None:
-            for id in ids:
-                for key in changes.held_by(id):
-                    changes.put(unique.gone(key, id, changes.now))
+    async def _take(self, find: Callable[[Changes], list[tuple[Key, str]]]) -> None:
+        """Free the keys that are found with the jobs that wait for them."""
 
-        await self._ask(do)
+        def do(changes: Changes) -> bool:
+            found = find(changes)
+            for key, id in found:
+                changes.put(unique.gone(key, id, changes.now))
+            return any(key.holder and (key.holder.id, key.holder.phase) == (id, Phase.RUNNING) for key, id in found)
+
+        if await self._ask(do):
+            # One that is believed to run may wait again.
+            await self._catch_up()
+            await self._ask(do)
 
     async def emptied(
         self, queue: str, empty: Callable[[], Awaitable[None]], *, tenant: str | None = None, apart: bool = False
@@ -231,6 +235,7 @@ class Arbiter:
                 whole = tenant is None or (key.next is not None and key.next.message.tenant == tenant)
                 changes.put(unique.gone(key, holder.id, changes.now, drop_next=whole))
 
+        await self._catch_up()
         await self._ask(do, after=empty)
 
     async def free(self, names: Iterable[str]) -> list[str]:
@@ -262,9 +267,13 @@ class Arbiter:
 
     async def known(self) -> list[Key]:
         """All keys of which something is known now, by name."""
+        await self._catch_up()
+        return await self._ask(Changes.all)
+
+    async def _catch_up(self) -> None:
+        """Hear of all ends that are stored by now."""
         await self._ask(lambda changes: None)
         await self._log.reach()
-        return await self._ask(Changes.all)
 
     # -- batches
 
