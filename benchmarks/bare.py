@@ -5,11 +5,12 @@ Bodies and properties are made once, before the clock runs: what is left is the 
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pika
 
-from benchmarks.ground import Wire
+if TYPE_CHECKING:
+    from benchmarks.ground import Wire
 
 #: Unconfirmed messages in flight.
 WINDOW = 1_000
@@ -18,7 +19,7 @@ WINDOW = 1_000
 class OneByOne:
     """A BlockingConnection that waits for each confirm."""
 
-    def __init__(self, url: str, wire: Wire) -> None:
+    def __init__(self, url: str, wire: "Wire") -> None:
         self._wire = wire
         self._connection = pika.BlockingConnection(pika.URLParameters(url))
         self._channel = self._connection.channel()
@@ -39,7 +40,7 @@ class OneByOne:
 class Window:
     """A SelectConnection that keeps WINDOW messages in flight."""
 
-    def __init__(self, url: str, wire: Wire) -> None:
+    def __init__(self, url: str, wire: "Wire") -> None:
         self._wire = wire
         self._sent = self._confirmed = self._wanted = 0
         self._channel: Any = None

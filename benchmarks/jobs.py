@@ -1,10 +1,15 @@
-"""The job that is measured: it does nothing, with about 1 kB of arguments."""
+"""The job that is measured: it does nothing, with about 1 kB of arguments. And one that says when it ran."""
 
+import time
+from pathlib import Path
 from typing import Any, Final
 
 import palermo
 
 QUEUE: Final = "bench"
+
+#: Where `mark` waits.
+MARKED: Final = "bench-marked"
 
 #: 1 kB as JSON: numbers, texts, a list of small objects.
 ORDER: Final[dict[str, Any]] = {
@@ -23,3 +28,9 @@ ORDER: Final[dict[str, Any]] = {
 @palermo.job(queue=QUEUE)
 def noop(order: dict[str, Any]) -> None:
     """Nothing."""
+
+
+@palermo.job(queue=MARKED)
+def mark(path: str) -> None:
+    """Write down when this line was reached, by the clock that all processes share."""
+    Path(path).write_text(f"{time.monotonic()}\n")

@@ -1,7 +1,9 @@
 """A process and all that it started, and what they have cost, as Linux tells."""
 
 import os
-from collections.abc import Iterable
+import resource
+import tempfile
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +43,21 @@ def pss_bytes(pids: Iterable[int]) -> int:
                 if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024
     return total
+
+
+def compiled(environment: Mapping[str, str]) -> dict[str, str]:
+    """The same, in which Python finds its modules compiled, as those are that pip has installed.
+
+    Some shells and containers forbid it to write bytecode: then all that is not installed is compiled at each start.
+    """
+    own = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return own | {"PYTHONPYCACHEPREFIX": os.path.join(tempfile.gettempdir(), "palermo-benchmarks-pycache")}
+
+
+def spent_by_children() -> float:
+    """Seconds of CPU of all processes that this one has started and buried."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _stat(pid: int) -> list[str]:

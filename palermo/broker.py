@@ -382,16 +382,17 @@ class Session:
         return self.events_prefix or self.exchange
 
 
-async def open_broker(session: Session) -> Broker:
-    """A new session with the broker that serves the URL's scheme, found by entry point `palermo.brokers`.
-
-    Raises UrlInvalid for a scheme nobody serves, BrokerUnavailable, BrokerRefused, StoreInvalid.
-    """
-    scheme = session.address.scheme
+def opener(address: Address) -> Callable[[Session], Any]:
+    """What opens a session: entry point `palermo.brokers` of the scheme. Raises UrlInvalid where nobody serves that."""
     found = {entry.name: entry for entry in entry_points(group="palermo.brokers")}
-    if scheme not in found:
+    if address.scheme not in found:
         installed = ", ".join(sorted(found)) or "none"
-        raise UrlInvalid(f"no broker serves {scheme}:// (in {session.address}). Installed: {installed}.")
-    opener: Callable[[Session], Any] = found[scheme].load()
-    broker: Broker = await opener(session)
-    return broker
+        raise UrlInvalid(f"no broker serves {address.scheme}:// (in {address}). Installed: {installed}.")
+    loaded: Callable[[Session], Any] = found[address.scheme].load()
+    return loaded
+
+
+async def open_broker(session: Session) -> Broker:
+    """A new session with a broker. Raises UrlInvalid, BrokerUnavailable, BrokerRefused, StoreInvalid."""
+    opened: Broker = await opener(session.address)(session)
+    return opened

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import click
 
-from palermo.cli.edge import Edge
+from palermo.cli.edge import Edge, imports
 from palermo.cli.options import broker_options
 
 #: Every command: where it lives, and its line in `palermo --help`. Nothing is imported to show them.
@@ -55,7 +55,8 @@ class Commands(Edge):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name)
+        with imports():
+            command: click.Command = getattr(import_module(module), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,11 +10,12 @@
 Errors are one readable line on stderr; `--debug` shows the traceback instead.
 """
 
+import gc
 import io
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,9 @@ class Edge(click.Group):
             code = FAILED
         except Exception as error:  # the edge of the command line: whatever it is becomes one line
             code = _report(error, debug=run.debug)
+        if args is None:
+            # The interpreter looks through all objects more than once before it ends, which takes longer than the rest.
+            gc.freeze()
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -147,6 +151,18 @@ def _report(error: Exception, *, debug: bool) -> int:
 def masked(text: str) -> str:
     """The text with the passwords in its URLs hidden."""
     return _PASSWORD.sub(r"\1:***", text)
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """Import much at once without the garbage collector: it would look for rubbish in what has come to stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _own_process() -> None:

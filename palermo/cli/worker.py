@@ -2,7 +2,7 @@
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.edge import Run, imports
 from palermo.cli.options import broker_options, parse_duration
 from palermo.core.patterns import QueueSelection
 from palermo.errors import MediaTypeUnknown
@@ -114,11 +114,12 @@ def worker(
             "name the modules that hold the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
             click.get_current_context(),
         )
-    from palermo.serialization import Accept
-    from palermo.worker import logs
-    from palermo.worker.limits import Limits
-    from palermo.worker.options import WorkerOptions
-    from palermo.worker.run import run_worker
+    with imports():
+        from palermo.serialization import Accept
+        from palermo.worker import logs
+        from palermo.worker.limits import Limits
+        from palermo.worker.options import WorkerOptions
+        from palermo.worker.run import run_worker
 
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
     try:

@@ -39,16 +39,13 @@ class _Moment:
     tallies: dict[tuple[str, str], Tally]
 
 
-def listening(settings: Settings) -> socket.socket | None:
-    """A socket where the settings want one, taken before anything else is done; None where they want none.
+def listening(settings: Settings) -> socket.socket:
+    """A socket where the settings want one, taken before anything else is done.
 
     Raises SettingInvalid: it cannot be had, or prometheus_client is not installed.
     """
-    port = settings.metrics_port
-    if port is None:
-        return None
     check_installed()
-    host = settings.metrics_host
+    host, port = settings.metrics_host, settings.metrics_port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
@@ -60,11 +57,8 @@ def listening(settings: Settings) -> socket.socket | None:
 
 
 @asynccontextmanager
-async def served(at: socket.socket | None, worker: Measured, settings: Settings, *, pool: str) -> AsyncIterator[None]:
+async def served(at: socket.socket, worker: Measured, settings: Settings, *, pool: str) -> AsyncIterator[None]:
     """Scrapers are answered there meanwhile."""
-    if at is None:
-        yield
-        return
     worker.chronicle.totals = totals = Totals()
 
     async def answer(accept: str, encoding: str) -> Answer:

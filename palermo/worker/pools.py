@@ -4,22 +4,21 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from palermo.worker.children import Children
 from palermo.worker.options import WorkerOptions
-from palermo.worker.pool import Runner
-from palermo.worker.runner import ProcessRunner
-from palermo.worker.shared_runner import SharedRunner
 from palermo.worker.stacks import StackFile
-from palermo.worker.template import Template
+
+if TYPE_CHECKING:
+    from palermo.worker.pool import Runner
 
 log = logging.getLogger("palermo.worker")
 
 
-def fork_runner(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> Runner:
+def fork_runner(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "Runner":
     """Fork the template of the pool that the options name, before there is an event loop, a connection or a thread.
 
-    `in_child` lets go of what only the parent may hold.
+    `in_child` lets go of what only the parent may hold. What only one side needs is imported there.
     """
     ours, theirs = socket.socketpair()
     stacks = StackFile()
@@ -29,13 +28,21 @@ def fork_runner(options: WorkerOptions, *, host: str, in_child: Callable[[], Non
         try:
             ours.close()
             in_child()
+            from palermo.worker.template import Template
+
             Template(theirs, options, parent=parent, host=host, stacks=stacks.descriptor).run()
         except BaseException:
             log.exception("template ended by an error of its own")
         finally:
             os._exit(70)
     theirs.close()
+    from palermo.worker.children import Children
+
     children = Children(ours, pid)
     if options.pool == "process":
+        from palermo.worker.runner import ProcessRunner
+
         return ProcessRunner(children, slots=options.concurrency, limits=options.limits, stacks=stacks)
+    from palermo.worker.shared_runner import SharedRunner
+
     return SharedRunner(children, limits=options.limits, stacks=stacks)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 
 import pika
@@ -9,10 +10,13 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from palermo.broker import Session, open_broker
-from palermo.brokers.rabbitmq import dealer
+from palermo.brokers.rabbitmq import dealer, strays
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.address import parse_url
-from tests.contract.kit import consume, message, take_and_ack, until
+from palermo.core.topology import amqp_queue
+from tests.contract.keying import ask, keyed, stray_ids
+from tests.contract.kit import consume, message, messages, take_and_ack, until
 from tests.contract.timing import time_kept
 
 
@@ -98,5 +102,41 @@ def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
             assert (await take_and_ack(consumer)).id == "again"
         await publisher.close()
         await worker.close()
+
+    asyncio.run(work())
+
+
+def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
+    session: Session, connection: pika.BlockingConnection
+) -> None:
+    async def suspected(leader: RabbitmqBroker) -> list[str]:
+        clock = leader._timekeeper._clock
+        assert clock is not None
+        keys = await leader.keys.known()
+        found = await strays.suspects(
+            session.exchange, leader._link, keys, now=time.time() + 60, apart=clock.dealer.has
+        )
+        return [stray.id for stray in found.values()]
+
+    async def work() -> None:
+        publisher, leader = await open_broker(session), await open_broker(session)
+        assert isinstance(leader, RabbitmqBroker)
+        async with time_kept(leader):
+            # The queue is full of nobody's, so that the tenant's job stays where it is; then that is emptied.
+            await publisher.publish_many(messages(20))
+            await ask(publisher, keyed("unique", tenant="a"))
+            channel = connection.channel()
+            channel.queue_purge(amqp_queue(session.exchange, "jobs"))
+            assert await suspected(leader) == []
+
+            async def taken_away() -> list[str]:
+                for queue in (seat_queue(session.exchange, Seat("jobs", "a")), amqp_queue(session.exchange, "jobs")):
+                    channel.queue_purge(queue)
+                return await suspected(leader)
+
+            await until(taken_away, ["unique"])
+            await until(lambda: stray_ids(publisher), ["unique"])
+        await publisher.close()
+        await leader.close()
 
     asyncio.run(work())

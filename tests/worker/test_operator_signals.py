@@ -150,6 +150,7 @@ def test_a_module_that_is_broken_after_hup_ends_the_worker_with_a_reason(site: S
     (code / "shop.py").write_text("import nonsense_\n")
 
     worker.send(signal.SIGHUP)
+    eventually(lambda: "action=renew" in worker.log)
     _version(site)
 
     assert worker.wait(10) == 1

@@ -12,7 +12,7 @@ from palermo.brokers.rabbitmq.line import Client, Line
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.looking import turn
 from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.seats import LINGER, Seat, Seats, list_queue
+from palermo.brokers.rabbitmq.seats import LINGER, Seat, Seats, list_queue, seat_queue
 from palermo.errors import PalermoError
 from palermo.tenants import Tenant
 
@@ -241,13 +241,11 @@ class Dealer:
         """Whether jobs of this tenant wait apart from their queue, or may do so."""
         line = self._lines.get(seat.queue)
         client = None if line is None else line.clients.get(seat.tenant)
-        if line is None or client is None:
-            return False
-        if client.in_hand is not None or seat.tenant in line:
+        if line is not None and client is not None and (client.in_hand is not None or seat.tenant in line):
             return True
         channel = await self._link.channel()
         try:
-            frame = await channel.call(channel.raw.queue_declare, client.queue, passive=True)
+            frame = await channel.call(channel.raw.queue_declare, seat_queue(self._exchange, seat), passive=True)
         except PalermoError:
             if channel.missing:
                 return False
