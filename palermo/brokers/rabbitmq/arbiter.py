@@ -196,21 +196,22 @@ class Arbiter:
     async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
         """These jobs, keys and ids, are about to be taken away if they wait."""
         named = list(jobs)
-        await self._take(lambda changes: [(changes.get(name), id) for name, id in named])
+        await self._take(lambda changes: ((changes.get(name), id) for name, id in named))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs, if they wait, are not going to run."""
         named = list(ids)
-        await self._take(lambda changes: [(key, id) for id in named for key in changes.held_by(id)])
+        await self._take(lambda changes: ((key, id) for id in named for key in changes.held_by(id)))
 
-    async def _take(self, find: Callable[[Changes], list[tuple[Key, str]]]) -> None:
-        """Free the keys that are found with the jobs that wait for them."""
+    async def _take(self, find: Callable[[Changes], Iterable[tuple[Key, str]]]) -> None:
+        """Free the keys that are found, each as it is by then, with the jobs that wait for them."""
 
         def do(changes: Changes) -> bool:
-            found = find(changes)
-            for key, id in found:
+            runs = False
+            for key, id in find(changes):
                 changes.put(unique.gone(key, id, changes.now))
-            return any(key.holder and (key.holder.id, key.holder.phase) == (id, Phase.RUNNING) for key, id in found)
+                runs |= key.holder is not None and key.holder.id == id and key.holder.phase is Phase.RUNNING
+            return runs
 
         if await self._ask(do):
             # One that is believed to run may wait again.
