@@ -182,3 +182,18 @@ def test_R12_the_schedule_travels_with_the_settings(tmp_path: Path) -> None:
 
     assert given.schedule == {"x": {"job": "shop.note", "every": 300.0}}
     assert Settings(schedule='{"x": {"job": "shop.note", "cron": "* * * * *"}}').schedule["x"]["cron"] == "* * * * *"  # type: ignore[arg-type]
+
+
+def test_T9_named_queues_with_workers_of_their_own_beside_a_sweep_by_the_clock(place: Place) -> None:
+    place.palermo("recurring", "add", "sweep", "shop.note", "-q", "sweeps", "--every", "1", "--args", '["swept"]')
+    for queue in ("svn", "big"):
+        place.enqueue("note", f"for {queue}", queue=queue)
+
+    for queue in ("svn", "sweeps"):
+        place.worker("-q", queue)
+
+    eventually(lambda: {"for svn", "swept"} <= set(place.lines()), within=30)
+    assert "for big" not in place.lines()
+    assert place.pending("big") == 1
+    place.burst("-q", "big")
+    assert "for big" in place.lines()

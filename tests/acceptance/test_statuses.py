@@ -27,7 +27,7 @@ def becomes(place: Place, id: str, state: str) -> JobStatus:
     return eventually(found, within=20) or status(place, id)
 
 
-def test_the_status_of_a_job_is_where_it_is_in_its_life(place: Place) -> None:
+def test_C7_the_status_of_a_job_is_where_it_is_in_its_life(place: Place) -> None:
     waiting = enqueue(place, "shop.note", "x", queue="slow")
     later = enqueue(place, "shop.note", "x", delay=3_600)
     assert (status(place, waiting.id), waiting.status().queue) == ("pending", "slow")
