@@ -93,7 +93,7 @@ class Served:
 async def served(session: Session) -> AsyncIterator[Served]:
     broker = await open_broker(session)
     assert isinstance(broker, RabbitmqBroker)
-    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("mail",), slots=1, state="idle", started_at=1.0)
+    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("mail",), slots=1, state="idle", started_at=time.time())
     consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="pid:1@h", report=lambda: info)
     made = Served(broker, consumer)
     try:
