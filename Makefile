@@ -7,6 +7,7 @@
 #   make lint     ruff and mypy --strict
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
+#   make bench-start  what imports, start, stop and memory of an idle worker take; a minute
 #   make bench-peers  the same work by Palermo, a bare client and other job systems in turns; twelve minutes
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
@@ -25,7 +26,7 @@ NEEDS := pyproject.toml $(PINS)
 # By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
 PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test soak endurance lint screenshots bench bench-peers bench-web bench-looks bench-journal pins clean
+.PHONY: demo test soak endurance lint screenshots bench bench-start bench-peers bench-web bench-looks bench-journal pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -58,6 +59,11 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)
 	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
 	$(BIN)/python -m benchmarks.drain $(ARGS)
+
+bench-start: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.imports
+	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.memory
 
 bench-peers: $(VENV)/installed-dev $(PEERS)/installed
 	$(BIN)/python -m benchmarks.peers --venv $(PEERS) $(ARGS)

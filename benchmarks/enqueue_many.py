@@ -9,7 +9,7 @@ from benchmarks.enqueuing import race
 from benchmarks.ground import arguments, ground
 from benchmarks.jobs import ORDER, noop
 
-GOAL = 0.5
+GOAL = 0.9
 
 #: Jobs that a side enqueues at a time, before it is the other's turn.
 BLOCK = 2_000

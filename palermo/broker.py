@@ -7,7 +7,6 @@ another. Every broker passes the same suite, tests/contract/broker_contract.py.
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from palermo.core.address import Address
@@ -24,6 +23,7 @@ from palermo.errors import BrokerError, PalermoError, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.findings import Finding
 from palermo.journal import Journal
+from palermo.plugins import installed
 from palermo.tenants import Tenants
 from palermo.timetable import Timetable
 from palermo.uniqueness import Keys
@@ -384,10 +384,10 @@ class Session:
 
 def opener(address: Address) -> Callable[[Session], Any]:
     """What opens a session: entry point `palermo.brokers` of the scheme. Raises UrlInvalid where nobody serves that."""
-    found = {entry.name: entry for entry in entry_points(group="palermo.brokers")}
+    found = {entry.name: entry for entry in installed("palermo.brokers")}
     if address.scheme not in found:
-        installed = ", ".join(sorted(found)) or "none"
-        raise UrlInvalid(f"no broker serves {address.scheme}:// (in {address}). Installed: {installed}.")
+        known = ", ".join(sorted(found)) or "none"
+        raise UrlInvalid(f"no broker serves {address.scheme}:// (in {address}). Installed: {known}.")
     loaded: Callable[[Session], Any] = found[address.scheme].load()
     return loaded
 

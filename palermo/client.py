@@ -11,17 +11,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any, Self, TypeVar, Unpack
 
 from palermo import forking, tracing
-from palermo.broker import Broker
+from palermo.broker import Broker, opener
 from palermo.config import Settings
 from palermo.core.journal import Level
 from palermo.core.keys import Claim
 from palermo.core.topology import check_id
 from palermo.errand import Errand
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, UrlInvalid
 from palermo.io_thread import IoThread
 from palermo.jobs import Job
 from palermo.options import EnqueueOptions, ManyOptions, PublishOptions
@@ -207,9 +206,8 @@ class Client:
         import encodings.idna  # noqa: F401 - the first look-up of a host name does
 
         self.serializers.names()
-        for entry in entry_points(group="palermo.brokers", name=self._session.address.scheme):
-            with suppress(ImportError, AttributeError):  # the session is opened by the same entry point, and says it
-                entry.load()
+        with suppress(ImportError, AttributeError, UrlInvalid):  # opening the session says it
+            opener(self._session.address)
 
 
 def _traced(span: tracing.Enqueuing, claim: Claim) -> Claim:

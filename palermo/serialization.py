@@ -15,6 +15,7 @@ from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.topics import is_untyped, typed
 from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+from palermo.plugins import installed
 
 C = TypeVar("C", bound=type)
 
@@ -358,11 +359,9 @@ class Serializers:
         """Load what is installed, once. A package that cannot be imported must not take the others down with it."""
         if not self._undiscovered:
             return
-        from importlib.metadata import entry_points  # costs milliseconds, which `import palermo` should not
-
         serializer, compression = self._add_serializer, self._add_compression
         for group, add in (("palermo.serializers", serializer), ("palermo.compressions", compression)):
-            for entry in entry_points(group=group):
+            for entry in installed(group):
                 try:
                     add(entry.load()())
                 except (ImportError, AttributeError) as error:

@@ -39,7 +39,7 @@ async def work(options: WorkerOptions, runner: Runner, *, host: str, metrics: so
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
         # What takes longest to import, and meanwhile the template imports the jobs.
-        with suppress(PalermoError, ImportError):  # opening a session says it better
+        with suppress(PalermoError, ImportError, AttributeError):  # opening a session says it better
             opener(options.settings.address)
         registered = await waiting
         worker = Worker(options, runner, registered, host=host, pid=os.getpid())

@@ -76,11 +76,11 @@ def test_a_shipped_one_stays_away_once_taken_away() -> None:
 
 
 def test_a_package_that_cannot_be_imported_does_not_take_the_others_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(*, group: str) -> list[EntryPoint]:
+    def found(group: str) -> list[EntryPoint]:
         json = EntryPoint("json", "palermo.serializers.json:JsonSerializer", group)
         return [EntryPoint("avro", "avro_for_palermo:Avro", group), json] if group.endswith("serializers") else []
 
-    monkeypatch.setattr("importlib.metadata.entry_points", found)
+    monkeypatch.setattr("palermo.serialization.installed", found)
     registry = Serializers.default()
 
     assert registry.decode(message(b"[1]"), accept=Accept.default()) == [1]

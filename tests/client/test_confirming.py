@@ -1,0 +1,103 @@
+"""What becomes of jobs that are sent without ado, on a session that is ready, when RabbitMQ does not just take them."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+
+import palermo
+from palermo import client as clients
+from palermo.client import Client
+from palermo.config import Settings
+from palermo.errors import PublishRefused
+from palermo.ids import new_id
+
+
+@palermo.job(name="shop.confirmed")
+def work(number: int = 0, text: str = "") -> None: ...
+
+
+@pytest.fixture
+def client(rabbitmq_url: str, exchange: str) -> Client:
+    """A default client whose session is open and knows the queue."""
+    made = clients.use(Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=30.0)))
+    work.enqueue(0)
+    return made
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
+    yield connection.channel()
+    connection.close()
+
+
+def numbers(client: Client) -> list[str | None]:
+    page = client.run(lambda broker: broker.browse("jobs", limit=10_000))
+    return [message.preview for message in page.messages]
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_made_again(client: Client, channel: Any, exchange: str) -> None:
+    channel.queue_delete(f"{exchange}.jobs")
+    work.enqueue(1)
+    channel.queue_delete(f"{exchange}.jobs")
+    jobs = work.enqueue_many([(2,), (3,)])
+
+    assert len(jobs) == 2
+    assert sorted(numbers(client), key=str) == ["2", "3"]
+
+
+def test_a_full_queue_refuses_one_and_many_by_name(client: Client, channel: Any, exchange: str) -> None:
+    channel.queue_delete(f"{exchange}.jobs")
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    channel.queue_declare(f"{exchange}.jobs", durable=True, arguments=full)
+    channel.queue_bind(f"{exchange}.jobs", exchange, "jobs")
+
+    for enqueue in (lambda: work.enqueue(1), lambda: work.enqueue_many([(1,), (2,)]), lambda: work.enqueue(3)):
+        with pytest.raises(PublishRefused, match="full"):
+            enqueue()
+
+
+def test_bodies_of_several_frames_and_of_none_come_whole(client: Client) -> None:
+    sizes = [1, 131_000, 131_064, 131_065, 400_000]
+    for size in sizes:
+        work.enqueue(1, "x" * size)
+    work.enqueue_many([(1, "y" * size) for size in sizes])
+
+    page = client.run(lambda broker: broker.browse("jobs", limit=100))
+    values = [client.serializers.look(message) for message in page.messages[1:]]
+    assert values == [[1, letter * size] for letter in "xy" for size in sizes]
+
+
+def test_many_threads_lose_nothing_and_keep_their_order(client: Client) -> None:
+    def enqueue(thread: int) -> None:
+        for number in range(50):
+            work.enqueue(1_000 * thread + number)
+
+    threads = [threading.Thread(target=enqueue, args=(thread,)) for thread in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    found = [int(str(preview)) for preview in numbers(client)[1:]]
+    for each in range(1, 5):
+        assert [one for one in found if one // 1_000 == each] == [1_000 * each + number for number in range(50)]
+
+
+def test_many_keep_their_order_over_all_batches(client: Client) -> None:
+    work.enqueue_many((number,) for number in range(1_500))
+
+    assert numbers(client)[1:] == [str(number) for number in range(1_500)]
+
+
+def test_an_id_is_a_random_uuid() -> None:
+    ids = {new_id() for _ in range(1_000)}
+
+    assert len(ids) == 1_000
+    assert {(uuid.UUID(id).version, uuid.UUID(id).variant, str(uuid.UUID(id)) == id) for id in ids} == {
+        (4, uuid.RFC_4122, True)
+    }
