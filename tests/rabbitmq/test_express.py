@@ -1,0 +1,212 @@
+"""The quick way of plain jobs: what is shown to whoever takes at once, and what goes the ordinary way all the same."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from palermo.broker import Delivery, Session, open_broker
+from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.express import is_plain
+from palermo.core.address import parse_url
+from palermo.core.keys import Lock, Mode, locked
+from palermo.core.lifecycle import Ack, Release
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.crew import WorkerInfo
+from palermo.errors import DeliveryLost
+from tests.contract.kit import until
+
+
+def a_message(id: str, **fields: Any) -> Message:
+    return Message(**{"id": id, "queue": "mail", "job": "shop.send", "body": b"[1]", **fields})
+
+
+def test_plain_is_what_asks_nobody() -> None:
+    plain = a_message("1", extra={"x-trace": "abc"})
+    assert is_plain(plain)
+    assert is_plain(a_message("1", run_at=time.time() - 1))
+    later = time.time() + 60
+    assert not is_plain(a_message("1", run_at=later, extra={"perform_job_at": later}))
+    assert not is_plain(locked(plain, Lock(key="k", mode=Mode.DONE)))
+    assert not is_plain(locked(plain, Lock(key="k", mode=Mode.WINDOW, seconds=5.0)))
+    assert not is_plain(a_message("1", extra={"limit": 3}))
+    assert not is_plain(a_message("1", extra={"rate": "10/s"}))
+
+
+def answer(probe: Callable[[], object]) -> Callable[[], Awaitable[object]]:
+    async def asked() -> object:
+        return probe()
+
+    return asked
+
+
+class Taker:
+    """Takes what is shown to it, while it wants to; tells of each, on the loop."""
+
+    def __init__(self) -> None:
+        self.wants = True
+        self.shown: asyncio.Queue[Delivery] = asyncio.Queue()
+
+    def __call__(self, delivery: Delivery) -> bool:
+        self.shown.put_nowait(delivery)
+        return self.wants
+
+
+class Served:
+    """A consumer with one slot, whose task waits in `receive` all the time."""
+
+    def __init__(self, broker: RabbitmqBroker, consumer: Any) -> None:
+        self.broker = broker
+        self.consumer = consumer
+        self.take = Taker()
+        consumer.express.offer_to(1, self.take)
+        self.waiting = asyncio.ensure_future(consumer.receive(1))
+
+    async def waits(self) -> None:
+        """Return once it is subscribed and asks for a job."""
+        slot = self.consumer._source._slots[0]
+        await until(answer(lambda: slot._asked is not None), True)
+
+    async def put(self, message: Message) -> None:
+        await self.waits()
+        await self.broker.publish(message)
+
+    async def next(self) -> Delivery:
+        """The next job, whichever way it comes: the first of a subscription may be there before anybody waits."""
+        shown = asyncio.ensure_future(self.take.shown.get())
+        await asyncio.wait({shown, self.waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if shown.done():
+            return shown.result()
+        shown.cancel()
+        return self.waiting.result()
+
+    async def pending(self) -> int:
+        (queue,) = [one for one in await self.broker.queues() if one.name == "mail"]
+        return queue.pending
+
+
+@asynccontextmanager
+async def served(session: Session) -> AsyncIterator[Served]:
+    broker = await open_broker(session)
+    assert isinstance(broker, RabbitmqBroker)
+    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("mail",), slots=1, state="idle", started_at=time.time())
+    consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="pid:1@h", report=lambda: info)
+    made = Served(broker, consumer)
+    try:
+        async with asyncio.timeout(60):
+            yield made
+    finally:
+        made.waiting.cancel()
+        await asyncio.wait({made.waiting})
+        await consumer.close()
+        await broker.close()
+
+
+@pytest.fixture
+def run(rabbitmq_url: str, exchange: str) -> Callable[[Callable[[Served], Any]], None]:
+    session = Session(address=parse_url(rabbitmq_url), exchange=exchange)
+
+    def go(work: Callable[[Served], Any]) -> None:
+        async def within() -> None:
+            async with served(session) as made:
+                await work(made)
+
+        asyncio.run(within())
+
+    return go
+
+
+Run = Callable[[Callable[[Served], Any]], None]
+
+
+def test_plain_jobs_pass_one_after_another_while_receive_waits(run: Run) -> None:
+    async def work(at: Served) -> None:
+        bodies = [b"[1]", b"", b"[%s]" % (b"1" * 300_000), b"[2]"]
+        for number, body in enumerate(bodies):
+            await at.put(a_message(str(number), body=body))
+        for number, body in enumerate(bodies):
+            delivery = await at.take.shown.get()
+            assert (delivery.message.id, delivery.message.body) == (str(number), body)
+            assert list(at.consumer.held()) == [delivery]
+            at.consumer.express.acknowledge(delivery)
+            with pytest.raises(DeliveryLost):
+                at.consumer.express.acknowledge(delivery)
+        assert not at.waiting.done()
+        assert await at.pending() == 0
+
+    run(work)
+
+
+def test_what_is_not_taken_or_not_plain_comes_by_receive(run: Run) -> None:
+    async def work(at: Served) -> None:
+        at.take.wants = False
+        await at.put(a_message("declined"))
+        delivery = await at.waiting
+        assert delivery.message.id == "declined"
+        assert at.take.shown.qsize() == 1
+        await at.consumer.settle(delivery, Release())
+        again = await at.consumer.receive(1)
+        assert again.redelivered
+        assert again.message.id == "declined"
+        await at.consumer.settle(again, Ack())
+        await at.broker.publish(a_message("limited", extra={"limit": 3}))
+        limited = await at.consumer.receive(1)
+        assert limited.message.id == "limited"
+        await at.consumer.settle(limited, Ack())
+        unwanted = a_message("cancelled", created_at=int(time.time()))
+        await at.broker.cancel(["cancelled"])
+        checked = at.consumer._steering.checked
+        await until(answer(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled), True)
+        at.waiting = asyncio.ensure_future(at.consumer.receive(1))
+        await at.put(unwanted)
+        cancelled = await at.waiting
+        assert cancelled.cancelled
+        await at.consumer.settle(cancelled, Ack(done=False))
+        assert at.take.shown.qsize() == 1
+
+    run(work)
+
+
+def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(run: Run) -> None:
+    async def work(at: Served) -> None:
+        await at.put(a_message("first"))
+        delivery = await at.take.shown.get()
+        channel, tag = delivery.token
+        channel.raw.basic_ack(tag + 100)  # which the broker answers by closing the channel
+        await until(answer(lambda: channel.is_open), False)
+        await at.broker.publish(a_message("second"))
+        await until(at.pending, 2)
+        assert not at.waiting.done()
+        assert at.take.shown.empty()
+        with pytest.raises(DeliveryLost):
+            at.consumer.express.acknowledge(delivery)
+        again = await at.waiting
+        assert again.redelivered
+        assert again.message.id == "first"
+        await at.consumer.settle(again, Ack())
+        at.waiting = asyncio.ensure_future(at.consumer.receive(1))
+        await at.consumer.settle(await at.next(), Ack())
+
+    run(work)
+
+
+def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(run: Run) -> None:
+    async def work(at: Served) -> None:
+        await at.put(a_message("first"))
+        delivery = await at.take.shown.get()
+        await at.consumer.rest(1)
+        await at.broker.publish(a_message("second"))
+        await at.broker.pause("mail")
+        await at.broker.resume("mail")
+        assert await at.pending() == 1
+        at.consumer.express.acknowledge(delivery)
+        second = await at.next()
+        assert second.message.id == "second"
+        await at.consumer.settle(second, Ack())
+        assert await at.pending() == 0
+
+    run(work)
