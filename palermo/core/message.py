@@ -71,11 +71,11 @@ _WRITTEN_UNLESS_NONE = tuple(
     for header, name in (_NUMBER | _SECONDS | _TRUTH | _TEXT).items()
     if header not in dict(_WRITTEN_UNLESS_EMPTY)
 )
-#: By the name and the type of a header, the field that takes it without a look.
-_AS_IT_IS: dict[tuple[str, type], str] = {
-    **{(name, str): field for name, field in _TEXT.items()},
-    **{(name, int): field for name, field in _NUMBER.items()},
-    **{(name, bool): field for name, field in _TRUTH.items()},
+#: By the name of a header: the field that takes it, and the type with which it does so without another look.
+_AS_IT_IS: dict[str, tuple[str, type]] = {
+    **{name: (field, str) for name, field in _TEXT.items()},
+    **{name: (field, int) for name, field in _NUMBER.items()},
+    **{name: (field, bool) for name, field in _TRUTH.items()},
 }
 
 #: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
@@ -85,6 +85,9 @@ _FOREIGN_RUN_AT = "perform_job_at"
 TOPIC, EVENT_ID = "topic", "event-id"
 
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
+
+#: The headers that have a meaning here.
+KNOWN_HEADERS = frozenset({"id", "queue", _ATTEMPTS, *_AS_IT_IS, *_SECONDS, *_FAILURE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,29 +258,15 @@ def from_wire(
     queue = DEFAULT_QUEUE if taken_from is None or away else taken_from
     defects: list[str] = []
     for name, value in headers.items():
-        field = _AS_IT_IS.get((name, value.__class__))
-        if field is not None:
-            fields[field] = value
-            continue
-        if name in _TEXT:
-            if isinstance(value, str):
-                fields[_TEXT[name]] = value
-                continue
-        elif name in _NUMBER:
-            if isinstance(value, int) and not isinstance(value, bool):
-                fields[_NUMBER[name]] = value
+        known = _AS_IT_IS.get(name)
+        if known is not None:
+            field, kind = known
+            if value.__class__ is kind:
+                fields[field] = value
                 continue
         elif name in _SECONDS:
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
                 fields[_SECONDS[name]] = float(value)
-                continue
-        elif name in _TRUTH:
-            if isinstance(value, bool):
-                fields[_TRUTH[name]] = value
-                continue
-        elif name == _ATTEMPTS:
-            if isinstance(value, list | tuple):
-                fields["attempts"] = attempts.from_header(value)
                 continue
         elif name == "id":
             if isinstance(value, str):
@@ -288,6 +277,10 @@ def from_wire(
         elif name == "queue":
             if isinstance(value, str):
                 queue = value if away else queue
+                continue
+        elif name == _ATTEMPTS:
+            if isinstance(value, list | tuple):
+                fields["attempts"] = attempts.from_header(value)
                 continue
         elif name in _FAILURE:
             failure[name] = value

@@ -206,9 +206,10 @@ def end(
         if how is End.AGAIN:
             return Step(key=key)
         return Step(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
+    if starts is not None and starts < holder.starts:
+        # It was started again meanwhile, by whoever was given it since nobody knew of this end.
+        return Step(key=key)
     if how is End.AGAIN:
-        if starts is not None and starts < holder.starts:
-            return Step(key=key)
         known = max(holder.starts, starts or 0)
         waiting = replace(holder, phase=Phase.WAITING, worker="", run="", run_at=run_at, starts=known)
         return Step(key=replace(key, holder=waiting))

@@ -111,6 +111,23 @@ class KeyingContract:
         await freed(broker)
         assert await outcome(broker, "c") == "stored"
 
+    async def test_whoever_decides_next_knows_what_has_ended_before_it_answers(
+        self, broker: Broker, another: Open
+    ) -> None:
+        first = await another()
+        worker = await consume(first)
+        await ask(first, keyed("a"))
+        delivery = await begun(worker)
+        await worker.settle(delivery, Retry(replace(delivery.message, retries=1)))
+        await worker.settle(await begun(worker), Ack())
+        await worker.close()
+        await first.close()
+
+        answers = await asyncio.gather(ask(broker, keyed("a"), call="other"), ask(broker, keyed("b")))
+
+        assert sorted(answer.outcome for answer in answers) == ["duplicate", "stored"]
+        assert len(await holders(broker)) == 1
+
     @pytest.mark.parametrize("queues", ["jobs", "jobs,others"])
     async def test_a_slot_goes_on_while_ends_are_stored_and_keeps_nothing_from_others(
         self, broker: Broker, another: Open, queues: str

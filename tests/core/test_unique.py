@@ -181,6 +181,20 @@ def test_the_end_of_an_earlier_run_does_not_free_the_key_of_a_later_one() -> Non
     assert end(second, "a", End.DONE, serial=2, now=101).key.holder is None
 
 
+@pytest.mark.parametrize("how", [End.DONE, End.OVER, End.AGAIN])
+def test_the_end_of_a_run_says_nothing_of_one_that_was_started_since(how: End) -> None:
+    first, answer = started(taken(job("a")), job("a"), run="1")
+    second, later = started(first.key, job("a"), run="2", again=True)
+    assert (answer.starts, later.starts) == (1, 2)
+
+    late = end(second.key, "a", how, serial=1, starts=1, now=1)
+    assert late == Step(key=second.key)
+
+    over = end(second.key, "a", how, serial=1, starts=2, now=1).key
+    assert end(over, "a", how, serial=1, starts=1, now=1).key == over
+    assert (over.holder is None) == (how is not End.AGAIN)
+
+
 def test_a_key_that_was_freed_is_taken_again_at_the_start() -> None:
     key = free(taken(job("a")), now=1).key
     assert key.holder is None
@@ -251,6 +265,7 @@ class Delivery:
     again: bool
     run: str
     serial: int | None = None
+    starts: int | None = None
     stage: str = "taken"  #: taken, running, told, published
 
 
@@ -267,6 +282,25 @@ class World:
         self.key = step.key
         self.queue += [(message, False) for message in step.jobs]
 
+    def enqueue(self, message: Message, way: str) -> Answer:
+        step, answer = asked(self.key, message, self.now, on_duplicate=way)
+        self.store(step)
+        return answer
+
+    def start(self, found: Delivery, *, again: bool) -> Start:
+        step, answer = started(self.key, found.message, self.now, run=found.run, again=again)
+        self.store(step)
+        return answer
+
+    def end(self, found: Delivery, how: End) -> None:
+        """Stored before anything else is done about the job."""
+        self.store(
+            end(self.key, found.message.id, how, serial=found.serial, starts=found.starts, now=self.now),
+        )
+
+    def settle(self) -> None:
+        """Whoever decides has heard of all that is stored."""
+
 
 class Kills(RuleBasedStateMachine):
     """Enqueuers, workers and people do what they do, step by step; workers are killed between any two steps."""
@@ -282,8 +316,7 @@ class Kills(RuleBasedStateMachine):
     @rule(way=st.sampled_from([RETURN, REPLACE, RERUN]), linger=st.sampled_from([0.0, 5.0]))
     def enqueue(self, way: str, linger: float) -> None:
         id = f"job {next(self.numbers)}"
-        step, answer = asked(self.world.key, job(id, linger=linger), self.world.now, on_duplicate=way)
-        self.world.store(step)
+        answer = self.world.enqueue(job(id, linger=linger), way)
         again, second = asked(self.world.key, job(id, linger=linger), self.world.now, on_duplicate=way)
         assert again.jobs == ()
         assert (second.outcome, second.id) == (answer.outcome, answer.id)
@@ -311,16 +344,15 @@ class Kills(RuleBasedStateMachine):
                 again = found.again and not any(
                     one.stage == "running" and one.message.id == found.message.id for one in world.held
                 )
-                step, answer = started(world.key, found.message, world.now, run=found.run, again=again)
-                world.store(step)
+                answer = world.start(found, again=again)
                 if answer.why is Why.RUN:
-                    found.stage, found.serial = "running", answer.serial
+                    found.stage, found.serial, found.starts = "running", answer.serial or None, answer.starts or None
                 else:
                     world.held.remove(found)
                     self.wanted.discard(found.message.id if answer.why is Why.DUPLICATE else "")
             case "running":
                 self.ran[found.message.id] = self.ran.get(found.message.id, 0) + 1
-                world.store(end(world.key, found.message.id, how, serial=found.serial, now=world.now))
+                world.end(found, how)
                 found.stage = "retrying" if how is End.AGAIN else "told"
             case "retrying":
                 world.queue.append((found.message, False))
@@ -362,6 +394,8 @@ class Kills(RuleBasedStateMachine):
         """Let all that is there come to its end: what was stored has run, and the key is free."""
         lost_holder = self.purged and self.world.key.holder is not None
         for _ in range(1_000):
+            if not self.world.queue and not self.world.held:
+                self.world.settle()
             if not self.world.queue and not self.world.held:
                 break
             if self.world.held:

@@ -144,6 +144,9 @@ class Arbiter:
             return None
         step, answer = unique.start(key, message, worker=worker, run=run, again=again, now=self._now())
         holder = step.key.holder
+        # And of one that was running its end may be on its way here.
+        if again and key.holder.phase is Phase.RUNNING:
+            return None
         if answer.why is not Why.RUN or step.jobs or holder is None or holder.serial != key.holder.serial:
             return None
         self._known.remember(step.key)
@@ -164,6 +167,9 @@ class Arbiter:
             changes.put(step)
             return answer
 
+        if again:
+            # If the end of its run was stored, it is known after this, though its worker died before acknowledging it.
+            await self._catch_up()
         answer = await self._ask(do)
         if answer.why in (Why.COPY, Why.DUPLICATE):
             await self._log.reach()
@@ -189,22 +195,28 @@ class Arbiter:
 
     async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
         """These jobs, keys and ids, are about to be taken away if they wait."""
-
-        def do(changes: Changes) -> None:
-            for name, id in jobs:
-                changes.put(unique.gone(changes.get(name), id, changes.now))
-
-        await self._ask(do)
+        named = list(jobs)
+        await self._take(lambda changes: ((changes.get(name), id) for name, id in named))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs, if they wait, are not going to run."""
+        named = list(ids)
+        await self._take(lambda changes: ((key, id) for id in named for key in changes.held_by(id)))
 
-        def do(changes: Changes) -> None:
-            for id in ids:
-                for key in changes.held_by(id):
-                    changes.put(unique.gone(key, id, changes.now))
+    async def _take(self, find: Callable[[Changes], Iterable[tuple[Key, str]]]) -> None:
+        """Free the keys that are found, each as it is by then, with the jobs that wait for them."""
 
-        await self._ask(do)
+        def do(changes: Changes) -> bool:
+            runs = False
+            for key, id in find(changes):
+                changes.put(unique.gone(key, id, changes.now))
+                runs |= key.holder is not None and key.holder.id == id and key.holder.phase is Phase.RUNNING
+            return runs
+
+        if await self._ask(do):
+            # One that is believed to run may wait again.
+            await self._catch_up()
+            await self._ask(do)
 
     async def emptied(
         self, queue: str, empty: Callable[[], Awaitable[None]], *, tenant: str | None = None, apart: bool = False
@@ -224,6 +236,7 @@ class Arbiter:
                 whole = tenant is None or (key.next is not None and key.next.message.tenant == tenant)
                 changes.put(unique.gone(key, holder.id, changes.now, drop_next=whole))
 
+        await self._catch_up()
         await self._ask(do, after=empty)
 
     async def free(self, names: Iterable[str]) -> list[str]:
@@ -255,9 +268,13 @@ class Arbiter:
 
     async def known(self) -> list[Key]:
         """All keys of which something is known now, by name."""
+        await self._catch_up()
+        return await self._ask(Changes.all)
+
+    async def _catch_up(self) -> None:
+        """Hear of all ends that are stored by now."""
         await self._ask(lambda changes: None)
         await self._log.reach()
-        return await self._ask(Changes.all)
 
     # -- batches
 
@@ -273,9 +290,11 @@ class Arbiter:
         if self._log.is_open:
             return
         self._learnt = False
-        keys = await self._log.open()
+        keys, ends = await self._log.open()
         self._known.learn(keys.values(), self._log.number)
         self._learnt = True
+        for record, tag in ends:
+            self._on_end(record, tag, read_again=True)
         self._news.set()
 
     def _lose(self) -> None:
@@ -300,7 +319,7 @@ class Arbiter:
         finally:
             self._changing = ()
 
-    def _on_end(self, record: Mapping[str, Any], tag: int) -> None:
+    def _on_end(self, record: Mapping[str, Any], tag: int, *, read_again: bool = False) -> None:
         """A worker wrote that a run has ended."""
         try:
             told = Ending.from_plain(record["end"])
@@ -309,7 +328,7 @@ class Arbiter:
             return
 
         # Read again by another who leads, it is as old as it is.
-        written = None if self._learnt else told.at
+        written = told.at if read_again else None
 
         def ended(key: Key, now: float) -> Step:
             at = now if written is None else min(written, now)
@@ -323,7 +342,9 @@ class Arbiter:
                 self._known.remember(step.key)
                 self._log.keep(tag)
                 return
-        asked = self._ask(lambda changes: changes.put(ended(changes.get(told.key), changes.now)))
+        asked = self._ask(
+            lambda changes: changes.put(ended(changes.get(told.key), changes.now)), before_others=read_again
+        )
         asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(tag))
 
     def _tick(self, changes: Changes) -> float:

@@ -66,13 +66,17 @@ class Batching:
         *,
         size: int = 0,
         after: Callable[[], Awaitable[None]] | None = None,
+        before_others: bool = False,
     ) -> "asyncio.Future[T]":
-        """Have this done in a batch; what it said once that is stored. `size` is how many bytes it adds to one."""
+        """Have this done in a batch; what it said once that is stored. `size` is how many bytes it adds to one.
+
+        With `before_others` it is done before all that has been asked and not been done yet.
+        """
         future: asyncio.Future[T] = self._loop.create_future()
         if self.closed:
             future.set_exception(_leads_no_more())
             return future
-        self._asked.append(Asked(do, future, size, after))
+        self._asked.insert(0 if before_others else len(self._asked), Asked(do, future, size, after))
         if not self.busy:
             self._working = self._loop.create_task(self._work())
         return future

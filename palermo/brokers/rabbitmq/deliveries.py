@@ -8,6 +8,7 @@ numbers are those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the class basic.
 
 import re
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 #: The most of AMQP around a frame's payload: type, channel and size before it, one byte behind it.
@@ -95,11 +96,15 @@ def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "De
         return None
     at = start + 11 + len(consumer)
     tag, redelivered = _TAG.unpack_from(data, at)
-    at += 9
-    key = at + 1 + data[at]
-    exchange = data[at + 1 : key].decode(errors="replace")
-    routing_key = data[key + 1 : key + 1 + data[key]].decode(errors="replace")
+    exchange, routing_key = _route(data[at + 9 : header - 1])
     return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, header + _CONTENT.size, body)
+
+
+@lru_cache(maxsize=1_024)
+def _route(data: bytes) -> tuple[str, str]:
+    """Two short texts: nearly all jobs of a queue come by the same exchange, with the same key."""
+    key = 1 + data[0]
+    return data[1:key].decode(errors="replace"), data[key + 1 : key + 1 + data[key]].decode(errors="replace")
 
 
 def short(text: str) -> bytes:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from palermo.core.message import HeaderValue
+from palermo.core.message import KNOWN_HEADERS, HeaderValue
 
 _FIXED: dict[int, struct.Struct] = {
     ord(kind): struct.Struct(">" + layout)
@@ -37,6 +37,10 @@ _LONG = struct.Struct(">I")
 _KIND_AND_SIZE = struct.Struct(">cI")
 _INT, _LONG_INT, _DOUBLE = struct.Struct(">ci"), struct.Struct(">cq"), struct.Struct(">cd")
 _TEXT = ord("S")
+
+#: Palermo's own headers as they are on the wire: looked up faster than decoded, and hashed once for all messages.
+_KNOWN = {name.encode(): name for name in KNOWN_HEADERS}
+
 _TIME = struct.Struct(">Q")
 _DECIMAL = struct.Struct(">Bi")
 
@@ -143,13 +147,14 @@ def read_table(data: bytes, offset: int) -> tuple[dict[str, HeaderValue], int]:
     end = offset + size
     table: dict[str, HeaderValue] = {}
     while offset < end:
-        name, offset = read_short(data, offset)
-        kind = data[offset]
-        if kind == _TEXT:
-            # In place and not by read_value: it is what nearly all headers of nearly all messages are.
-            (size,) = _LONG.unpack_from(data, offset + 1)
+        # Names and texts in place: that is what nearly all headers of nearly all messages are.
+        start = offset + 1
+        offset = start + data[offset]
+        raw = data[start:offset]
+        name = _KNOWN.get(raw) or raw.decode(errors="replace")
+        if data[offset] == _TEXT:
             start = offset + 5
-            offset = start + size
+            offset = start + _LONG.unpack_from(data, offset + 1)[0]
             text = data[start:offset]
             try:
                 table[name] = text.decode()

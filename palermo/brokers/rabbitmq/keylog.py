@@ -123,8 +123,11 @@ class KeyLog:
         await channel.close()
         return True
 
-    async def open(self) -> dict[str, Key]:
-        """Read all of it, and make sure of the jobs of the last batch; the keys."""
+    async def open(self) -> tuple[dict[str, Key], list[tuple[Mapping[str, Any], int]]]:
+        """Read all of it, and make sure of the jobs of the last batch; the keys, and the ends that come on top of them.
+
+        Those are to be heard before anything else is decided, each as `ended` would be told of it.
+        """
         ours = await make(self._link, self._queue, self._arguments)
         self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC
         self._read, self._tags, self._done, self._returned = [], [], [], []
@@ -159,10 +162,7 @@ class KeyLog:
         if not intact and self._classic:
             raw.basic_publish("", self._queue, _CANARY, _FLEETING)
             await channel.call(raw.tx_commit)
-        for tag, record in read:
-            if "end" in record:
-                self._ended(record, tag)
-        return keys
+        return keys, [(record, tag) for tag, record in read if "end" in record]
 
     def let_go(self) -> None:
         """Know nothing any more: what was done is to be read again."""

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from pika import spec
@@ -42,6 +43,10 @@ _LAYOUT: tuple[tuple[int, str, str], ...] = (
 _WRITTEN = tuple((flag, name, _WRITERS[kind]) for flag, name, kind in _LAYOUT)
 
 
+#: Gives the value at an offset, and the offset behind it.
+Read = Callable[[bytes, int], tuple[Any, int]]
+
+
 class Properties(spec.BasicProperties):  # type: ignore[misc]
     """pika's own class with another way to the wire and back."""
 
@@ -68,10 +73,15 @@ def read_properties(data: bytes, offset: int) -> dict[str, Any]:
     (flags,) = _FLAGS.unpack_from(data, offset)
     offset += 2
     found: dict[str, Any] = {}
-    for flag, name, read in _READ:
-        if flags & flag:
-            found[name], offset = read(data, offset)
+    for name, read in _sent(flags):
+        found[name], offset = read(data, offset)
     return found
+
+
+@lru_cache(maxsize=256)
+def _sent(flags: int) -> tuple[tuple[str, Read], ...]:
+    """The properties that have these flags, in the order of the wire."""
+    return tuple((name, _READERS[kind]) for flag, name, kind in _LAYOUT if flags & flag)
 
 
 def _read_octet(data: bytes, offset: int) -> tuple[int, int]:
@@ -82,13 +92,10 @@ def _read_longlong(data: bytes, offset: int) -> tuple[int, int]:
     return _LONGLONG.unpack_from(data, offset)[0], offset + 8
 
 
-_READERS = {
+_READERS: dict[str, Read] = {
     "name": read_short,
     "short": read_short,
     "table": read_table,
     "octet": _read_octet,
     "longlong": _read_longlong,
 }
-_READ: tuple[tuple[int, str, Callable[[bytes, int], tuple[Any, int]]], ...] = tuple(
-    (flag, name, _READERS[kind]) for flag, name, kind in _LAYOUT
-)

@@ -17,7 +17,7 @@ PERSISTENT = 2
 
 #: The AMQP properties that travel unchanged with a job. Left out on purpose: user_id (the broker checks it against
 #: the connection's own user), cluster_id, and expiration (a failed or requeued job must not evaporate).
-_KEPT = ("priority", "correlation_id", "reply_to", "timestamp", "type", "app_id")
+_KEPT = frozenset({"priority", "correlation_id", "reply_to", "timestamp", "type", "app_id"})
 
 
 def new_id() -> str:
@@ -48,7 +48,9 @@ def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str
 def message_of(properties: Mapping[str, Any], body: bytes, *, taken_from: str | None) -> Message:
     """The same for properties by name; those that were not sent may be None, or not there."""
     find = properties.get
-    kept = {name: value for name in _KEPT if (value := find(name)) is not None}
+    kept: Mapping[str, Any] = NO_HEADERS
+    if not _KEPT.isdisjoint(properties):
+        kept = {name: value for name in _KEPT if (value := find(name)) is not None} or NO_HEADERS
     headers: Mapping[str, HeaderValue] = find("headers") or NO_HEADERS
     return from_wire(
         message_id=find("message_id"),
@@ -58,7 +60,7 @@ def message_of(properties: Mapping[str, Any], body: bytes, *, taken_from: str | 
         body=body,
         taken_from=taken_from,
         new_id=new_id,
-        properties=kept or NO_HEADERS,
+        properties=kept,
     )
 
 
