@@ -6,7 +6,7 @@ How a tag looks among the bytes is the serializer's business, see Format.wrap. A
 """
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -24,6 +24,8 @@ from palermo.serializers import moments
 MAX_DEPTH: Final = 100
 
 _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
+#: Items of which each is looked at rather than all at once.
+_FEW: Final = 8
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
 
@@ -58,11 +60,11 @@ class _Unwritable(Exception):
 def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     """Whether the value needs no tag, save for numbers and texts, which the encoder itself checks.
 
-    Looks at the types of a whole list or dict at once, and at single items only where they nest,
-    so that it costs about what the encoding costs, and for flat values a fraction of it.
+    Looks at the types of a long list or dict at once, and at single items only where they are few or nest,
+    so that it costs less than the encoding, and for flat values a fraction of it.
     """
     kind = type(value)
-    items: Iterable[object]
+    items: Collection[object]
     if kind is list:
         items = value
     elif kind is dict:
@@ -74,10 +76,11 @@ def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     if not room:
         return False
     scalars = form.scalars
-    if scalars.issuperset(map(type, items)):
+    if len(items) > _FEW and scalars.issuperset(map(type, items)):
         return True
-    for item in items:  # noqa: SIM110 (a loop, since a generator would double the cost for small values)
-        if type(item) not in scalars and not is_plain(item, form, room - 1):
+    for item in items:
+        kind = type(item)
+        if kind not in scalars and (kind not in _NESTED or not is_plain(item, form, room - 1)):
             return False
     return True
 
