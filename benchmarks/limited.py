@@ -1,7 +1,7 @@
 """What limits cost, and how exactly a rate is kept.
 
     python -m benchmarks.limited rate     50/s for 20 s, two workers of four slots: how near, how many in any second
-    python -m benchmarks.limited cost     jobs a second: plain, with a priority, with a limit that is never met
+    python -m benchmarks.limited cost     jobs a second: plain, with a priority, a limit, a rate, none of them ever met
     python -m benchmarks.limited kills    limit=3 under 20 slots of ten workers, of which one is killed every second
 
 On the embedded broker in a directory of its own, or on the broker that --url names.
@@ -10,6 +10,7 @@ On the embedded broker in a directory of its own, or on the broker that --url na
 import argparse
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ PROGRAMS = Path(__file__).parents[1] / "tests" / "worker" / "programs"
 
 RATE, SECONDS = 50, 20
 
-JOBS = 3_000
+JOBS, ROUNDS = 1_000, 3
 
 
 class Ground:
@@ -84,24 +85,43 @@ def rate(ground: Ground) -> None:
 
 
 def cost(ground: Ground) -> None:
-    plain = 0.0
-    for name, options in _WAYS.items():
-        ground.notes.unlink(missing_ok=True)
-        calls = [("crew.nothing", (), {}) for _ in range(JOBS)] + [("crew.note", (str(ground.notes), name), {})]
-        queue = name.replace(" ", "-")
-        ground.client.enqueue_many(calls[:-1], queue=queue, **options)
-        ground.client.enqueue_many(calls[-1:], queue=queue)
-        began = time.monotonic()
-        worker = ground.start("-q", queue)
-        ground.until(1)
-        took = time.monotonic() - began
-        worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
-        plain = plain or JOBS / took
-        print(f"{name}: {JOBS / took:,.0f} jobs/s with the worker's start, {JOBS / took / plain:.2f} of plain")
+    """Each way in its turn, in both orders; the ratios are those of one round."""
+    rates: dict[str, list[float]] = {name: [] for name in _WAYS}
+    for number in range(ROUNDS):
+        for name in sorted(_WAYS, reverse=bool(number % 2)):
+            rates[name].append(_drained(ground, f"{name}-{number}", _WAYS[name]))
+    for name, found in rates.items():
+        ratios = sorted(one / plain for one, plain in zip(found, rates["plain"], strict=True))
+        middle = statistics.median(ratios)
+        print(
+            f"{name}: {statistics.median(found):,.0f} jobs/s, {middle:.2f} of plain"
+            f" ({ratios[0]:.2f} to {ratios[-1]:.2f}), load {os.getloadavg()[0]:.1f}"
+        )
 
 
-_WAYS: dict[str, dict[str, Any]] = {"plain": {}, "priority": {"priority": 5}, "limit": {"limit": 1_000}}
+def _drained(ground: Ground, queue: str, options: dict[str, Any]) -> float:
+    """Jobs a second of one slot, from the first to the last, which write down when they run."""
+    ground.notes.unlink(missing_ok=True)
+    mark = ("crew_limited.paced", (str(ground.notes),), {})
+    ground.client.enqueue_many([mark], queue=queue, **({"priority": 9} if "priority" in options else {}))
+    ground.client.enqueue_many([("crew.nothing", (), {})] * JOBS, queue=queue, **options)
+    ground.client.enqueue_many([mark], queue=queue)
+    worker = ground.start("-q", queue)
+    ground.until(2)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(30)
+    ground.workers.remove(worker)
+    first, last = (float(line) for line in ground.lines())
+    return JOBS / (last - first)
+
+
+#: Limits and rates that are never met: what asking costs.
+_WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "priority": {"priority": 5},
+    "limit": {"limit": 1_000},
+    "rate": {"rate": "1000000/s"},
+}
 
 
 def kills(ground: Ground) -> None:

@@ -19,14 +19,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from palermo.broker import Broker, Delivery, Session, open_broker
+from palermo.broker import Broker, Delivery, Move, Remove, Session, open_broker
 from palermo.core.address import parse_url
 from palermo.core.failure import Failure
 from palermo.core.keys import Claim, Lock, Mode, locked
-from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement, fail
+from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement, fail, requeue
 from palermo.core.message import Message
 from palermo.core.unique import REPLACE, RERUN, RETURN, Outcome
-from palermo.errors import BrokerError
+from palermo.errors import BrokerError, NotBrowsable, NotFound
 from tests.contract.kit import Report, Worker, consume
 
 KEYS = 3
@@ -79,13 +79,31 @@ class Crew:
         broker = await open_broker(self.session)
         while True:
             name, id = f"key {random.randrange(KEYS)}", uuid.uuid4().hex
-            job = locked(Message(id=id, queue="jobs", job="x", body=b"[]"), Lock(key=name, mode=Mode.DONE))
+            due = time.time() + random.uniform(0, 0.3) if random.random() < 0.2 else None
+            job = locked(Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due), Lock(key=name, mode=Mode.DONE))
             way = random.choice([RETURN, RETURN, REPLACE, RERUN])
             (answer,) = await broker.keys.enqueue([Claim(key=name, message=job, call=id, on_duplicate=way)])
             # One that is to run next may be replaced by another, of which nobody may live to tell.
             if answer.outcome is Outcome.STORED:
                 self.note("stored", id)
             await asyncio.sleep(random.uniform(0, 0.02))
+
+    async def meddles(self) -> None:
+        """Take jobs away and bring failed ones back, as people do."""
+        broker = await open_broker(self.session)
+        while True:
+            with suppress(NotFound, NotBrowsable):
+                match random.randrange(4):
+                    case 0:
+                        await broker.purge("jobs")
+                    case 1:
+                        await broker.sweep("jobs", lambda _: Remove())
+                    case 2:
+                        waiting = await broker.browse("jobs", limit=1)
+                        await broker.cancel([message.id for message in waiting.messages])
+                    case _:
+                        await broker.sweep("failed", lambda job: Move(requeue(job)))
+            await asyncio.sleep(random.uniform(0.1, 0.5))
 
     async def works(self) -> None:
         """Take jobs, and keep the time."""
@@ -138,10 +156,10 @@ class Crew:
             await broker.close()
 
 
-def main(url: str, exchange: str, kills: int, path: Path) -> None:
+def main(url: str, exchange: str, kills: int, path: Path, *, meddled: bool) -> None:
     """Kill so many, then let what is left come to its end; says which keys do not."""
     crew = Crew(url, exchange, path)
-    roles = [crew.works] * WORKERS + [crew.enqueues] * ENQUEUERS
+    roles = [crew.works] * WORKERS + [crew.enqueues] * ENQUEUERS + [crew.meddles] * meddled
     running = [(crew.fork(role), role) for role in roles]
     ran = 0
     for number in range(kills):
@@ -158,7 +176,7 @@ def main(url: str, exchange: str, kills: int, path: Path) -> None:
         os.waitpid(pid, 0)
         running[chosen] = (crew.fork(role), role)
     for pid, role in list(running):
-        if role == crew.enqueues:
+        if role != crew.works:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             running.remove((pid, role))
@@ -175,4 +193,4 @@ def main(url: str, exchange: str, kills: int, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), meddled="meddled" in sys.argv)

@@ -101,7 +101,7 @@ def test_a_broker_that_is_killed_leaves_no_key_taken_and_none_with_two_holders(
     notes = tmp_path / "notes"
     notes.mkdir()
     url = url_of(module_node)
-    command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(scaled(12, 100)), str(notes)]
+    command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(scaled(12, 100)), str(notes), "meddled"]
 
     with subprocess.Popen(command) as crew:
         for _ in range(scaled(2, 10)):

@@ -129,7 +129,8 @@ class Slot:
         try:
             got = await channel.get(self._source.amqp_name)
         except PalermoError:
-            if not channel.missing:
+            # If only this channel has ended, the next subscription is on another.
+            if channel.link.error is not None:
                 raise
         finally:
             if got is None:
