@@ -12,7 +12,7 @@ from hypothesis.stateful import rule
 from palermo.core.keys import Key, Phase
 from palermo.core.message import Message
 from palermo.core.unique import Answer, End, Outcome, Start, Step, Why, end
-from tests.core import test_unique as immediate
+from tests.core import test_unique_kills as immediate
 from tests.scale import scaled
 
 

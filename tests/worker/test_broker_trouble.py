@@ -13,9 +13,11 @@ from tests.helpers import eventually
 from tests.worker.site import Site
 
 
-def _write(site: Site, statement: str) -> None:
+def _write(site: Site, *statements: str) -> None:
+    """All of it in one transaction."""
     with sqlite3.connect(site.path / "jobs.db", timeout=10) as db:
-        db.execute(statement)
+        for statement in statements:
+            db.execute(statement)
     db.close()
 
 
@@ -24,8 +26,7 @@ def test_when_the_session_is_lost_the_running_job_ends_its_result_is_dropped_and
     worker = site.start("-c", "2")
     eventually(lambda: site.notes() == ["held begins"])
 
-    _write(site, "update job set holder = null")
-    _write(site, "delete from holder")
+    _write(site, "update job set holder = null", "delete from holder")
 
     eventually(lambda: "connection lost" in worker.log)
     eventually(lambda: worker.log.count("INFO connected") == 2)
