@@ -69,7 +69,7 @@ def note(client: Client, text: str) -> None:
 
 
 def connected(worker: Worker, times: int) -> None:
-    eventually(lambda: worker.log.count("INFO connected") == times, within=20)
+    eventually(lambda: worker.log.count("INFO connected") == times, within=60)
 
 
 def passed(seconds: float) -> None:

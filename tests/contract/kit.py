@@ -134,9 +134,9 @@ async def take_and_ack(consumer: Consumer, slot: int = 1) -> Message:
     return delivery.message
 
 
-async def nothing_for(consumer: Consumer, slot: int = 1) -> None:
+async def nothing_for(consumer: Consumer, slot: int = 1, *, within: float = 0.3) -> None:
     with pytest.raises(TimeoutError):
-        await take(consumer, slot, within=0.3)
+        await take(consumer, slot, within=within)
 
 
 async def put_into_failed(broker: Broker, jobs: list[Message]) -> None:

@@ -91,10 +91,10 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
             consumer = await consume(await another())
             order = [(await take_and_ack(consumer)).tenant for _ in range(10)]
 
-        assert order == ["a", "b"] * 5
+        assert order in (["a", "b"] * 5, ["b", "a"] * 5)
 
     async def test_failed_jobs_are_shown_in_pages(self, broker: Broker, another: Open) -> None:
-        await put_into_failed(broker, [message(f"jobs-{n}", tenant="acme") for n in range(5)])
+        await put_into_failed(broker, [message(f"jobs-{n}", headers={"region": "eu"}) for n in range(5)])
         onlooker = await another()
 
         page = await onlooker.browse("failed", offset=1, limit=2)
@@ -103,7 +103,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert ([one.id for one in page.messages], page.total, page.unseen) == (["jobs-1", "jobs-2"], 5, 0)
         assert [one.id for one in newest.messages] == ["jobs-4", "jobs-3"]
         (found,) = (await onlooker.browse("failed", limit=1)).messages
-        assert (found.failure, found.queue, found.tenant, found.body) == (FAILURE, "jobs", "acme", b"[1]")
+        assert (found.failure, found.queue, found.headers["region"], found.body) == (FAILURE, "jobs", "eu", b"[1]")
         assert (await onlooker.browse("failed", offset=9)).messages == ()
 
     async def test_failed_jobs_are_looked_at_without_being_handed_out(

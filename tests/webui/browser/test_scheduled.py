@@ -1,12 +1,14 @@
 """Scheduled jobs and retries in a browser: chosen, cancelled in a dialog, and what is said when that comes too late."""
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.inspector.jobs import publish_many_failed
-from tests.webui.browser.conftest import Open, path_of
+from tests.scale import chosen
+from tests.webui.browser.conftest import PHONE, Open, path_of
 from tests.webui.browser.test_using import violations
 from tests.webui.due import DAY, due, retrying, schedule
 from tests.webui.server import Web
@@ -103,21 +105,20 @@ def test_a_recurring_job_is_added_and_its_mistakes_are_told_in_the_form(web: Web
     assert path_of(page) == "/recurring"
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        {"color_scheme": "light"},
-        {"color_scheme": "dark", "viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
-    ],
-    ids=["light", "dark phone"],
-)
-def test_the_pages_are_clean_for_axe(web: Web, open_page: Open, look: dict[str, object]) -> None:
+_LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark phone": {"color_scheme": "dark", **PHONE},
+}
+
+
+@pytest.mark.parametrize("look", chosen(["light"], "dark phone"))
+def test_the_pages_are_clean_for_axe(web: Web, open_page: Open, look: str) -> None:
     schedule(web.client, *(due(f"job-{n}", 100 + n) for n in range(60)), *(retrying(f"r-{n}", 100) for n in range(9)))
     publish_many_failed(web.client, 2)
     web.inspector.put_recurring("nightly", "shop.sweep", cron="0 3 * * *", tz="Europe/Rome", args=["eu"])
     web.inspector.put_recurring("often", "shop.sweep", every=30)
     web.inspector.switch_recurring("often", on=False)
-    page = open_page("/scheduled", **look)
+    page = open_page("/scheduled", **_LOOKS[look])
     wrong = {}
 
     for path in (

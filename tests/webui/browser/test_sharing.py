@@ -34,7 +34,7 @@ def test_the_wiring_is_drawn_with_counts_and_old_events_are_told_again(web: Web,
     web.inspector.control("quiet", None)
     confirm(page, "Tell old events again to stock", "Replay")
 
-    expect(page.get_by_role("status")).to_contain_text("3 events")
+    expect(page.locator(".flash")).to_contain_text("3 events")
     expect(page.get_by_role("row").filter(has_text="stock").get_by_role("cell").nth(2)).to_have_text("3")
     assert worker.pid
 

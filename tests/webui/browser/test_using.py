@@ -12,6 +12,7 @@ from palermo.worker.handle import start_worker
 from tests.helpers import eventually
 from tests.history.written import ended, enqueued, write
 from tests.history.written import failed as failed_
+from tests.scale import chosen
 from tests.webui.browser.conftest import PHONE, Open, path_of
 from tests.webui.server import Web
 
@@ -32,7 +33,7 @@ def violations(page: Page, **options: Any) -> list[str]:
     return [f"{each['id']}: {node['html'][:160]}" for each in found["violations"] for node in each["nodes"]]
 
 
-@pytest.mark.parametrize("look", _LOOKS)
+@pytest.mark.parametrize("look", chosen(["light", "phone"], "dark"))
 def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Open, look: str, tmp_path: Path) -> None:
     with (
         (tmp_path / "log").open("ab") as log,
