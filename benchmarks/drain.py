@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import kill
@@ -42,10 +42,11 @@ _WITHIN = 120.0
 class Side:
     """Some processes, with their children, that drain one queue together."""
 
-    def __init__(self, place: Ground, wire: Wire, queue: str, commands: list[list[str]], count: int) -> None:
-        fill = bare.Window(place.url, replace(wire, routing_key=queue))
-        fill.publish(count)
-        fill.close()
+    def __init__(
+        self, place: Ground, queue: str, fill: Callable[[int], None], commands: list[list[str]], count: int
+    ) -> None:
+        """`fill` puts so many jobs into the queue."""
+        fill(count)
         self._place = place
         self._queue = queue
         self._full = count
@@ -108,7 +109,13 @@ class Side:
 @contextmanager
 def side(place: Ground, wire: Wire, queue: str, commands: list[list[str]], count: int) -> Iterator[Side]:
     """One side, running well and stopped for now; ended whatever happens."""
-    made = Side(place, wire, queue, commands, count)
+
+    def fill(count: int) -> None:
+        window = bare.Window(place.url, replace(wire, routing_key=queue))
+        window.publish(count)
+        window.close()
+
+    made = Side(place, queue, fill, commands, count)
     try:
         made.wait_until_running()
         yield made

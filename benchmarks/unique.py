@@ -59,23 +59,13 @@ def timed(enqueue: Callable[[int], None], count: int) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - worked
 
 
-class KeyedSide(Side):
-    """A worker that drains a queue which Palermo itself has filled."""
-
-    def __init__(self, place: Ground, queue: str, fill: Callable[[int], None], slots: int, count: int) -> None:
-        fill(count)
-        self._place, self._queue, self._full = place, queue, count
-        self._done, self._seconds, self._worked = 0, 0.0, 0.0
-        command = [*WORKER, "-q", queue, "--no-scheduler", "-c", str(slots)]
-        self._process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
-
-
 def drained(place: Ground, slots: int, count: int) -> tuple[Sample, Sample]:
     """Turns of two workers, of which each has a queue, until one of these is empty."""
     sides: list[Side] = []
     try:
         for queue, fill in ((_KEYED, fill_keyed), (jobs.QUEUE, fill_plain)):
-            sides.append(KeyedSide(place, queue, fill, slots, count))
+            worker = [*WORKER, "-q", queue, "--no-scheduler", "-c", str(slots)]
+            sides.append(Side(place, queue, fill, [worker], count))
             sides[-1].wait_until_running()
         order = list(sides)
         while all(each.turn() for each in order):
