@@ -33,9 +33,13 @@ demo: $(VENV)/installed
 	@$(BIN)/palermo demo $(ARGS)
 
 # Four at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
-# their names, by which the long ones come first, and none is left alone with one in the end.
+# their names, by which the long ones come first, and none is left alone with one in the end. What fails there, beside
+# three others on a machine that may be busy, has to pass alone: both runs are printed, and the second one counts.
+PYTEST = PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest
 test: $(VENV)/installed-dev
-	PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
+	  echo "make test: once more, one at a time, what failed beside others"; \
+	  $(PYTEST) --last-failed --last-failed-no-failures none $(ARGS); }
 
 SECONDS := 600
 soak: $(VENV)/installed-dev
