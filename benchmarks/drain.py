@@ -27,7 +27,8 @@ GOALS = {1: 1.0, 2: 0.95, 4: 0.95}
 
 ROOT = Path(__file__).parent.parent
 
-WORKER = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "--log-level", "warning"]
+#: Of one queue: the one that is full.
+WORKER = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "-q", jobs.QUEUE, "--log-level", "warning"]
 
 #: Where the messages for the bare side wait.
 BARE_QUEUE = f"{jobs.QUEUE}-bare"
