@@ -40,6 +40,11 @@ def to_properties(message: Message) -> Properties:
     return properties
 
 
+def written(message: Message) -> bytes:
+    """The same as they go over the wire. Raises ValueError or struct.error for what a header cannot hold."""
+    return b"".join(to_properties(message).encode())
+
+
 def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str | None) -> Message:
     """The message in an AMQP delivery; never raises (see core.message.from_wire)."""
     return message_of(vars(properties), body, taken_from=taken_from)
