@@ -1,8 +1,9 @@
 """What carries errands to the broker, in the client's loop: on as many sessions as it takes, until their time is over.
 
-One message on a session that is ready is sent at once and answered by a callback, without a task:
-that is nearly every enqueue, and most of these are sent by the thread that waits. Whatever comes in between, a session to open, a queue to make, an error, calls for a
-task, which goes on where that ended. Deadlines are kept by one timer for all that is in flight, not by one each.
+One message on a session that is ready is sent at once and answered by a callback, without a task: that is nearly every
+enqueue, and most of these are sent by the thread that waits for them. Whatever comes in between, a session to open, a
+queue to make, an error, calls for a task, which goes on where that ended. Deadlines are kept by one timer for all that
+is in flight, not by one each.
 """
 
 import asyncio

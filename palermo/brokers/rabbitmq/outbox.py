@@ -79,9 +79,7 @@ class Outbox:
             properties = written(message)
         except (ValueError, struct.error):
             return False
-        return publisher.post_from_outside(
-            self._session.exchange, queue, properties, message.body, ended, message.id
-        )
+        return publisher.post_from_outside(self._session.exchange, queue, properties, message.body, ended, message.id)
 
     async def publish_many(
         self,

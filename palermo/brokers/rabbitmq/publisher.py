@@ -101,7 +101,9 @@ class Publisher:
             self.post(exchange, routing_key, written, body, ended, properties.message_id)
         return ended.future
 
-    def post(self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: Ended, id: str | None) -> None:
+    def post(
+        self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: Ended, id: str | None
+    ) -> None:
         """Send one message, and tell `ended` the same as the future of `send`, perhaps before this returns.
 
         `properties` are as they go over the wire; `id` is that of the message.
