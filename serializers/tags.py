@@ -6,7 +6,7 @@ How a tag looks among the bytes is the serializer's business, see Format.wrap. A
 """
 
 import base64
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -70,23 +70,27 @@ def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
 
 def _is_plain(value: Any, scalars: frozenset[type], keys: frozenset[type], reserved: object, room: int) -> bool:
     kind = type(value)
-    items: Collection[object]
     if kind is dict:
-        if reserved in value or not keys.issuperset(map(type, value)):
+        if reserved in value or not room:
             return False
-        items = value.values()
-    elif kind is list:
-        items = value
-    else:
-        return kind in scalars
-    if not room:
-        return False
-    if len(items) > _FEW and scalars.issuperset(map(type, items)):
+        if len(value) > _FEW and keys.issuperset(map(type, value)) and scalars.issuperset(map(type, value.values())):
+            return True
+        for key, item in value.items():
+            if type(key) not in keys:
+                return False
+            if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+                return False
         return True
-    for item in items:
-        if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+    if kind is list:
+        if not room:
             return False
-    return True
+        if len(value) > _FEW and scalars.issuperset(map(type, value)):
+            return True
+        for item in value:
+            if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+                return False
+        return True
+    return kind in scalars
 
 
 def tagged(value: object, form: Format) -> object:
