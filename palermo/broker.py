@@ -113,6 +113,9 @@ Verdict = Keep | Remove | Move | Stop
 #: Told how a publish ended: None where the message is stored, else why it is not, or may not be.
 Ended = Callable[[PalermoError | None], None]
 
+#: Begins to store a message and says whether it did: see Broker.post and Broker.outside.
+Post = Callable[["Message", Ended], bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
@@ -237,6 +240,13 @@ class Broker(Timetable, Entries, Protocol):
 
         False where something is to be made or waited for first: then nothing was begun, and `publish` is to be used.
         It may be used after any error too, which it then may answer by more than to raise it. `ended` must not raise.
+        """
+
+    @property
+    def outside(self) -> Post | None:
+        """`post` for other threads than the session's own; None where only that may post.
+
+        `ended` is told in the session's thread, and only if True was returned.
         """
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:

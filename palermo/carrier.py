@@ -1,8 +1,9 @@
 """What carries errands to the broker, in the client's loop: on as many sessions as it takes, until their time is over.
 
-One message on a session that is ready is sent at once and answered by a callback, without a task:
-that is nearly every enqueue. Whatever comes in between, a session to open, a queue to make, an error, calls for a
-task, which goes on where that ended. Deadlines are kept by one timer for all that is in flight, not by one each.
+One message on a session that is ready is sent at once and answered by a callback, without a task: that is nearly every
+enqueue, and most of these are sent by the thread that waits for them. Whatever comes in between, a session to open, a
+queue to make, an error, calls for a task, which goes on where that ended. Deadlines are kept by one timer for all that
+is in flight, not by one each.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
 
 
 class Carrier:
-    """The errands of one loop. None of it may be called from another thread."""
+    """The errands of one loop. None of it but `post_from_outside` may be called from another thread."""
 
     def __init__(
         self,
@@ -39,11 +40,50 @@ class Carrier:
         #: What has begun and not ended, in the order of beginning, which is that of the deadlines.
         self._flight: dict[Errand, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        #: What other threads have sent themselves. They see to it that it is adopted when it takes long.
+        self._outside: dict[Errand, None] = {}
 
     @property
     def busy(self) -> bool:
         """Whether any errand is under way."""
-        return bool(self._flight)
+        return bool(self._flight or self._outside)
+
+    def post_from_outside(self, errand: Errand) -> bool:
+        """Send an errand of one message now, in the thread that is to wait for it, and not in the loop's.
+
+        Whether that could be done. If so, the thread has it adopted should it not have ended in half of its time.
+        """
+        session, message = self._keeper.session, errand.messages
+        post = None if session is None else session.outside
+        if session is None or post is None or not isinstance(message, Message):
+            return False
+        errand.session = session
+        self._outside[errand] = None
+        if not post(message, partial(self._posted, errand, session)):
+            self._outside.pop(errand, None)
+            errand.session = None
+            return False
+        if self._keeper.session is not session or self._closed:
+            # Given up between our look and the sending: whoever moved its errands may have missed this one.
+            try:
+                self._loop.call_soon_threadsafe(self.adopt, errand)
+            except RuntimeError:  # the loop has been closed since
+                errand.finish(self._keeper.gone())
+        return True
+
+    def adopt(self, errand: Errand) -> None:
+        """Go on with what another thread has sent, and waits for in vain."""
+        if errand.finished or errand not in self._outside:
+            return
+        if self._closed:
+            self._end(errand, self._keeper.gone())
+            return
+        del self._outside[errand]
+        errand.began = self._loop.time() - self._timeout / 2
+        self._flight[errand] = None
+        if errand.session is not self._keeper.session:
+            self._go_on(errand)
+        self._check()
 
     def start(self, errand: Errand) -> None:
         """Begin with it; it is told by `finish` how it ended."""
@@ -61,7 +101,7 @@ class Carrier:
 
     def move(self, session: Broker) -> None:
         """Have what is in flight on a session that is given up begin anew with the next."""
-        moving = [errand for errand in self._flight if errand.session is session]
+        moving = [errand for errand in [*self._flight, *self._outside] if errand.session is session]
         for errand in moving:
             errand.under_way.clear()
         for errand in moving:
@@ -74,7 +114,7 @@ class Carrier:
     def close(self) -> None:
         """Fail all errands, those that come later too; their tasks are to be cancelled."""
         self._closed = True
-        for errand in list(self._flight):
+        for errand in [*self._flight, *self._outside]:
             errand.error = self._keeper.gone()
             errand.moved = False
             if errand.task is None:
@@ -180,17 +220,21 @@ class Carrier:
         if errand.began:
             return
         errand.began = self._loop.time()
+        self._outside.pop(errand, None)
         self._flight[errand] = None
         if self._alarm is None:
             self._alarm = self._loop.call_at(errand.began + self._timeout / 2, self._check)
 
     def _end(self, errand: Errand, error: BaseException | None) -> None:
         self._flight.pop(errand, None)
+        self._outside.pop(errand, None)
         errand.finish(error)
 
     def _check(self) -> None:
         """Fail what is overdue, and replace a session that has said nothing since an errand began half its time ago."""
-        self._alarm = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         now = self._loop.time()
         for errand in list(self._flight):
             age = now - errand.began

@@ -1,8 +1,8 @@
 """The client's private thread: one event loop, one session with the broker, opened when needed and again when lost.
 
 Threads hand it messages and wait; their confirms overlap on the one session. A publish is
-one call into the loop and one lock back, since each hop between threads costs as much as a
-tenth of a whole publish. What becomes of it in the loop is in carrier.py.
+one call into the loop and one lock back, or only that where the thread may send its message itself, since each
+hop between threads costs as much as a tenth of a whole publish. What becomes of it in the loop is in carrier.py.
 
 What is given to a publish is the setting publish_timeout, over everything: name lookup,
 connecting, a session that turns out to be dead, publishing again. A session that answers
@@ -65,7 +65,20 @@ class IoThread:
 
     def publish(self, message: Message | Event) -> None:
         """Store one message, or tell one event; returns once that is confirmed. Raises as the broker does, in time."""
-        self.wait(self.send(message))
+        errand = Errand(message, None, None)
+        try:
+            posted = self._is_outside and self._carrier.post_from_outside(errand)
+            ended = posted and errand.wait(self._timeout / 2)
+        except BaseException:  # Ctrl-C, perhaps in the middle of sending it
+            self.abandon(errand)
+            raise
+        if not posted:
+            self.wait(self._start(errand))
+        elif not ended:
+            self._call(lambda: self._carrier.adopt(errand))
+            self.wait(errand, self._timeout / 2)
+        elif errand.error is not None:
+            raise _again(errand.error)
 
     async def publish_async(self, message: Message | Event) -> None:
         """`publish` for another event loop, which goes on meanwhile."""
@@ -104,19 +117,28 @@ class IoThread:
         claims: Sequence[Claim] = (),
     ) -> Errand:
         """Begin to store one message, or many in their order, and jobs that need keys; to be waited for."""
-        if threading.get_ident() == self._thread.ident:
+        return self._start(Errand(messages, after, future, claims))
+
+    @property
+    def _is_outside(self) -> bool:
+        return threading.get_ident() != self._thread.ident
+
+    def _start(self, errand: Errand) -> Errand:
+        if not self._is_outside:
             raise RuntimeError("enqueue was called in the client's own thread, which would wait for itself.")
-        errand = Errand(messages, after, future, claims)
         try:
             self._loop.call_soon_threadsafe(self._carrier.start, errand)
         except RuntimeError:  # the loop has been closed since
             errand.finish(self._keeper.gone())
         return errand
 
-    def wait(self, errand: Errand) -> None:
-        """Wait until the errand has ended, and raise what it raised. Errands in a row are waited for in their order."""
+    def wait(self, errand: Errand, timeout: float | None = None) -> None:
+        """Wait until the errand has ended, and raise what it raised. Errands in a row are waited for in their order.
+
+        It has the setting publish_timeout unless given less.
+        """
         try:
-            ended = errand.wait(self._timeout + _GRACE)
+            ended = errand.wait((self._timeout if timeout is None else timeout) + _GRACE)
         except BaseException:  # Ctrl-C: nobody waits any more
             self.abandon(errand)
             raise

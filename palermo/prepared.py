@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +38,9 @@ BATCHES = 5
 _UNDECLARED: Mapping[str, Any] = MappingProxyType({})
 
 _CALLABLE = frozenset(CALLABLE)
+
+#: What a job may declare that each of its messages tells, beside its queue.
+_TOLD = frozenset(CALLABLE) - {"queue", "id", "retries", "run_at"}
 
 
 class Prepared(NamedTuple):
@@ -79,6 +83,8 @@ def prepare(
         check_options(options, CALLABLE, "enqueue")
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
+    if not given and definition is not None and _is_bare(definition):
+        return _prepare_bare(client, definition, args, kwargs)
     if given and definition is not None and definition.batch is not None:
         check_batched(definition.name, options)
     declares = definition.declares if definition is not None else _UNDECLARED
@@ -154,6 +160,53 @@ def prepare(
     )
     handle = Job(id, queue, name, created_at=message.created_at, keep_result=keeps, _client=client)
     return Prepared(handle, message, definition, args, kwargs, claim)
+
+
+@lru_cache(maxsize=1_024)
+def _is_bare(definition: JobDefinition) -> bool:
+    """Whether it declares nothing that a message would tell but the queue."""
+    return not definition.one and all(definition.declares[name] is None for name in _TOLD)
+
+
+def _prepare_bare(
+    client: "Client", definition: JobDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Prepared:
+    """`prepare` for a job of which nothing but its queue is said anywhere, as for most: the same with fewer steps."""
+    settings, name = client.settings, definition.name
+    definition.bind(args, kwargs)
+    queue, id = settings.queue_of(definition), new_id()
+    if not hooks.permitted("before_enqueue", definition, args, kwargs):
+        return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)
+    encoded = client.serializers.encode(
+        args,
+        kwargs,
+        job=name,
+        id=id,
+        serializer=settings.serializer,
+        compression=settings.compression,
+        sign=settings.sign,
+    )
+    now = time.time()
+    created_at = int(now)
+    message = made(
+        {
+            "id": id,
+            "queue": queue,
+            "job": name,
+            "body": encoded.body,
+            "content_type": encoded.content_type,
+            "content_encoding": encoded.content_encoding,
+            "arguments": encoded.arguments,
+            "created_at": created_at,
+            "queued_at": now,
+            "preview": preview(args, kwargs),
+            "properties": NO_HEADERS,
+            "extra": NO_HEADERS,
+        }
+    )
+    # By position: as keywords they cost half as much again.
+    handle = Job(id, queue, name, True, "", created_at, False, client)
+    return Prepared(handle, message, definition, args, kwargs)
 
 
 def _key(chosen: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ and what goes in comes out exactly or not at all.
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from palermo.classes import LOOKING, NO_CLASSES, dotted_name
 from palermo.core.arguments import pack, single
@@ -31,8 +31,7 @@ _SIGNED_WRAPPER = "palermo.serializers.signed:Signed"
 _NO_COMPRESSION = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A job's arguments, ready for the wire: these fields of a Message."""
 
     content_type: str

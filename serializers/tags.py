@@ -6,7 +6,7 @@ How a tag looks among the bytes is the serializer's business, see Format.wrap. A
 """
 
 import base64
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -27,6 +27,8 @@ _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
 #: Items of which each is looked at rather than all at once.
 _FEW: Final = 8
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
+#: No key of any dict.
+_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +65,32 @@ def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     Looks at the types of a long list or dict at once, and at single items only where they are few or nest,
     so that it costs less than the encoding, and for flat values a fraction of it.
     """
+    return _is_plain(value, form.scalars, form.keys, form.reserved or _NOTHING, room)
+
+
+def _is_plain(value: Any, scalars: frozenset[type], keys: frozenset[type], reserved: object, room: int) -> bool:
     kind = type(value)
-    items: Collection[object]
-    if kind is list:
-        items = value
-    elif kind is dict:
-        if not form.keys.issuperset(map(type, value)) or (form.reserved and form.reserved in value):
+    if kind is dict:
+        if reserved in value or not room:
             return False
-        items = value.values()
-    else:
-        return kind in form.scalars
-    if not room:
-        return False
-    scalars = form.scalars
-    if len(items) > _FEW and scalars.issuperset(map(type, items)):
+        if len(value) > _FEW and keys.issuperset(map(type, value)) and scalars.issuperset(map(type, value.values())):
+            return True
+        for key, item in value.items():
+            if type(key) not in keys:
+                return False
+            if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+                return False
         return True
-    for item in items:
-        kind = type(item)
-        if kind not in scalars and (kind not in _NESTED or not is_plain(item, form, room - 1)):
+    if kind is list:
+        if not room:
             return False
-    return True
+        if len(value) > _FEW and scalars.issuperset(map(type, value)):
+            return True
+        for item in value:
+            if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+                return False
+        return True
+    return kind in scalars
 
 
 def tagged(value: object, form: Format) -> object:

@@ -71,6 +71,12 @@ _WRITTEN_UNLESS_NONE = tuple(
     for header, name in (_NUMBER | _SECONDS | _TRUTH | _TEXT).items()
     if header not in dict(_WRITTEN_UNLESS_EMPTY)
 )
+#: By the name of a field: the header that it is written to, and whether it is left out when it is empty, not only when
+#: it is None. Those of `id`, of what only a job has that has failed, and foreign ones are not among them.
+HEADER_OF: Mapping[str, tuple[str, bool]] = {
+    **{field: (header, True) for header, field in _WRITTEN_UNLESS_EMPTY},
+    **{field: (header, False) for header, field in _WRITTEN_UNLESS_NONE},
+}
 #: By the name of a header: the field that takes it, and the type with which it does so without another look.
 _AS_IT_IS: dict[str, tuple[str, type]] = {
     **{name: (field, str) for name, field in _TEXT.items()},

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 PREVIEW = 100
 
-#: Whose repr is short, and raises nothing.
+#: Whose repr is short, and raises nothing; and so do whole numbers below this one.
 _SHORT = frozenset({float, bool, type(None)})
+_SHORT_INT = 10**18
 
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -28,10 +29,12 @@ def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
 def brief(value: object, room: int = PREVIEW) -> str:
     """``repr(value)``, but not much longer than the room there is for it, in characters."""
     kind = type(value)
-    if kind is str or isinstance(value, (str, bytes, bytearray)):
+    if kind is str:
         return repr(value[: PREVIEW + 1])  # type: ignore[index]
-    if kind in _SHORT:
+    if kind in _SHORT or (kind is int and -_SHORT_INT < value < _SHORT_INT):  # type: ignore[operator]
         return repr(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        return repr(value[: PREVIEW + 1])
     if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > PREVIEW:
         return f"<{kind.__name__} of {len(value)}>"
     if isinstance(value, dict):
@@ -59,7 +62,10 @@ def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
 def _fields(items: Mapping[object, object], room: int) -> list[str]:
     parts: list[str] = []
     for key, item in items.items():
-        text = f"{brief(key)}: {brief(item, room)}"
+        # Short texts in place: that is what nearly all keys are, and many values.
+        name = repr(key) if type(key) is str and len(key) <= PREVIEW else brief(key)
+        short = type(item) is str and len(item) <= PREVIEW
+        text = f"{name}: {repr(item) if short else brief(item, room)}"
         parts.append(text)
         room -= len(text) + 2
         if room < 0:

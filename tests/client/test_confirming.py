@@ -10,6 +10,7 @@ import pytest
 
 import palermo
 from palermo import client as clients
+from palermo.brokers.rabbitmq.pen import Pen
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.errors import PublishRefused
@@ -92,6 +93,44 @@ def test_many_keep_their_order_over_all_batches(client: Client) -> None:
     work.enqueue_many((number,) for number in range(1_500))
 
     assert numbers(client)[1:] == [str(number) for number in range(1_500)]
+
+
+@pytest.fixture
+def sending() -> Iterator[pytest.MonkeyPatch]:
+    """To be undone before the test is over."""
+    with pytest.MonkeyPatch.context() as patched:
+        yield patched
+
+
+def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, sending: pytest.MonkeyPatch) -> None:
+    def interrupted(pen: Pen, data: bytes) -> int:
+        raise KeyboardInterrupt
+
+    sending.setattr(Pen, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work.enqueue(1)
+    sending.undo()
+    for number in (2, 3):
+        work.enqueue(number)
+
+    assert set(numbers(client)[1:]) - {"1"} == {"2", "3"}
+    assert client._thread is not None
+    assert not client._thread._carrier.busy
+
+
+def test_a_signal_handler_may_enqueue_while_its_thread_is_sending(client: Client, sending: pytest.MonkeyPatch) -> None:
+    write = Pen.write
+
+    def amid_sending(pen: Pen, data: bytes) -> int:
+        sending.undo()
+        work.enqueue(2)
+        return write(pen, data)
+
+    sending.setattr(Pen, "write", amid_sending)
+    work.enqueue(1)
+    work.enqueue(3)
+
+    assert set(numbers(client)[1:]) == {"1", "2", "3"}
 
 
 def test_an_id_is_a_random_uuid() -> None:

@@ -11,7 +11,7 @@ from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq import fields, translate
 from palermo.brokers.rabbitmq.properties import Properties
-from palermo.brokers.rabbitmq.wire import to_message, to_properties
+from palermo.brokers.rabbitmq.wire import to_message, to_properties, written
 from palermo.core.message import Message, headers_size
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 from tests.core.test_message import a_message, values
@@ -94,6 +94,35 @@ def test_a_message_without_properties_or_headers_is_a_message() -> None:
 
     assert (message.job, message.queue, message.content_type, message.defect) == ("", "mail", "application/json", "")
     assert len(message.id) == 36
+
+
+@given(
+    preview=st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
+    retries=st.none() | st.integers(0, 99),
+    seconds=st.none() | st.floats(min_value=0.001, max_value=2e9),
+    text=st.sampled_from(["", "both", "é" * 20]),
+    kept=st.none() | st.booleans(),
+    extra=st.sampled_from([{}, {"my-own": 1}]),
+    priority=st.none() | st.integers(0, 9),
+)
+def test_what_is_written_at_once_says_the_same_as_pikas_properties(
+    preview: str | None,
+    retries: int | None,
+    seconds: float | None,
+    text: str,
+    kept: bool | None,
+    extra: dict[str, Any],
+    priority: int | None,
+) -> None:
+    message = a_message(
+        preview=preview, retries=retries, timeout=seconds, queued_at=seconds, arguments=text, tenant=text, job=text,
+        content_encoding=text, keep_result=kept, worker=text or None, extra=extra,
+        properties={} if priority is None else {"priority": priority},
+    )  # fmt: skip
+
+    at_once = Properties().decode(written(message))
+
+    assert vars(at_once) == vars(Properties().decode(b"".join(to_properties(message).encode())))
 
 
 def test_equal_messages_have_equal_properties() -> None:

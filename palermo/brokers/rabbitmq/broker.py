@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from palermo.broker import Ended, Page, QueueInfo, Session, Swept, Verdict
+from palermo.broker import Ended, Page, Post, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.adoption import Adoption
 from palermo.brokers.rabbitmq.audit import Audits
@@ -97,6 +97,10 @@ class RabbitmqBroker:
 
     def post(self, message: Message, ended: Ended) -> bool:
         return self._outbox.post(message, ended)
+
+    @property
+    def outside(self) -> Post:
+        return self._outbox.post_from_outside
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         return await self._outbox.publish_many(messages, sent=sent)

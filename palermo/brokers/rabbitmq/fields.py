@@ -8,7 +8,7 @@ which differ from the AMQP 0-9-1 text.
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -54,12 +54,18 @@ def write_table(table: Mapping[str, HeaderValue]) -> bytes:
 
     Raises ValueError for a name above 255 bytes of UTF-8, an integer above 64 bits, or a type AMQP has not.
     """
-    pieces: list[bytes] = []
-    for name, value in table.items():
-        writer = _WRITERS.get(type(value))
-        pieces.append(write_name(name))
-        pieces.append(write_value(value) if writer is None else writer(value))
-    data = b"".join(pieces)
+    return as_table([write_field(name, value) for name, value in table.items()])
+
+
+def write_field(name: str, value: HeaderValue) -> bytes:
+    """One field of a table with its name. Raises as `write_table`."""
+    writer = _WRITERS.get(type(value))
+    return write_name(name) + (write_value(value) if writer is None else writer(value))
+
+
+def as_table(fields: Iterable[bytes]) -> bytes:
+    """A table of fields that are written already."""
+    data = b"".join(fields)
     return _LONG.pack(len(data)) + data
 
 

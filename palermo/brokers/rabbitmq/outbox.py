@@ -5,6 +5,7 @@ A message that is due later goes to the queue of its stretch of time (later.py),
 
 import asyncio
 import logging
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,10 +17,10 @@ from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.failed_log import FailedLog
 from palermo.brokers.rabbitmq.later import Later, queue_of
 from palermo.brokers.rabbitmq.link import Link
-from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Told, Unroutable
+from palermo.brokers.rabbitmq.publisher import Nacked, Publisher, Told, Unroutable, unfit
 from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.window import Place, Window
-from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.brokers.rabbitmq.wire import written
 from palermo.core.delay import stretch
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
@@ -66,6 +67,19 @@ class Outbox:
         self._send(publisher, message, place, ended)
         self._link.raw.flush()
         return True
+
+    def post_from_outside(self, message: Message, ended: Ended) -> bool:
+        """The same in any other thread, for a plain job whose queue is there; see palermo.broker.Broker.outside."""
+        publisher, queue = self._publisher, message.queue
+        if publisher is None or message.run_at is not None or message.tenant or message.priority:
+            return False
+        if is_failed(queue) or not self._declarer.has(queue):
+            return False
+        try:
+            properties = written(message)
+        except (ValueError, struct.error):
+            return False
+        return publisher.post_from_outside(self._session.exchange, queue, properties, message.body, ended, message.id)
 
     async def publish_many(
         self,
@@ -229,15 +243,20 @@ class Outbox:
 
     def _send(self, publisher: Publisher, message: Message, place: Place, ended: Ended) -> None:
         exchange = self._session.exchange
+        try:
+            properties = written(message)
+        except (ValueError, struct.error) as error:
+            ended(unfit(message.id, error))
+            return
         match place:
             case str():
                 if message.priority and not is_failed(place):
                     self._declarer.mind(place)
-                publisher.post(exchange, place, to_properties(message), message.body, ended)
+                publisher.post(exchange, place, properties, message.body, ended, message.id)
             case Seat():
-                publisher.post("", seat_queue(exchange, place), to_properties(message), message.body, ended)
+                publisher.post("", seat_queue(exchange, place), properties, message.body, ended, message.id)
             case _:
-                publisher.post("", queue_of(exchange, place), to_properties(message), message.body, ended)
+                publisher.post("", queue_of(exchange, place), properties, message.body, ended, message.id)
 
     def _sent(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
         ended = Told()

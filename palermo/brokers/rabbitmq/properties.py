@@ -47,6 +47,9 @@ _WRITTEN = tuple((flag, name, _WRITERS[kind]) for flag, name, kind in _LAYOUT)
 Read = Callable[[bytes, int], tuple[Any, int]]
 
 
+_FLAG_OF = {name: flag for flag, name, _ in _LAYOUT}
+
+
 class Properties(spec.BasicProperties):  # type: ignore[misc]
     """pika's own class with another way to the wire and back."""
 
@@ -66,6 +69,22 @@ class Properties(spec.BasicProperties):  # type: ignore[misc]
         for name, value in read_properties(encoded, offset).items():
             setattr(self, name, value)
         return self
+
+
+def write_plain(content_type: str, content_encoding: str, headers: bytes, delivery_mode: int, message_id: str) -> bytes:
+    """These properties as they go over the wire, with the headers as `write_table` gives them; "" for no encoding."""
+    before = _before(content_type, content_encoding)
+    return b"".join((before, headers, _OCTET.pack(delivery_mode), write_short(message_id)))
+
+
+@lru_cache(maxsize=64)
+def _before(content_type: str, content_encoding: str) -> bytes:
+    """What is written before the headers."""
+    flags = sum(_FLAG_OF[name] for name in ("content_type", "headers", "delivery_mode", "message_id"))
+    if not content_encoding:
+        return _FLAGS.pack(flags) + write_name(content_type)
+    flags += _FLAG_OF["content_encoding"]
+    return _FLAGS.pack(flags) + write_name(content_type) + write_name(content_encoding)
 
 
 def read_properties(data: bytes, offset: int) -> dict[str, Any]:

@@ -66,6 +66,8 @@ class Publisher:
         #: By delivery tag, which rises from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
         self._published = 0
+        #: No tag below this one is pending.
+        self._first = 1
         self._nacked = False
         channel.on_close(self._on_close)
         channel.raw.add_on_return_callback(self._on_return)
@@ -91,26 +93,66 @@ class Publisher:
         (a full queue that rejects), and the session's error when that is lost first.
         """
         ended = Told()
-        self.post(exchange, routing_key, properties, body, ended)
+        try:
+            written = b"".join(properties.encode())
+        except (ValueError, struct.error) as error:
+            ended(unfit(properties.message_id, error))
+        else:
+            self.post(exchange, routing_key, written, body, ended, properties.message_id)
         return ended.future
 
     def post(
-        self, exchange: str, routing_key: str, properties: spec.BasicProperties, body: bytes, ended: Ended
+        self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: Ended, id: str | None
     ) -> None:
-        """Send one message, and tell `ended` the same as the future of `send`, perhaps before this returns."""
-        if not self.channel.is_open:
+        """Send one message, and tell `ended` the same as the future of `send`, perhaps before this returns.
+
+        `properties` are as they go over the wire; `id` is that of the message.
+        """
+        try:
+            pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
+        except (ValueError, struct.error) as error:
+            ended(unfit(id, error))
+            return
+        # Without the pen the connection is lost, and ends soon if it has not ended yet.
+        held = self._wire.pen.take()
+        if not held or not self.channel.is_open:
+            if held:
+                self._wire.pen.give_back()
+            else:
+                self._wire.abort()
             ended(self.channel.error or self.channel.link.translated(exceptions.ChannelWrongStateError()))
             return
-        try:
-            written = b"".join(properties.encode())
-            pieces = frames.message(self._number, exchange, routing_key, written, body, frame_max=self._frame_max)
-        except (ValueError, struct.error) as error:
-            # Nothing has been sent: the whole message is encoded first.
-            ended(PublishRefused(f"job {properties.message_id} has a header AMQP cannot carry: {error}."))
-            return
-        self._published += 1
-        self._pending[self._published] = _Pending(ended, routing_key, properties.message_id)
+        self._number_next(ended, routing_key, id)
         self._wire.send(pieces)
+        self._wire.pen.give_back()
+
+    def post_from_outside(
+        self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: Ended, id: str | None
+    ) -> bool:
+        """`post` in another thread than the connection's, which is the one to tell `ended`.
+
+        False where something else is being written, or the channel ends: nothing was begun then. Whatever is raised
+        in the middle leaves the pen taken, and so ends the connection.
+        """
+        try:
+            pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
+        except (ValueError, struct.error):
+            return False
+        data = b"".join(pieces)
+        wire = self._wire
+        if not wire.pen.borrow():
+            return False
+        if not (self.is_open and wire.idle):
+            wire.pen.give_back()
+            return False
+        self._number_next(ended, routing_key, id)
+        wire.send_now(data)
+        wire.pen.give_back()
+        return True
+
+    def _number_next(self, ended: Ended, routing_key: str, id: str | None) -> None:
+        self._published += 1
+        self._pending[self._published] = _Pending(ended, routing_key, id)
 
     def _on_confirm(self, frame: Any) -> None:
         """An ack or a nack that pika has read."""
@@ -125,7 +167,9 @@ class Publisher:
         self._settle(tag, multiple, nacked=False)
 
     def _settle(self, last: int, multiple: bool, *, nacked: bool) -> None:
-        first = next(iter(self._pending), last) if multiple else last
+        first = self._first if multiple else last
+        if first <= self._first:
+            self._first = last + 1
         for tag in range(first, last + 1):
             pending = self._pending.pop(tag, None)
             if pending is not None:
@@ -136,7 +180,7 @@ class Publisher:
     def _on_return(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         # A return comes before its confirm, and in the order of publishing; two unanswered copies of one id
         # to one queue are returned both or neither, so which of them is marked first does not matter.
-        for pending in self._pending.values():
+        for pending in list(self._pending.values()):
             if (
                 pending.id == properties.message_id
                 and pending.routing_key == method.routing_key
@@ -148,9 +192,17 @@ class Publisher:
     def _on_close(self) -> None:
         self._wire.acks_no_more(self.channel.raw)
         error: PalermoError = self.channel.error or PublishRefused("the channel was closed")
+        held = self._wire.pen.take()
         pending, self._pending = self._pending, {}
+        if held:
+            self._wire.pen.give_back()
         for one in pending.values():
             one.ended(error)
+
+
+def unfit(id: str | None, error: Exception) -> PublishRefused:
+    """The error for a message that cannot be written; nothing of it has been sent, since all is encoded first."""
+    return PublishRefused(f"job {id} has a header AMQP cannot carry: {error}.")
 
 
 def _error(pending: _Pending, nacked: bool) -> PublishRefused:

@@ -2,7 +2,8 @@
 
 pika's own asyncio adapter brings a connection workflow with threads for name resolution and a
 write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, and pika only
-the protocol. Whatever is sent in one turn of the loop leaves in one write.
+the protocol. Whatever is sent in one turn of the loop leaves in one write. A thread that waits for the
+confirm of a single message may write it itself (pen.py).
 
 What a worker reads and writes for every job does not go through pika's objects: deliveries to whoever has asked
 for them by `deliver_to`, and their acks, are bytes of our own (deliveries.py), and so is what is published, with its
@@ -19,6 +20,7 @@ import logging
 import ssl
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pika
@@ -35,6 +37,7 @@ from palermo.brokers.rabbitmq.deliveries import (
     read_delivery,
     short,
 )
+from palermo.brokers.rabbitmq.pen import Pen
 from palermo.brokers.rabbitmq.properties import Properties
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -75,6 +78,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         #: Cleared while the socket cannot take more; a publisher of many waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
+        #: Held by who writes.
+        self.pen = Pen()
         super().__init__(parameters, on_open, on_error, on_close, internal_connection_workflow=False)
 
     # -- what pika asks of an adapter ------------------------------------------------------------
@@ -93,6 +98,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def _adapter_disconnect_stream(self) -> None:
         self.flush()
+        self.pen.drop()
         if self._transport is None:
             return
         # close() sends what is still buffered, CloseOk and acks among it, but may wait for ever on
@@ -116,10 +122,32 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def flush(self) -> None:
         """Write now what was sent in this turn of the loop; for who waits for the answer, a turn earlier."""
-        if self._output and self._transport is not None:
+        if not self._output or self._transport is None:
+            return
+        if not self.pen.take():
+            self._transport.abort()
+            return
+        try:
             data = b"".join(self._output)
             self._output.clear()
             self._transport.write(data)
+        finally:
+            self.pen.give_back()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be written; for who holds the pen."""
+        transport = self._transport
+        return transport is not None and not self._output and not transport.get_write_buffer_size()
+
+    def send_now(self, data: bytes) -> None:
+        """Write whole frames from any thread that holds the pen, while the connection is idle."""
+        self.bytes_sent += len(data)
+        sent = self.pen.write(data)
+        if sent < len(data):
+            self._output.insert(0, data[sent:])
+            with suppress(RuntimeError):  # the loop has ended, and with it whoever waits for an answer is told
+                self._loop.call_soon_threadsafe(self.flush)
 
     def _read_frame(self) -> tuple[int, Any]:
         """pika's reader, but for the frame with the headers: those are read by our own field tables."""
@@ -210,6 +238,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        if _TESTED:
+            self.pen.fill(transport)
         self._on_stream_connected()
 
     def data_received(self, data: bytes) -> None:
@@ -236,6 +266,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.pen.drop()
         self._takers.clear()
         self._listening.clear()
         self._output.clear()

@@ -3,14 +3,16 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from pika import spec
 
 from palermo.brokers.rabbitmq.deliveries import Delivered
+from palermo.brokers.rabbitmq.fields import as_table, write_field
 from palermo.brokers.rabbitmq.link import Got
-from palermo.brokers.rabbitmq.properties import Properties, read_properties
-from palermo.core.message import NO_HEADERS, HeaderValue, Message, from_wire, to_headers
+from palermo.brokers.rabbitmq.properties import Properties, read_properties, write_plain
+from palermo.core.message import HEADER_OF, NO_HEADERS, HeaderValue, Message, from_wire, to_headers
 from palermo.core.topics import OCTETS, as_job, group_of
 
 PERSISTENT = 2
@@ -38,6 +40,33 @@ def to_properties(message: Message) -> Properties:
         for name, value in message.properties.items():
             setattr(properties, name, value)
     return properties
+
+
+def written(message: Message) -> bytes:
+    """The same as they go over the wire. Raises ValueError or struct.error for what a header cannot hold.
+
+    A job that was just made, as nearly all are, is written without pika's object and without a dict of headers.
+    """
+    if message.properties or message.extra or message.failure is not None or message.attempts:
+        return b"".join(to_properties(message).encode())
+    id = message.id
+    pieces = [write_field("id", id), _route(message.job, message.queue)]
+    for name, value in vars(message).items():
+        if value is not None and name in _BESIDES:
+            header, unless_empty = _BESIDES[name]
+            if value or not unless_empty:
+                pieces.append(write_field(header, value))
+    return write_plain(message.content_type, message.content_encoding, as_table(pieces), PERSISTENT, id)
+
+
+#: What `written` writes of a message besides its id and what it has in common with many.
+_BESIDES = {name: header for name, header in HEADER_OF.items() if name not in ("job", "queue")}
+
+
+@lru_cache(maxsize=1_024)
+def _route(job: str, queue: str) -> bytes:
+    """The headers that say which job it is and where it belongs."""
+    return b"".join(write_field(HEADER_OF[name][0], value) for name, value in (("job", job), ("queue", queue)) if value)
 
 
 def to_message(properties: spec.BasicProperties, body: bytes, *, taken_from: str | None) -> Message:

@@ -75,6 +75,10 @@ class SqliteBroker:
     def post(self, message: Message, ended: Ended) -> bool:
         return False  # a transaction is waited for, in a thread
 
+    @property
+    def outside(self) -> None:
+        return None
+
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         waiting = iter(messages)
         stored = 0
