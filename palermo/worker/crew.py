@@ -13,6 +13,9 @@ from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.pipe import SlotPipe, pack, unpack_results
 from palermo.worker.reporting import Report, unpack_report
 
+#: How many frames wait for the end of a turn at most: the child has something to do meanwhile.
+_TOGETHER = 16
+
 
 class Run:
     """One job in a slot, from the moment the runner is given it to its result."""
@@ -127,10 +130,12 @@ class Crew:
         if not self._frames:
             asyncio.get_running_loop().call_soon(self._flush)
         self._frames.append(frame)
+        if len(self._frames) >= _TOGETHER:
+            self._flush()
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
-        if self.pipe is not None:
+        if frames and self.pipe is not None:
             self.pipe.write(b"".join(frames))
 
     def enter(self, run: Run) -> None:

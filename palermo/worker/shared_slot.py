@@ -62,30 +62,21 @@ class Outbox:
         """Have what `send_later` is given sent at the end of a turn of a loop, for which `later` calls."""
         self._later = later
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits to be sent."""
-        return not self._frames
-
     def send(self, frame: bytes) -> None:
         """Send it, or leave it to whoever sends now."""
         self._frames.append(frame)
-        self.flush()
+        self._flush()
 
     def send_later(self, frame: bytes) -> None:
         """Send it at the end of the loop's turn; called by its thread alone."""
         self._frames.append(frame)
         if self._later is None or len(self._frames) >= _TOGETHER:
-            self.flush()
+            self._flush()
         elif not self._scheduled:
             self._scheduled = True
             self._later(self._turn_ended)
 
-    def put(self, frame: bytes) -> None:
-        """Have it sent by the next `flush`, which who calls this sees to."""
-        self._frames.append(frame)
-
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Send what waits, or leave it to whoever sends now."""
         while self._frames and self._lock.acquire(blocking=False):
             try:
@@ -97,7 +88,7 @@ class Outbox:
 
     def _turn_ended(self) -> None:
         self._scheduled = False
-        self.flush()
+        self._flush()
 
     def _write(self, data: bytes) -> None:
         sent = 0
@@ -139,7 +130,7 @@ class Seats:
         self.outbox = Outbox(end)
         self._courier = Courier(lambda frame: self.outbox.send(pack_reply(frame)))
         self._executor = executor
-        self._threads = SeatThreads(self.outbox, most=slots)
+        self._threads = SeatThreads(slots)
         self._seats: dict[int, Seat] = {}
         #: By number, those that run a job.
         self._busy: dict[int, Seat] = {}
@@ -188,7 +179,8 @@ class Seats:
         seat.thread = threading.get_ident()
         result = _result(work)
         seat.thread = 0
-        self.done(seat, result, self.outbox.put)
+        # Before the thread begins another: one that kills the process must not take this one with it.
+        self.done(seat, result, self.outbox.send)
 
     def done(self, seat: Seat, result: RunResult, send: Callable[[bytes], None]) -> None:
         """It has run its job; the parent hears how it went, by this way of the outbox."""
