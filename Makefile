@@ -63,6 +63,8 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)
 	$(BIN)/python -m benchmarks.enqueue_many $(ARGS)
 	$(BIN)/python -m benchmarks.drain $(ARGS)
+	$(BIN)/python -m benchmarks.pools --pool thread $(ARGS)
+	$(BIN)/python -m benchmarks.pools --pool async $(ARGS)
 
 bench-start: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.imports

@@ -124,13 +124,22 @@ def side(place: Ground, wire: Wire, queue: str, commands: list[list[str]], count
         made.close()
 
 
-def play(place: Ground, wire: Wire, count: int, *, slots: int, prefetch: str) -> tuple[Sample, Sample]:
-    """One round: turns of both, until one of them runs out of jobs."""
-    worker = [*WORKER, "--concurrency", str(slots), "--prefetch", prefetch]
-    loops = [[sys.executable, "-m", bare.__name__, place.url, place.amqp_name(BARE_QUEUE)]] * slots
+def play(
+    place: Ground,
+    wire: Wire,
+    count: int,
+    *,
+    slots: int,
+    prefetch: str = "1",
+    pool: str = "process",
+    loops: int | None = None,
+) -> tuple[Sample, Sample]:
+    """One round: turns of both, until one of them runs out of jobs. For each slot a bare loop, unless `loops` says."""
+    worker = [*WORKER, "--concurrency", str(slots), "--prefetch", prefetch, "--pool", pool]
+    bare_loop = [sys.executable, "-m", bare.__name__, place.url, place.amqp_name(BARE_QUEUE)]
     with (
         side(place, wire, jobs.QUEUE, [worker], count) as palermo,
-        side(place, wire, BARE_QUEUE, loops, count) as other,
+        side(place, wire, BARE_QUEUE, [bare_loop] * (slots if loops is None else loops), count) as other,
     ):
         order = [palermo, other]
         while all(each.turn() for each in order):

@@ -14,6 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 import palermo
 from benchmarks.jobs import ORDER, QUEUE, noop
 from palermo.core.topology import FAILED_QUEUE, amqp_queue
+from palermo.jobs import FunctionJob
 from tests.rabbitmq_node import LocalNode, find_server, url_of
 from tests.rabbitmq_tidy import delete_all
 
@@ -46,10 +47,10 @@ class Ground:
         """Let this process enqueue here."""
         palermo.connect(self.url, exchange=self.exchange)
 
-    def wire(self) -> Wire:
-        """Enqueue one job and take it back."""
+    def wire(self, job: FunctionJob[Any, Any] = noop) -> Wire:
+        """Enqueue one job of the benchmarks' queue and take it back."""
         self.connect()
-        noop.enqueue(ORDER)
+        job.enqueue(ORDER)
         _, properties, body = self._channel.basic_get(self.amqp_name(QUEUE), auto_ack=True)
         assert properties is not None
         assert body is not None

@@ -30,6 +30,11 @@ def noop(order: dict[str, Any]) -> None:
     """Nothing."""
 
 
+@palermo.job(queue=QUEUE)
+async def awaited(order: dict[str, Any]) -> None:
+    """Nothing, in a coroutine."""
+
+
 @palermo.job(queue=MARKED)
 def mark(path: str) -> None:
     """Write down when this line was reached, by the clock that all processes share."""

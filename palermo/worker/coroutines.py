@@ -21,7 +21,8 @@ from palermo.worker.slot import leave
 
 log = logging.getLogger("palermo.worker")
 
-_READ = 262_144
+#: Above 128 kB each read would be a piece of memory that the system gives and takes.
+_READ = 65_536
 
 #: Seconds between two titles.
 _TITLE_EVERY = 0.5
@@ -37,7 +38,8 @@ class Coroutines:
         self._frames = Frames()
         #: By job, whether it is a coroutine function.
         self._awaitable: dict[str, bool] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: The seats of the tasks that run a job.
+        self._tasks: dict[asyncio.Task[None], Seat] = {}
         self._titling: asyncio.TimerHandle | None = None
         self._loop = new_event_loop()
 
@@ -84,25 +86,25 @@ class Coroutines:
             name=f"{message.job} {message.id}",
             context=contextvars.copy_context(),
         )
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._ended(seat, task))
+        seat.interrupts.awaiter = task
+        self._tasks[task] = seat
+        task.add_done_callback(self._ended)
 
     async def _run(self, seat: Seat, message: Message) -> None:
-        result = await seat.executor.run_async(message, seat.reporter)
-        task = asyncio.current_task()
+        task = seat.interrupts.awaiter
         assert task is not None
-        self._tasks.discard(task)
-        self._seats.done(seat, result)
+        result = await seat.executor.run_async(message, seat.reporter)
+        del self._tasks[task]
+        task.remove_done_callback(self._ended)
+        self._seats.done(seat, result, self._seats.outbox.send_later)
 
-    def _ended(self, seat: Seat, task: "asyncio.Task[None]") -> None:
-        if task not in self._tasks:  # its result is sent, and the seat may run another job
-            return
-        self._tasks.discard(task)
-        if task.cancelled():
-            # By a neighbour, before its first step.
-            self._seats.done(seat, raised(asyncio.CancelledError()))
-        elif (error := task.exception()) is not None:
-            self._seats.done(seat, raised(error))
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """It has ended before its result was sent."""
+        seat = self._tasks.pop(task, None)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        # Cancelled by a neighbour, before its first step, or by an error of ours.
+        if seat is not None and error is not None:
+            self._seats.done(seat, raised(error), self._seats.outbox.send_later)
 
     def _is_awaitable(self, job: str) -> bool:
         known = self._awaitable.get(job)

@@ -2,27 +2,31 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from palermo.core.lifecycle import Result
+from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 from palermo.errors import JobError
 from palermo.worker.children import SlotLost
 from palermo.worker.keeping import SUCCEEDED
-from palermo.worker.pipe import SlotPipe, pack, unpack_result
+from palermo.worker.pipe import SlotPipe, pack, unpack_results
 from palermo.worker.reporting import Report, unpack_report
+
+#: How many frames wait for the end of a turn at most: the child has something to do meanwhile.
+_TOGETHER = 16
 
 
 class Run:
     """One job in a slot, from the moment the runner is given it to its result."""
 
-    __slots__ = ("cancelled", "crew", "lock", "message", "sentence", "slot", "timer")
+    __slots__ = ("cancelled", "crew", "done", "left", "lock", "message", "sentence", "slot", "timer")
 
-    def __init__(self, slot: int, message: Message) -> None:
+    def __init__(self, slot: int, message: Message, done: Callable[[RunResult], None] | None = None) -> None:
         self.slot = slot
         self.message = message
+        #: Who is called with its result, where nobody waits for it in `Crew.ask`.
+        self.done = done
         #: The child that it runs in, while it does.
         self.crew: Crew | None = None
         #: Why its child is being killed, if that is because of this job.
@@ -33,6 +37,8 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         #: What ends its claim.
         self.lock: asyncio.TimerHandle | None = None
+        #: Set when it has left its child, for who waits for that.
+        self.left: asyncio.Future[None] | None = None
 
     def tell(self, error: JobError) -> None:
         """Have this raised in the job, if it runs."""
@@ -40,13 +46,26 @@ class Run:
             self.crew.write(("tell", self.slot, type(error).__name__, str(error)))
 
 
+class Employer(Protocol):
+    """Who has the crews, and is told of what becomes of them."""
+
+    def answered(self, crew: "Crew", run: Run, result: RunResult) -> None:
+        """A run that nobody waits for has this result, and has left the crew."""
+
+    def lost(self, crew: "Crew", run: Run, why: str) -> None:
+        """The same, whose child has ended under it."""
+
+    def ended(self, crew: "Crew") -> None:
+        """The child has ended, which was there for jobs."""
+
+    def reported(self, slot: int, report: Report) -> None:
+        """The job of this slot reports."""
+
+
 class Crew:
     """A shared child: its process, and who waits for which of its answers."""
 
-    def __init__(
-        self, number: int, *, on_end: Callable[["Crew"], None], on_report: Callable[[int, Report], None]
-    ) -> None:
-        """`on_report` is told the slot with what its job reports."""
+    def __init__(self, number: int, employer: Employer) -> None:
         self.number = number
         self.pid: int | None = None
         self.pipe: SlotPipe | None = None
@@ -66,9 +85,8 @@ class Crew:
         #: How many jobs it has begun, and since when it is there.
         self.jobs = 0
         self.born = 0.0
-        self._on_end = on_end
-        self._on_report = on_report
-        self._waiters: dict[int, asyncio.Future[Result]] = {}
+        self._employer = employer
+        self._waiters: dict[int, asyncio.Future[RunResult]] = {}
         self._stacks: dict[int, asyncio.Future[str]] = {}
         self._pongs: list[asyncio.Future[None]] = []
         self._ready: asyncio.Future[None] | None = None
@@ -112,32 +130,36 @@ class Crew:
         if not self._frames:
             asyncio.get_running_loop().call_soon(self._flush)
         self._frames.append(frame)
+        if len(self._frames) >= _TOGETHER:
+            self._flush()
 
     def _flush(self) -> None:
         frames, self._frames = self._frames, []
-        if self.pipe is not None:
+        if frames and self.pipe is not None:
             self.pipe.write(b"".join(frames))
 
-    @contextmanager
-    def running(self, run: Run) -> Iterator[None]:
-        """This runs in it meanwhile."""
+    def enter(self, run: Run) -> None:
+        """This runs in it from now on."""
         self.jobs += 1
         self.runs[run.slot] = run
         run.crew = self
-        try:
-            yield
-        finally:
-            run.crew = None
-            del self.runs[run.slot]
-            for timer in (run.timer, run.lock):
-                if timer is not None:
-                    timer.cancel()
 
-    async def ask(self, slot: int, frame: bytes) -> Result:
+    def leave(self, run: Run) -> None:
+        """This does not any more."""
+        run.crew = None
+        del self.runs[run.slot]
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.lock is not None:
+            run.lock.cancel()
+        if run.left is not None and not run.left.done():
+            run.left.set_result(None)
+
+    async def ask(self, slot: int, frame: bytes) -> RunResult:
         """Send a frame to a slot and wait for its result. Raises SlotLost."""
         if self.pipe is None:
             raise SlotLost
-        waiter: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
         self._waiters[slot] = waiter
         self.write_packed(frame)
         return await waiter
@@ -159,9 +181,10 @@ class Crew:
 
     async def without(self, runs: list[Run], within: float) -> None:
         """Wait until these have ended, or this time."""
-        waiters = [waiter for run in runs if (waiter := self._waiters.get(run.slot)) is not None]
-        if waiters:
-            await asyncio.wait(waiters, timeout=within)
+        loop = asyncio.get_running_loop()
+        for run in runs:
+            run.left = loop.create_future()
+        await asyncio.wait([run.left for run in runs if run.left is not None], timeout=within)
 
     def _succeeded(self, pipe: SlotPipe, number: bytes) -> None:
         self._answered(pipe, int(number) if number.isdigit() else -1, SUCCEEDED)
@@ -181,13 +204,18 @@ class Crew:
                     stack.set_result(text)
             case {"slot": int(slot)} if (report := unpack_report(reply)) is not None:
                 if slot in self.runs:
-                    self._on_report(slot, report)
-            case {"slot": int(slot)} if (result := unpack_result(reply)) is not None:
+                    self._employer.reported(slot, report)
+            case {"slot": int(slot)} if (result := unpack_results(reply)) is not None:
                 self._answered(pipe, slot, result)
             case _:
                 pipe.abort("sent an answer that means nothing")
 
-    def _answered(self, pipe: SlotPipe, slot: int, result: Result) -> None:
+    def _answered(self, pipe: SlotPipe, slot: int, result: RunResult) -> None:
+        run = self.runs.get(slot)
+        if run is not None and run.done is not None:
+            self.leave(run)
+            self._employer.answered(self, run, result)
+            return
         waiter = self._waiters.pop(slot, None)
         if waiter is None:
             pipe.abort("sent an answer that nobody asked for")
@@ -200,12 +228,15 @@ class Crew:
         self.pipe = None
         self.victims = len(self.runs)
         if self._ready is None:
-            self._on_end(self)
+            self._employer.ended(self)
         ready, self._ready = self._ready, None
         waiters, self._waiters = self._waiters, {}
         for waiter in (ready, *waiters.values()):
             if waiter is not None and not waiter.done():
                 waiter.set_exception(SlotLost(why))
+        for run in [run for run in self.runs.values() if run.done is not None]:
+            self.leave(run)
+            self._employer.lost(self, run, why)
         for pong in self._pongs:
             if not pong.done():
                 pong.set_result(None)

@@ -207,10 +207,12 @@ def _failure(values: Mapping[str, Any]) -> Failure | None:
 class Frames:
     """Cuts a stream of bytes into the payloads of its frames."""
 
-    __slots__ = ("_data", "_limit")
+    __slots__ = ("_data", "_limit", "_wanted")
 
     def __init__(self, limit: int | None = None) -> None:
         self._data = bytearray()
+        #: How many bytes the first frame has that is not whole, as far as its header says.
+        self._wanted = HEADER
         self._limit = limit
 
     @property
@@ -220,19 +222,26 @@ class Frames:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that these bytes complete. Raises Garbage for a frame above the limit."""
-        self._data += data
+        if self._data:
+            self._data += data
+            if len(self._data) < self._wanted:
+                return []
+            data, self._data = bytes(self._data), bytearray()
         found: list[bytes] = []
-        start = 0
-        while len(self._data) - start >= HEADER:
-            size = int.from_bytes(self._data[start : start + HEADER], "big")
+        start, length = 0, len(data)
+        self._wanted = HEADER
+        while length - start >= HEADER:
+            size = int.from_bytes(data[start : start + HEADER], "big")
             if self._limit is not None and size > self._limit:
                 raise Garbage(f"a frame of {size} bytes")
             end = start + HEADER + size
-            if len(self._data) < end:
+            if length < end:
+                self._wanted = HEADER + size
                 break
-            found.append(bytes(self._data[start + HEADER : end]))
+            found.append(data[start + HEADER : end])
             start = end
-        del self._data[:start]
+        if start < length:
+            self._data += data[start:]
         return found
 
 

@@ -32,6 +32,8 @@ class SharedInterrupts:
         self._verdict: JobError | None = None
         #: The task that awaits the job, if it is a coroutine.
         self.task: asyncio.Task[Any] | None = None
+        #: The task in which the slot runs coroutines, if that is known before.
+        self.awaiter: asyncio.Task[Any] | None = None
         #: Whether the job was told to end because its worker must.
         self.terminated = False
         #: Whether someone cancelled it.
@@ -42,6 +44,7 @@ class SharedInterrupts:
         with self._lock:
             self._begun, self.terminated, self.cancelled = True, False, False
             self._pending = self._verdict = None
+            self.awaiter = None
 
     def enter(self, timeout: float | None) -> None:
         """The job begins, in this thread. The parent watches the clock."""
@@ -71,7 +74,6 @@ class SharedInterrupts:
                 return
             self.terminated = self.terminated or isinstance(error, JobTerminated)
             self.cancelled = self.cancelled or isinstance(error, JobCancelled)
-            self.cancelled = self.cancelled or isinstance(error, JobCancelled)
             if self.task is not None:
                 self._verdict = error
                 with suppress(RuntimeError):  # its loop was closed this instant
@@ -85,7 +87,7 @@ class SharedInterrupts:
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Await a job's coroutine."""
         with self._lock:
-            self.task = asyncio.current_task()
+            self.task = self.awaiter or asyncio.current_task()
         try:
             return await coroutine
         except asyncio.CancelledError as cancelled:

@@ -1,6 +1,6 @@
 """The pools whose slots share a child: of threads, and of coroutines.
 
-One child, the current one, takes all jobs. Nothing can be done to one job by force but to end
+One child, the current one, takes all jobs (crews.py). Nothing can be done to one job by force but to end
 its child, so a child is replaced rather than mended: it is *retired* (takes no more jobs,
 ends when those in it have) and a fresh one takes the next. Where a child dies with one job in
 it, that job fails. With several nobody knows whose fault it was, so each runs again *alone*,
@@ -8,7 +8,6 @@ in a fresh child of its own, within the same delivery: a second death convicts e
 """
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +20,9 @@ from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.crew import Crew, Run
+from palermo.worker.crews import Crews
 from palermo.worker.executor import CANCELLED, INTERRUPTED
+from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pipe import judged, pack_message
 from palermo.worker.pool import OnReport, Registered, unheard
@@ -38,6 +39,9 @@ _ALONE = 4
 _PROMPT = 1.0
 
 
+_MEANINGLESS = "sent an answer that means nothing"
+
+
 class _Stopped(Exception):
     """A job is not to be run, or its result means nothing; the text says so if no sentence does."""
 
@@ -52,10 +56,7 @@ class SharedRunner:
         self._stacks = stacks
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
-        self._numbers = itertools.count(1)
-        self._crews: set[Crew] = set()
-        self._current: Crew | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._crews = Crews(children, limits, self, self._spawn)
         #: By slot, whatever the runner was given and has not given back.
         self._runs: dict[int, Run] = {}
         self._alone = asyncio.Semaphore(_ALONE)
@@ -83,26 +84,20 @@ class SharedRunner:
 
     async def prepare(self, slot: int) -> None:
         with suppress(Gone):
-            await self._open_crew()
+            await self._crews.open()
 
     def begin(self, slot: int, message: Message, done: Callable[[RunResult], None]) -> bool:
-        return False  # which child takes the next job is decided as it comes
+        crew = self._crews.current
+        if crew is None or self._terminated or slot in self._runs:
+            return False
+        run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks), done)
+        self._start(crew, run)
+        crew.write_packed(pack_message("run", run.message, slot))
+        return True
 
     async def run(self, slot: int, message: Message) -> RunResult:
         run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks))
-        try:
-            crew = await self._open_crew()
-            try:
-                return await self._run_in(crew, run)
-            except SlotLost as error:
-                return await self._after(crew, run, str(error))
-        except _Stopped as why:
-            return await self._judge(run, JobCrashed(f"the job's process {why}"))
-        except Gone:
-            # What ran is over, and no process can be had to run it in again.
-            return INTERRUPTED
-        finally:
-            del self._runs[slot]
+        return await self._result(run, self._run(run))
 
     async def hook(self, name: str) -> None:
         await self._children.link.hook(name)
@@ -122,8 +117,8 @@ class SharedRunner:
     def kill_jobs(self) -> None:
         for run in self._runs.values():
             run.sentence = run.sentence or JobCrashed("the job's process was killed by the operator (USR1)")
-        for crew in [crew for crew in self._crews if crew.runs]:
-            self._retire(crew, "its jobs were killed by the operator")
+        for crew in [crew for crew in self._crews.living if crew.runs]:
+            self._crews.retire(crew, "its jobs were killed by the operator")
             self._kill(crew)
 
     def cancel(self, slot: int) -> None:
@@ -153,35 +148,97 @@ class SharedRunner:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for crew in self._crews:
-            if crew.pipe is not None:
-                crew.pipe.close()
+        self._crews.close()
         await self._children.close()
         self._stacks.close()
 
     # One job.
 
+    async def _result(self, run: Run, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+        """What this gives, or what becomes of the job where it cannot be run to its end."""
+        try:
+            return await work
+        except _Stopped as why:
+            return await self._judge(run, JobCrashed(f"the job's process {why}"))
+        except Gone:
+            # What ran is over, and no process can be had to run it in again.
+            return INTERRUPTED
+        finally:
+            del self._runs[run.slot]
+
+    async def _run(self, run: Run) -> RunResult:
+        """Run it in the child that takes jobs now. Raises Gone, _Stopped."""
+        crew = await self._crews.open()
+        try:
+            return await self._run_in(crew, run)
+        except SlotLost as error:
+            return await self._after(crew, run, str(error))
+
     async def _run_in(self, crew: Crew, run: Run) -> RunResult:
         """Have this child run it, and see to its time limit. Raises SlotLost, _Stopped."""
         if self._is_over(run):
-            self._look_at(crew)
+            self._crews.look_at(crew)
             raise _Stopped("did not run it")
-        timeout = run.message.timeout
-        with crew.running(run):
-            if timeout is not None:
-                run.timer = asyncio.get_running_loop().call_later(timeout, self._overrun, run, timeout)
-            if (lock_for := run.message.lock_for) is not None:
-                loop = asyncio.get_running_loop()
-                run.lock = loop.call_later(lock_for, self._condemn, run, lock_expired(lock_for))
-            self._look_at(crew)
+        self._start(crew, run)
+        try:
             result = await crew.ask(run.slot, pack_message("run", run.message, run.slot))
-        self._look_at(crew)
-        match result:
-            case Interrupted() if not self._terminated:
-                raise _Stopped("sent an answer that means nothing")
-            case Cancelled() if not run.cancelled:
-                raise _Stopped("sent an answer that means nothing")
+        finally:
+            crew.leave(run)
+        self._crews.look_at(crew)
+        if not self._means(run, result):
+            raise _Stopped(_MEANINGLESS)
         return result
+
+    def _start(self, crew: Crew, run: Run) -> None:
+        """It is this child's now, with a time limit if it has one."""
+        crew.enter(run)
+        timeout, lock_for = run.message.timeout, run.message.lock_for
+        if timeout is not None:
+            run.timer = asyncio.get_running_loop().call_later(timeout, self._overrun, run, timeout)
+        if lock_for is not None:
+            run.lock = asyncio.get_running_loop().call_later(lock_for, self._condemn, run, lock_expired(lock_for))
+        self._crews.look_at(crew)
+
+    def _means(self, run: Run, result: RunResult) -> bool:
+        """Whether a child may say so of it: only who was told to end is interrupted or cancelled."""
+        if result is SUCCEEDED:
+            return True
+        return not (
+            (isinstance(result, Interrupted) and not self._terminated)
+            or (isinstance(result, Cancelled) and not run.cancelled)
+        )
+
+    # What crews tell.
+
+    def answered(self, crew: Crew, run: Run, result: RunResult) -> None:
+        self._crews.look_at(crew)
+        assert run.done is not None
+        if self._means(run, result):
+            del self._runs[run.slot]
+            run.done(result)
+        else:
+            self._spawn(
+                self._mourn(run, self._judge(run, JobCrashed("the job's process sent an answer that means nothing")))
+            )
+
+    def lost(self, crew: Crew, run: Run, why: str) -> None:
+        self._spawn(self._mourn(run, self._after(crew, run, why)))
+
+    def reported(self, slot: int, report: Report) -> None:
+        self.on_report(slot, report)
+
+    def ended(self, crew: Crew) -> None:
+        self._crews.ended(crew)
+
+    async def _mourn(self, run: Run, work: Coroutine[Any, Any, RunResult]) -> None:
+        """Find out what becomes of a job that nobody waits for."""
+        result: RunResult = INTERRUPTED
+        try:
+            result = await self._result(run, work)
+        except Exception:  # the job goes back, whatever is wrong with us
+            log.exception("cannot tell how a job ended, giving it back: a bug id=%s", run.message.id)
+        assert run.done is not None
+        run.done(result)
 
     def _is_over(self, run: Run) -> bool:
         """Whether it is not to be run any more."""
@@ -203,7 +260,7 @@ class SharedRunner:
         """End it by force: it fails with this error, once its child is dead."""
         run.sentence = error
         if run.crew is not None:
-            self._retire(run.crew, f"job {run.message.id} did not end")
+            self._crews.retire(run.crew, f"job {run.message.id} did not end")
             self._spawn(self._put_down(run.crew))
 
     async def _put_down(self, crew: Crew) -> None:
@@ -251,7 +308,7 @@ class SharedRunner:
         async with self._alone:
             if self._is_over(run):
                 raise _Stopped(why)
-            crew = await self._launch()
+            crew = await self._crews.launch()
             crew.retired = True
             try:
                 return await self._run_in(crew, run)
@@ -274,11 +331,11 @@ class SharedRunner:
         values = {name: getattr(failure, name) for name in Failure.__slots__}
         try:
             async with self._alone:
-                crew = await self._launch()
+                crew = await self._crews.launch()
                 crew.retired = True
                 try:
                     answer = await crew.ask(1, pack_message("crashed", message, values, 1))
-                    self._look_at(crew)
+                    self._crews.look_at(crew)
                     return judged(answer, failure)
                 except SlotLost as error:
                     why = await self._children.fate(crew, str(error))
@@ -288,80 +345,16 @@ class SharedRunner:
         # Nobody can be asked what its policy is.
         return Raised(failure)
 
-    # Children come and go.
-
-    async def _open_crew(self) -> Crew:
-        """The child that takes jobs now. Raises Gone."""
-        while True:
-            crew = self._current
-            if crew is not None and crew.open:
-                self._look_at(crew)
-                if crew.open:
-                    return crew
-            if self._starting is None or self._starting.done():
-                self._starting = asyncio.ensure_future(self._start_current())
-            await asyncio.shield(self._starting)
-
-    async def _start_current(self) -> None:
-        self._current = await self._launch()
-
-    async def _launch(self) -> Crew:
-        """A fresh child. Raises Gone."""
-        crew = Crew(next(self._numbers), on_end=self._on_end, on_report=self._on_report)
-        await self._children.launch(crew, crew.connect)
-        self._crews.add(crew)
-        return crew
-
-    def _look_at(self, crew: Crew) -> None:
-        """Retire it if it is due; end it if it is retired and nothing runs in it any more."""
-        if not crew.retired and self._limits.wear:
-            why = self._limits.worn(jobs=crew.jobs, age=time.monotonic() - crew.born, pid=crew.pid)
-            if why:
-                self._retire(crew, why)
-        if crew.retired and not crew.runs and crew.pipe is not None:
-            self._crews.discard(crew)
-            self._spawn(self._children.end(crew))
-
-    def _retire(self, crew: Crew, why: str) -> None:
-        """Give it no more jobs, and have a fresh child ready for the next ones."""
-        if crew.retired:
-            return
-        crew.retired = True
-        log.log(
-            logging.DEBUG if self._limits.max_jobs else logging.INFO,
-            "slots replaced pid=%s jobs_left=%d reason=%r",
-            crew.pid,
-            len(crew.runs),
-            why,
-        )
-        if not self._children.draining.is_set():
-            self._spawn(self._have_one_ready())
-
-    async def _have_one_ready(self) -> None:
-        with suppress(Gone):
-            await self._open_crew()
-
-    def _on_report(self, slot: int, report: Report) -> None:
-        self.on_report(slot, report)
-
-    def _on_end(self, crew: Crew) -> None:
-        self._crews.discard(crew)
-        if crew.retired or self._children.draining.is_set() or self.gone.is_set():
-            return
-        if not crew.runs:
-            log.warning("slots ended while idle pid=%s", crew.pid)
-        self._spawn(self._have_one_ready())
-
     async def _watch_memory(self) -> None:
         """Whose memory it is nobody can tell: a child that is too large is retired, its jobs may finish, and then
         each that has not runs again alone, where it can be told."""
         while True:
             await asyncio.sleep(MEMORY_EVERY)
-            for crew in [crew for crew in self._crews if crew.runs]:
+            for crew in [crew for crew in self._crews.living if crew.runs]:
                 why = self._limits.bloated(crew.pid)
                 if not why:
                     continue
-                self._retire(crew, why)
+                self._crews.retire(crew, why)
                 now = time.monotonic()
                 crew.bloated_since = crew.bloated_since or now
                 if crew.jobs == 1:

@@ -16,8 +16,6 @@ How a seat runs a message is the pool's (threads.py, coroutines.py); plain funct
 threads in both.
 """
 
-import logging
-import os
 import select
 import socket
 import sys
@@ -26,7 +24,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any
 
 from palermo import errors
@@ -38,15 +35,17 @@ from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.pipe import HEADER, pack_reply, pack_result, unpack_message
 from palermo.worker.process import flush
 from palermo.worker.reporting import Courier, Reporter
+from palermo.worker.seat_threads import SeatThreads
 from palermo.worker.shared_interrupts import SharedInterrupts
 from palermo.worker.slot import leave
 from palermo.worker.stacks import coroutine_stack
 from palermo.worker.titles import SharedTitle
 
-log = logging.getLogger("palermo.worker")
-
 #: Characters of a stack that are sent.
 _MAX_STACK = 100_000
+
+#: How many answers wait for the end of a loop's turn at most: the parent has something to do meanwhile.
+_TOGETHER = 16
 
 
 class Outbox:
@@ -56,22 +55,29 @@ class Outbox:
         self._end = end
         self._frames: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self._loop_thread = 0
         self._later: Callable[[Callable[[], None]], object] | None = None
+        self._scheduled = False
 
     def batch(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """From now on send what this thread, a loop's, has at the end of a turn, for which `later` calls."""
-        self._loop_thread, self._later = threading.get_ident(), later
+        """Have what `send_later` is given sent at the end of a turn of a loop, for which `later` calls."""
+        self._later = later
 
     def send(self, frame: bytes) -> None:
-        """Send it, or leave it to whoever sends next."""
+        """Send it, or leave it to whoever sends now."""
         self._frames.append(frame)
-        if self._later is None or threading.get_ident() != self._loop_thread:
+        self._flush()
+
+    def send_later(self, frame: bytes) -> None:
+        """Send it at the end of the loop's turn; called by its thread alone."""
+        self._frames.append(frame)
+        if self._later is None or len(self._frames) >= _TOGETHER:
             self._flush()
-        elif len(self._frames) == 1:
-            self._later(self._flush)
+        elif not self._scheduled:
+            self._scheduled = True
+            self._later(self._turn_ended)
 
     def _flush(self) -> None:
+        """Send what waits, or leave it to whoever sends now."""
         while self._frames and self._lock.acquire(blocking=False):
             try:
                 self._write(b"".join([self._frames.popleft() for _ in range(len(self._frames))]))
@@ -80,11 +86,15 @@ class Outbox:
             finally:
                 self._lock.release()
 
+    def _turn_ended(self) -> None:
+        self._scheduled = False
+        self._flush()
+
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
+        sent = 0
+        while sent < len(data):
             try:
-                left = left[self._end.send(left) :]
+                sent += self._end.send(data[sent:] if sent else data)
             except BlockingIOError:  # a loop that reads from the pair has made it so
                 poll = select.poll()
                 poll.register(self._end, select.POLLOUT)
@@ -96,12 +106,14 @@ class Seat:
 
     def __init__(self, number: int, executor: Executor, interrupts: SharedInterrupts) -> None:
         self.number = number
+        #: What is sent for a job that returned.
+        self.success = len(success := b"+%d" % number).to_bytes(HEADER, "big") + success
         self.executor = executor
         self.interrupts = interrupts
         #: Takes what the job tells of itself, while one runs.
         self.reporter: Reporter | None = None
-        #: Made when the first plain function comes.
-        self.thread: SeatThread | None = None
+        #: The thread that runs a plain function for it, while one does; else 0.
+        self.thread = 0
 
 
 class Seats:
@@ -118,6 +130,7 @@ class Seats:
         self.outbox = Outbox(end)
         self._courier = Courier(lambda frame: self.outbox.send(pack_reply(frame)))
         self._executor = executor
+        self._threads = SeatThreads(slots)
         self._seats: dict[int, Seat] = {}
         #: By number, those that run a job.
         self._busy: dict[int, Seat] = {}
@@ -137,11 +150,12 @@ class Seats:
 
     def obey(self, frame: tuple[Any, ...], start: Callable[[Seat, Message], None]) -> None:
         """Do what a frame says; `start` has a seat run a message."""
+        if frame[0] == "run":
+            seat = self._take(frame[2])
+            seat.reporter = Reporter(self._courier, seat.number)
+            start(seat, unpack_message(frame[1]))
+            return
         match frame:
-            case ("run", fields, number):
-                seat = self._take(number)
-                seat.reporter = Reporter(self._courier, number)
-                start(seat, unpack_message(fields))
             case ("crashed", fields, values, number):
                 seat, message, failure = self._take(number), unpack_message(fields), Failure(**values)
                 self.in_thread(seat, lambda: seat.executor.crashed(message, failure))
@@ -158,13 +172,18 @@ class Seats:
         self.in_thread(seat, lambda: seat.executor.run(message, seat.reporter))
 
     def in_thread(self, seat: Seat, work: Callable[[], RunResult]) -> None:
-        """Have its thread do this, and answer with what it gives."""
-        if seat.thread is None:
-            seat.thread = SeatThread(seat.number, lambda result: self.done(seat, result))
-        seat.thread.inbox.put(work)
+        """Have a thread do this, and answer with what it gives."""
+        self._threads.put(lambda: self._sit(seat, work))
 
-    def done(self, seat: Seat, result: RunResult) -> None:
-        """It has run its job; the parent hears how it went."""
+    def _sit(self, seat: Seat, work: Callable[[], RunResult]) -> None:
+        seat.thread = threading.get_ident()
+        result = _result(work)
+        seat.thread = 0
+        # Before the thread begins another: one that kills the process must not take this one with it.
+        self.done(seat, result, self.outbox.send)
+
+    def done(self, seat: Seat, result: RunResult, send: Callable[[bytes], None]) -> None:
+        """It has run its job; the parent hears how it went, by this way of the outbox."""
         flush()
         reporter, seat.reporter = seat.reporter, None
         if reporter is not None:
@@ -172,11 +191,10 @@ class Seats:
         if self._busy.pop(seat.number, None) is None:
             return
         self.title.show(len(self._busy))
-        if result == SUCCEEDED:
-            number = b"+%d" % seat.number
-            self.outbox.send(len(number).to_bytes(HEADER, "big") + number)
+        if result is SUCCEEDED:
+            send(seat.success)
         else:
-            self.outbox.send(pack_result(result, slot=seat.number))
+            send(pack_result(result, slot=seat.number))
 
     def _take(self, number: int) -> Seat:
         seat = self._seats.get(number)
@@ -195,27 +213,8 @@ class Seats:
         task = seat.interrupts.task
         if task is not None:
             return coroutine_stack(task)
-        frame = sys._current_frames().get(seat.thread.ident or 0) if seat.thread is not None else None
+        frame = sys._current_frames().get(seat.thread)
         return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
-
-
-class SeatThread(threading.Thread):
-    """The thread in which a seat runs plain functions, one after another."""
-
-    def __init__(self, number: int, done: Callable[[RunResult], None]) -> None:
-        super().__init__(name=f"palermo slot {number}", daemon=True)
-        self.inbox: SimpleQueue[Callable[[], RunResult]] = SimpleQueue()
-        self._done = done
-        self.start()
-
-    def run(self) -> None:
-        try:
-            while True:
-                self._done(_result(self.inbox.get()))
-        except BaseException:
-            log.exception("slot ended by an error of its own thread=%s", self.name)
-            # As a process's slot would; the parent finds out whose job it was.
-            os._exit(70)
 
 
 def _result(work: Callable[[], RunResult]) -> RunResult:

@@ -234,6 +234,28 @@ def test_an_ack_is_pikas_byte_for_byte_and_behind_what_was_sent_before(loop: asy
     assert client.connection.frames_sent - count == 3
 
 
+def test_acks_of_one_turn_leave_together_for_who_has_several_jobs_but_not_any_number_of_them(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    client = Client(loop, directly=True)
+    client.connection.acks_together = True
+    channel = client.channels[0]
+
+    client.connection.ack(channel, 1)
+    client.connection.ack(channel, 2)
+    client.channels[1].basic_qos(prefetch_count=2)
+    assert client.line.sent == b""
+    loop.run_until_complete(asyncio.sleep(0))
+    assert client.line.sent == deliveries.ack(1, 1) + deliveries.ack(1, 2) + method(2, spec.Basic.Qos(0, 2, False))
+
+    client.line.sent = b""
+    for tag in range(3, 103):
+        client.connection.ack(channel, tag)
+    assert client.line.sent.startswith(deliveries.ack(1, 3))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert client.line.sent == b"".join(deliveries.ack(1, tag) for tag in range(3, 103))
+
+
 def test_a_closed_channel_takes_no_ack_and_its_number_may_be_used_again(loop: asyncio.AbstractEventLoop) -> None:
     client = Client(loop, directly=True)
     old = client.channels[0]

@@ -117,6 +117,8 @@ class RabbitmqBroker:
     ) -> RabbitmqConsumer:
         self._audits.wanted = False  # a worker, which trims, need not remember what is in the log
         link = await self._consume_link()
+        # A single slot has none to wait for.
+        link.raw.acks_together = slots > 1
         declarer = self._declarer_on(link)
 
         def slot_tag(slot: int) -> str:

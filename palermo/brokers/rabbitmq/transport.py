@@ -48,6 +48,9 @@ Taker = Callable[[Delivered, bytes], None]
 #: Whether this version of pika is one that the way round it was tried with.
 _TESTED = is_tested(pika.__version__)
 
+#: How many frames wait for the end of a turn at most, when acks do: the broker has something to do meanwhile.
+_TOGETHER = 16
+
 #: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
 _HEADER_FRAME = struct.Struct(">BHI4sQ")
 
@@ -70,6 +73,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
+        #: Whether acks of one turn of the loop leave in one write: for who has several jobs at once.
+        self.acks_together = False
         self._at_end = False
         #: By channel number: pika's channel, the consumer's tag as it is on the wire, and who takes its deliveries.
         self._takers: dict[int, tuple[Any, bytes, Taker]] = {}
@@ -188,7 +193,10 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._listening.pop(channel.channel_number, None)
 
     def ack(self, channel: Any, tag: int) -> None:
-        """Acknowledge a delivery on pika's channel now, behind all that was sent before. Raises as pika's basic_ack."""
+        """Acknowledge a delivery on pika's channel, behind all that was sent before; now, unless `acks_together`.
+
+        Raises as pika's basic_ack.
+        """
         if not (_TESTED and channel.is_open):
             channel.basic_ack(tag)
             self.flush()
@@ -196,7 +204,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self.bytes_sent += ACK_SIZE
         self.frames_sent += 1
         frame = ack(channel.channel_number, tag)
-        if self._output:
+        if self.acks_together and len(self._output) < _TOGETHER:
+            if not self._output:
+                self._loop.call_soon(self.flush)
+            self._output.append(frame)
+        elif self._output:
             self._output.append(frame)
             self.flush()
         elif self._transport is not None:
