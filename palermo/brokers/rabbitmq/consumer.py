@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from palermo.admission import admitted, how_ended, must_ask, runs_alone
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.asking_slot import give_back
 from palermo.brokers.rabbitmq.endings import Endings
 from palermo.brokers.rabbitmq.express import RabbitmqExpress
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.past import Past
-from palermo.brokers.rabbitmq.poll import PollSource, give_back
+from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
@@ -80,10 +81,8 @@ class RabbitmqConsumer:
         self._beside: dict[int, Channel] = {}
         self._settled = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
-        self.express = (
-            RabbitmqExpress(source, steering, starts, self._unsettled, check=self._check_ours, forget=self._forget)
-            if isinstance(source, PushSource)
-            else None
+        self.express = RabbitmqExpress(
+            source, steering, starts, self._unsettled, check=self._check_ours, forget=self._forget
         )
         if names is not None:
             names.on_close(self._on_names_lost)

@@ -266,6 +266,11 @@ class PushSource:
         """Show deliveries first to this, which come while the slot waits for one."""
         self._slots[slot - 1].offer_to(take)
 
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge one that was taken so, at once: the next job comes only after it."""
+        channel, tag = delivery.token
+        channel.link.raw.ack(channel.raw, tag)
+
     def pause(self, queues: set[str]) -> None:
         """Take nothing from these queues; from all others again."""
         before, self.paused = self.paused, self.queue in queues
