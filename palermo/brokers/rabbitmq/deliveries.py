@@ -1,7 +1,6 @@
 """The frames that a worker reads and writes for every job, without pika's objects between: a delivery, an ack.
 
-And where it serves several queues, the question to one of them and its answer: Basic.Get, and the passive declaration
-by which a queue says how many jobs wait in it.
+And the answers of queues that were asked (questions.py): for a job, and how many wait in them.
 
 Pure: bytes in, values out. A delivery is read here when its three frames follow each other in one buffer, which
 is how nearly all come. Whatever else there is, a body of several frames, a heartbeat between the frames, another
@@ -17,8 +16,8 @@ from typing import Final, NamedTuple
 #: The most of AMQP around a frame's payload: type, channel and size before it, one byte behind it.
 FRAME_HEADER, FRAME_END_SIZE = 7, 1
 
-_METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
-_END: Final = 0xCE
+METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
+END: Final = 0xCE
 
 _FRAME = struct.Struct(">BHI")
 #: A content header up to its property flags: type, channel, size, class and weight, size of the body.
@@ -27,8 +26,6 @@ _TAG = struct.Struct(">QB")
 #: A whole frame Basic.Ack: type, channel, size, class and method, delivery tag, no others with it, end.
 _ACK = struct.Struct(">BHIIQBB")
 
-#: A whole frame Basic.Get or Queue.Declare up to the queue's name: type, channel, size, class and method, ticket.
-_ASK = struct.Struct(">BHIIH")
 #: How many messages wait in a queue, and how many consumers it has.
 _COUNTS = struct.Struct(">II")
 
@@ -37,12 +34,6 @@ _GET_OK: Final = b"\x00\x3c\x00\x47"
 _GET_EMPTY: Final = b"\x00\x3c\x00\x48"
 _DECLARE_OK: Final = b"\x00\x32\x00\x0b"
 _BASIC_ACK: Final = 60 << 16 | 80
-_BASIC_GET: Final = 60 << 16 | 70
-_QUEUE_DECLARE: Final = 50 << 16 | 10
-
-#: Behind a queue's name: to be acknowledged; and that the queue is only asked about, with an empty table of arguments.
-_WITH_ACK: Final = b"\x00"
-_PASSIVE: Final = b"\x01\x00\x00\x00\x00"
 
 #: What `read_delivery` gives while frames are not all there.
 INCOMPLETE: Final = 0
@@ -76,23 +67,7 @@ class Counted(NamedTuple):
 
 def ack(channel: int, tag: int) -> bytes:
     """The frame that acknowledges one delivery."""
-    return _ACK.pack(_METHOD, channel, 13, _BASIC_ACK, tag, 0, _END)
-
-
-@lru_cache(maxsize=4_096)
-def get(channel: int, queue: str) -> bytes:
-    """The frame that asks for the first message of a queue, to be acknowledged."""
-    return _ask(channel, _BASIC_GET, short(queue) + _WITH_ACK)
-
-
-@lru_cache(maxsize=4_096)
-def count(channel: int, queue: str) -> bytes:
-    """The frame that asks how many messages wait in a queue that exists."""
-    return _ask(channel, _QUEUE_DECLARE, short(queue) + _PASSIVE)
-
-
-def _ask(channel: int, method: int, arguments: bytes) -> bytes:
-    return _ASK.pack(_METHOD, channel, 6 + len(arguments), method, 0) + arguments + bytes((_END,))
+    return _ACK.pack(METHOD, channel, 13, _BASIC_ACK, tag, 0, END)
 
 
 def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
@@ -100,10 +75,10 @@ def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
 
     The channel is -1 for a frame that is no method. None where the header is not all there, and for what is no frame.
     """
-    if len(data) - start < FRAME_HEADER or data[start] not in (_METHOD, _HEADER, _BODY, _HEARTBEAT):
+    if len(data) - start < FRAME_HEADER or data[start] not in (METHOD, _HEADER, _BODY, _HEARTBEAT):
         return None
     kind, channel, size = _FRAME.unpack_from(data, start)
-    return channel if kind == _METHOD else -1, start + FRAME_HEADER + size + FRAME_END_SIZE
+    return channel if kind == METHOD else -1, start + FRAME_HEADER + size + FRAME_END_SIZE
 
 
 def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "Delivered | int | None":
@@ -126,7 +101,7 @@ def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
     if header > len(data):
         return INCOMPLETE
     if data.startswith(_GET_EMPTY, start + 7):
-        return Delivered(header, 0, False, "", "", 0, b"", 1) if data[header - 1] == _END else None
+        return Delivered(header, 0, False, "", "", 0, b"", 1) if data[header - 1] == END else None
     if not data.startswith(_GET_OK, start + 7):
         return None
     # Behind the routing key is how many messages are left.
@@ -138,7 +113,7 @@ def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None
     end = start + _FRAME.unpack_from(data, start)[2] + 8
     if end > len(data):
         return INCOMPLETE
-    if not data.startswith(_DECLARE_OK, start + 7) or data[end - 1] != _END:
+    if not data.startswith(_DECLARE_OK, start + 7) or data[end - 1] != END:
         return None
     return Counted(end, _COUNTS.unpack_from(data, end - 9)[0])
 
@@ -163,7 +138,7 @@ def _content(data: bytes, channel: int, header: int, at: int, route_end: int) ->
         body = data[after + 7 : end - 1]
     if end > size:
         return INCOMPLETE
-    if data[header - 1] != _END or data[after - 1] != _END or data[end - 1] != _END:
+    if data[header - 1] != END or data[after - 1] != END or data[end - 1] != END:
         return None
     tag, redelivered = _TAG.unpack_from(data, at)
     exchange, routing_key = _route(data[at + 9 : route_end])

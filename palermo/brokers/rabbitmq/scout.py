@@ -18,7 +18,6 @@ class Scout:
         self._exchange = exchange
         self._ended = ended
         self._channel: Channel | None = None
-        self._quick = False
         #: The queues whose answers are to come, those that have jobs, and who waits for all of them.
         self._asked: deque[str] = deque()
         self._full: set[str] = set()
@@ -32,7 +31,7 @@ class Scout:
         channel = await self._open()
         self._asked, self._full = deque(queues), set()
         names = [amqp_queue(self._exchange, queue) for queue in self._asked]
-        if not self._quick:
+        if not self._link.raw.quick:
             for queue, name in zip(list(self._asked), names, strict=True):
                 said = await channel.call(channel.raw.queue_declare, name, passive=True)
                 if said.method.message_count:
@@ -41,7 +40,14 @@ class Scout:
         self._done = asyncio.get_running_loop().create_future()
         if self._asked:
             self._link.raw.count(channel.raw, names)
-            await self._done
+            try:
+                await self._done
+            except asyncio.CancelledError:
+                # What is still to come must not be taken for answers to the next call.
+                self._channel = None
+                if channel.is_open:
+                    channel.raw.close()
+                raise
         return self._full
 
     async def _open(self) -> Channel:
@@ -49,7 +55,8 @@ class Scout:
         if channel is None or not channel.is_open:
             channel = self._channel = await self._link.channel()
             channel.on_close(lambda: self._on_end(channel))
-            self._quick = self._link.raw.counts_to(channel.raw, self._on_counted)
+            if self._link.raw.quick:
+                self._link.raw.counts_to(channel.raw, self._on_counted)
         return channel
 
     def _on_counted(self, found: Counted, _: bytes) -> None:
@@ -66,4 +73,5 @@ class Scout:
         if channel is self._channel and self._done is not None and not self._done.done():
             assert channel.error is not None
             self._done.set_exception(channel.error)
+            self._done.exception()  # nobody may be left to be told
         self._ended(channel)

@@ -10,30 +10,28 @@ confirms (frames.py). So are the questions of a worker on several queues, and th
 the order of the wire. Beside a version of pika that this was not tried with, everything is.
 
 The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
-it feeds, and where a channel keeps who gets an answer. They are the same in 1.3.2 to 1.4; pyproject.toml pins that
-range, and tests/rabbitmq/test_deliveries.py walks every path through them.
+it feeds, and where a channel keeps who gets an answer or a delivery. They are the same in 1.3.2 to 1.4; pyproject.toml
+pins that range, and tests/rabbitmq/test_deliveries.py walks every path through them.
 """
 
 import asyncio
 import logging
 import ssl
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import pika
 from pika import connection, exceptions, frame, spec
 
-from palermo.brokers.rabbitmq import frames
+from palermo.brokers.rabbitmq import frames, questions
 from palermo.brokers.rabbitmq.deliveries import (
     FRAME_HEADER,
     Counted,
     Delivered,
     ack,
-    count,
     frame_at,
-    get,
     is_tested,
     read_counted,
     read_delivery,
@@ -161,11 +159,9 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if _TESTED:
             self._takers[channel.channel_number] = (channel, read_got, taker)
 
-    def counts_to(self, channel: Any, taker: Counter) -> bool:
-        """Give the answers to `count` on pika's channel to `taker`; False where pika alone may ask and answer."""
-        if _TESTED:
-            self._takers[channel.channel_number] = (channel, read_counted, taker)
-        return _TESTED
+    def counts_to(self, channel: Any, taker: Counter) -> None:
+        """Give the answers to `count` on pika's channel to `taker`."""
+        self._takers[channel.channel_number] = (channel, read_counted, taker)
 
     def deliver_no_more(self, channel: Any) -> None:
         """Give all on this channel to pika again, which rejects what comes for a consumer that is cancelled."""
@@ -204,7 +200,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         # Left there by the answer before, where that was not pika's to read.
         channel._on_getok_callback = got
         number = channel.channel_number
-        asked = get(number, queue)
+        asked = questions.get(number, queue)
         if acked:
             self._write(ack(number, acked) + asked, 2)
         else:
@@ -212,8 +208,34 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def count(self, channel: Any, queues: Iterable[str]) -> None:
         """Ask now how many messages wait in each of these queues; the answers come in the same order."""
-        asked = [count(channel.channel_number, queue) for queue in queues]
+        asked = [questions.count(channel.channel_number, queue) for queue in queues]
         self._write(b"".join(asked), len(asked))
+
+    @property
+    def quick(self) -> bool:
+        """Whether this version of pika is one beside which `count`, `listen` and `listen_no_more` can be used."""
+        return _TESTED
+
+    def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
+        """Subscribe at once to queues, given by consumer tag; what comes is pika's to give to `callback`.
+
+        Nothing is answered; a queue that is not there ends the channel.
+        """
+        channel._consumers.update(dict.fromkeys(queues, callback))
+        asked = [questions.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()]
+        self._write(b"".join(asked), len(asked))
+
+    def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
+        """End such subscriptions at once. What races in is rejected by pika, until `forget_listening`."""
+        for tag in tags:
+            channel._consumers.pop(tag, None)
+        channel._cancelled.update(tags)
+        asked = [questions.cancel(channel.channel_number, tag) for tag in tags]
+        self._write(b"".join(asked), len(asked))
+
+    def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
+        """Nothing can race in any more, and the tags may be used again."""
+        channel._cancelled.difference_update(tags)
 
     def _write(self, data: bytes, frames: int) -> None:
         """Write whole frames at once, behind all that was sent before."""
