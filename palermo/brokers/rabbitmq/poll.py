@@ -112,6 +112,9 @@ class PollSource:
         """Acknowledge one that was taken so, at once."""
         self._slots[delivery.slot - 1].ack(delivery)
 
+    def next(self, slot: int) -> None:
+        """Nothing: no job waits here, and one that was asked for is still to come."""
+
     def pause(self, queues: set[str]) -> None:
         """Take nothing from these queues; from all others again."""
         if queues != self._paused:
