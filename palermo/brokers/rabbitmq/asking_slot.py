@@ -58,7 +58,9 @@ class AskingSlot:
     def __init__(self, source: Source, number: int) -> None:
         self.number = number
         self._source = source
+        #: Opened when there is something to ask: an idle worker of many slots has none for them.
         self._channel: Channel | None = None
+        self._lacks_channel = False
         #: Who waits in `receive`; what has come for them, or went wrong, or which queue is not there any more.
         self._asked: asyncio.Future[None] | None = None
         self._arrived: Delivery | None = None
@@ -89,9 +91,9 @@ class AskingSlot:
                     gone, self._gone = self._gone, ""
                     await self._source.missing(gone)
                     continue
-                if self._is_free and (self._channel is None or not self._channel.is_open):
+                if self._lacks_channel:
                     self._channel = await self._open()
-                    continue
+                    self._lacks_channel = False
                 await self._await_news()
         except asyncio.CancelledError:
             await asyncio.shield(self._withdraw())
@@ -143,18 +145,21 @@ class AskingSlot:
     def look(self, acked: int = 0) -> None:
         """Ask the queue whose turn it is, after acknowledging the delivery `acked`, if any, in the same write."""
         self._waits = False
-        channel = self._channel
-        if channel is None or not channel.is_open or self._source.closed:
+        if self._source.closed:
             self.wake()
             return
-        raw = self._source.link.raw
-        self._queue = queue = self._source.turn(self)
-        if queue:
+        raw, channel = self._source.link.raw, self._channel
+        queue = self._source.turn(self)
+        if not queue:
+            self._waits = True
+            if acked and channel is not None:
+                raw.ack(channel.raw, acked)
+        elif channel is None or not channel.is_open:
+            self._lacks_channel = True
+            self.wake()
+        else:
+            self._queue = queue
             raw.get(channel.raw, self._source.amqp_name(queue), self._on_got, acked=acked)
-            return
-        self._waits = True
-        if acked:
-            raw.ack(channel.raw, acked)
 
     def _on_read(self, found: Delivered, data: bytes) -> None:
         if not found.tag:

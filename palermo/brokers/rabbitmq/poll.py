@@ -193,6 +193,7 @@ class PollSource:
         for waiting in (self._waiting, self._looking):
             if slot in waiting:
                 waiting.remove(slot)
+        self._listen_for_nobody_no_more()
 
     def found_empty(self, queue: str) -> None:
         """A slot has asked, and there was nothing."""
@@ -312,3 +313,9 @@ class PollSource:
         """Let one idle slot look; if it finds a job it wakes the next."""
         if self._waiting:
             self._waiting.popleft().look()
+            self._listen_for_nobody_no_more()
+
+    def _listen_for_nobody_no_more(self) -> None:
+        """What came then would only be given back, and count as handed out before."""
+        if not self._waiting:
+            self._bell.ring()
