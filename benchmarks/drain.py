@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import kill
@@ -41,15 +41,23 @@ _WITHIN = 120.0
 
 
 class Side:
-    """Some processes, with their children, that drain one queue together."""
+    """Some processes, with their children, that drain one queue together, or several."""
 
     def __init__(
-        self, place: Ground, queue: str, fill: Callable[[int], None], commands: list[list[str]], count: int
+        self,
+        place: Ground,
+        queue: str,
+        fill: Callable[[int], None],
+        commands: list[list[str]],
+        count: int,
+        *,
+        others: Sequence[str] = (),
     ) -> None:
-        """`fill` puts so many jobs into the queue."""
+        """`fill` puts so many jobs into the queue, and the others beside it."""
         fill(count)
         self._place = place
         self._queue = queue
+        self._queues = (queue, *others)
         self._full = count
         self._done = 0
         self._seconds = self._worked = 0.0
@@ -91,7 +99,8 @@ class Side:
         return Sample(rate=self._done / self._seconds, cpu=self._worked / self._done * 1e6)
 
     def close(self) -> None:
-        self._place.purge(self._queue)
+        for queue in self._queues:
+            self._place.purge(queue)
         self._send(signal.SIGCONT)
         for one in self._processes:
             one.terminate()
@@ -99,7 +108,7 @@ class Side:
             one.wait()
 
     def _waiting(self) -> int:
-        return self._place.waiting(self._queue)
+        return sum(map(self._place.waiting, self._queues))
 
     def _send(self, number: signal.Signals) -> None:
         for pid in getattr(self, "_family", []):
@@ -108,15 +117,18 @@ class Side:
 
 
 @contextmanager
-def side(place: Ground, wire: Wire, queue: str, commands: list[list[str]], count: int) -> Iterator[Side]:
-    """One side, running well and stopped for now; ended whatever happens."""
+def side(
+    place: Ground, wire: Wire, queue: str, commands: list[list[str]], count: int, *, others: Sequence[str] = ()
+) -> Iterator[Side]:
+    """One side, running well and stopped for now; ended whatever happens. All its queues get as many jobs."""
 
     def fill(count: int) -> None:
-        window = bare.Window(place.url, replace(wire, routing_key=queue))
-        window.publish(count)
-        window.close()
+        for each in (queue, *others):
+            window = bare.Window(place.url, replace(wire, routing_key=each))
+            window.publish(count // (1 + len(others)))
+            window.close()
 
-    made = Side(place, queue, fill, commands, count)
+    made = Side(place, queue, fill, commands, count, others=others)
     try:
         made.wait_until_running()
         yield made

@@ -13,6 +13,9 @@ from palermo.brokers.rabbitmq.link import Channel, Got, Link, delivered
 from palermo.core.topology import amqp_queue
 from palermo.errors import PalermoError
 
+#: Queues that are subscribed to in one go, before it is seen whether one of them has a job already.
+_AT_ONCE = 32
+
 
 class Bell:
     """Rings once per `listen`."""
@@ -49,12 +52,8 @@ class Bell:
         self._rung.clear()
         self._arrived.clear()
         try:
-            for queue in queues:
-                # One tag a queue: they share a channel, on which a tag is unique.
-                tag = f"{self._tag}:{queue}"
-                self._subscribed[tag] = queue
-                name = amqp_queue(self._exchange, queue)
-                await channel.call(channel.raw.basic_consume, name, self._on_delivery, consumer_tag=tag)
+            for start in range(0, len(queues), _AT_ONCE):
+                await self._subscribe(channel, queues[start : start + _AT_ONCE])
                 if self._rung.is_set():
                     break
             await self._rung.wait()
@@ -86,18 +85,37 @@ class Bell:
             channel.on_close(self._rung.set)
             channel.on_close(lambda: self._on_end(channel))
             channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
-            await channel.call(channel.raw.basic_qos, prefetch_count=1)
+            await _answered(channel)  # and no consumer gets more than one
         return channel
+
+    async def _subscribe(self, channel: Channel, queues: tuple[str, ...]) -> None:
+        # One tag a queue: they share a channel, on which a tag is unique.
+        tags = {f"{self._tag}:{queue}": queue for queue in queues}
+        names = {tag: amqp_queue(self._exchange, queue) for tag, queue in tags.items()}
+        if self._link.raw.quick:
+            self._subscribed.update(tags)
+            self._link.raw.listen(channel.raw, names, self._on_delivery)
+            await _answered(channel)
+            return
+        for tag, queue in tags.items():
+            self._subscribed[tag] = queue
+            await channel.call(channel.raw.basic_consume, names[tag], self._on_delivery, consumer_tag=tag)
+            if self._rung.is_set():
+                break
 
     async def _unsubscribe(self, channel: Channel) -> None:
         tags, self._subscribed = list(self._subscribed), {}
-        for tag in tags:
-            if not channel.is_open:
-                return
-            try:
-                await channel.call(channel.raw.basic_cancel, tag)
-            except PalermoError:
-                return
+        try:
+            if not self._link.raw.quick:
+                for tag in tags:
+                    if channel.is_open:
+                        await channel.call(channel.raw.basic_cancel, tag)
+            elif channel.is_open:
+                self._link.raw.listen_no_more(channel.raw, tags)
+                await _answered(channel)
+                self._link.raw.forget_listening(channel.raw, tags)
+        except PalermoError:
+            return
 
     def _hand_on(self, channel: Channel, queues: tuple[str, ...]) -> None:
         arrived, self._arrived = self._arrived, []
@@ -120,3 +138,8 @@ class Bell:
         if queue is not None:
             self._on_deleted(queue)
         self._rung.set()
+
+
+async def _answered(channel: Channel) -> None:
+    """Wait until the broker has done all that was sent on this channel before."""
+    await channel.call(channel.raw.basic_qos, prefetch_count=1)

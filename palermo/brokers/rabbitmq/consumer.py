@@ -4,20 +4,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from palermo.admission import admitted, how_ended, must_ask, runs_alone
 from palermo.broker import Delivery
+from palermo.brokers.rabbitmq.asking_slot import give_back
 from palermo.brokers.rabbitmq.endings import Endings
 from palermo.brokers.rabbitmq.express import RabbitmqExpress
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Channel
 from palermo.brokers.rabbitmq.past import Past
-from palermo.brokers.rabbitmq.poll import PollSource, give_back
+from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.presence import Presence
 from palermo.brokers.rabbitmq.push import PushSource, quietly
 from palermo.brokers.rabbitmq.registry import Names
+from palermo.brokers.rabbitmq.scout import Scout
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.wire import to_message
@@ -26,7 +29,7 @@ from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.permits import Aside, demand_of, put_aside
 from palermo.core.topology import amqp_queue
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -66,6 +69,7 @@ class RabbitmqConsumer:
         self._starts = starts
         self._past = past
         self._count = count
+        self._scout = Scout(source.link, exchange, ended=lambda _: None)
         self._is_foreign = is_foreign
         self._keys = keys
         self._limits = limits
@@ -80,10 +84,8 @@ class RabbitmqConsumer:
         self._beside: dict[int, Channel] = {}
         self._settled = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
-        self.express = (
-            RabbitmqExpress(source, steering, starts, self._unsettled, check=self._check_ours, forget=self._forget)
-            if isinstance(source, PushSource)
-            else None
+        self.express = RabbitmqExpress(
+            source, steering, starts, self._unsettled, check=self._check_ours, forget=self._forget
         )
         if names is not None:
             names.on_close(self._on_names_lost)
@@ -236,11 +238,10 @@ class RabbitmqConsumer:
 
     async def waiting(self) -> set[str]:
         # On the connection that consumes: under an alarm the other is not read, and a deaf one does not answer.
-        found: set[str] = set()
-        for queue in self._source.queues:
-            if not self._is_foreign(queue) and (counted := await self._count(queue)) and counted[0]:
-                found.add(queue)
-        return found
+        queues = [queue for queue in self._source.queues if not self._is_foreign(queue)]
+        with suppress(NotFound):
+            return await self._scout.full(queues)
+        return {queue for queue in queues if (counted := await self._count(queue)) and counted[0]}
 
     async def rest(self, slot: int) -> None:
         await self._source.rest(slot)

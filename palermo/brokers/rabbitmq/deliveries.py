@@ -1,5 +1,7 @@
 """The frames that a worker reads and writes for every job, without pika's objects between: a delivery, an ack.
 
+And the answers of queues that were asked (questions.py): for a job, and how many wait in them.
+
 Pure: bytes in, values out. A delivery is read here when its three frames follow each other in one buffer, which
 is how nearly all come. Whatever else there is, a body of several frames, a heartbeat between the frames, another
 method, a frame that does not end where it says, is None here and pika's to read, frame by frame. Sizes and
@@ -14,8 +16,8 @@ from typing import Final, NamedTuple
 #: The most of AMQP around a frame's payload: type, channel and size before it, one byte behind it.
 FRAME_HEADER, FRAME_END_SIZE = 7, 1
 
-_METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
-_END: Final = 0xCE
+METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
+END: Final = 0xCE
 
 _FRAME = struct.Struct(">BHI")
 #: A content header up to its property flags: type, channel, size, class and weight, size of the body.
@@ -24,32 +26,48 @@ _TAG = struct.Struct(">QB")
 #: A whole frame Basic.Ack: type, channel, size, class and method, delivery tag, no others with it, end.
 _ACK = struct.Struct(">BHIIQBB")
 
-_DELIVER: Final = b"\x00\x3c\x00\x3c"
-_BASIC_ACK: Final = 60 << 16 | 80
+#: How many messages wait in a queue, and how many consumers it has.
+_COUNTS = struct.Struct(">II")
 
-#: The size of an ack on the wire.
-ACK_SIZE: Final = _ACK.size
+_DELIVER: Final = b"\x00\x3c\x00\x3c"
+_GET_OK: Final = b"\x00\x3c\x00\x47"
+_GET_EMPTY: Final = b"\x00\x3c\x00\x48"
+_DECLARE_OK: Final = b"\x00\x32\x00\x0b"
+_BASIC_ACK: Final = 60 << 16 | 80
 
 #: What `read_delivery` gives while frames are not all there.
 INCOMPLETE: Final = 0
 
 
 class Delivered(NamedTuple):
-    """One delivery. The properties are still to be read, from `properties` on in the buffer."""
+    """One delivery, or answer to a get. The properties are still to be read, from `properties` on in the buffer."""
 
     #: Where the next frame begins.
     end: int
+    #: From 1; 0 where a queue says that it is empty, and then nothing below means anything.
     tag: int
     redelivered: bool
     exchange: str
     routing_key: str
     properties: int
     body: bytes
+    #: How many frames it took.
+    frames: int
+
+
+class Counted(NamedTuple):
+    """What a queue that was asked about says of itself."""
+
+    #: Where the next frame begins.
+    end: int
+    #: How many messages wait in it, those that are handed out not among them.
+    messages: int
+    frames: int = 1
 
 
 def ack(channel: int, tag: int) -> bytes:
     """The frame that acknowledges one delivery."""
-    return _ACK.pack(_METHOD, channel, 13, _BASIC_ACK, tag, 0, _END)
+    return _ACK.pack(METHOD, channel, 13, _BASIC_ACK, tag, 0, END)
 
 
 def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
@@ -57,10 +75,10 @@ def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
 
     The channel is -1 for a frame that is no method. None where the header is not all there, and for what is no frame.
     """
-    if len(data) - start < FRAME_HEADER or data[start] not in (_METHOD, _HEADER, _BODY, _HEARTBEAT):
+    if len(data) - start < FRAME_HEADER or data[start] not in (METHOD, _HEADER, _BODY, _HEARTBEAT):
         return None
     kind, channel, size = _FRAME.unpack_from(data, start)
-    return channel if kind == _METHOD else -1, start + FRAME_HEADER + size + FRAME_END_SIZE
+    return channel if kind == METHOD else -1, start + FRAME_HEADER + size + FRAME_END_SIZE
 
 
 def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "Delivered | int | None":
@@ -69,12 +87,40 @@ def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "De
     `consumer` is its tag as `short` writes it. INCOMPLETE if it may be one and is not all there yet; None for what
     is to be read by pika.
     """
-    size = len(data)
     header = start + _FRAME.unpack_from(data, start)[2] + 8
-    if header > size:
+    if header > len(data):
         return INCOMPLETE
     if not (data.startswith(_DELIVER, start + 7) and data.startswith(consumer, start + 11)):
         return None
+    return _content(data, channel, header, start + 11 + len(consumer), header - 1)
+
+
+def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
+    """The answer to a get whose method frame begins here, on this channel; otherwise as `read_delivery`."""
+    header = start + _FRAME.unpack_from(data, start)[2] + 8
+    if header > len(data):
+        return INCOMPLETE
+    if data.startswith(_GET_EMPTY, start + 7):
+        return Delivered(header, 0, False, "", "", 0, b"", 1) if data[header - 1] == END else None
+    if not data.startswith(_GET_OK, start + 7):
+        return None
+    # Behind the routing key is how many messages are left.
+    return _content(data, channel, header, start + 11, header - 5)
+
+
+def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None":
+    """What a queue says of itself in the method frame that begins here; otherwise as `read_delivery`."""
+    end = start + _FRAME.unpack_from(data, start)[2] + 8
+    if end > len(data):
+        return INCOMPLETE
+    if not data.startswith(_DECLARE_OK, start + 7) or data[end - 1] != END:
+        return None
+    return Counted(end, _COUNTS.unpack_from(data, end - 9)[0])
+
+
+def _content(data: bytes, channel: int, header: int, at: int, route_end: int) -> "Delivered | int | None":
+    """The rest of a method that brings a message: its tag is at `at`, and its header frame begins at `header`."""
+    size = len(data)
     if header + _CONTENT.size > size:
         return INCOMPLETE
     kind, number, length, body_size = _CONTENT.unpack_from(data, header)
@@ -92,12 +138,12 @@ def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "De
         body = data[after + 7 : end - 1]
     if end > size:
         return INCOMPLETE
-    if data[header - 1] != _END or data[after - 1] != _END or data[end - 1] != _END:
+    if data[header - 1] != END or data[after - 1] != END or data[end - 1] != END:
         return None
-    at = start + 11 + len(consumer)
     tag, redelivered = _TAG.unpack_from(data, at)
-    exchange, routing_key = _route(data[at + 9 : header - 1])
-    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, header + _CONTENT.size, body)
+    exchange, routing_key = _route(data[at + 9 : route_end])
+    properties, frames = header + _CONTENT.size, 3 if body_size else 2
+    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, properties, body, frames)
 
 
 @lru_cache(maxsize=1_024)

@@ -1,4 +1,4 @@
-"""Plain jobs of a worker on one queue, handed over in the turn of the loop in which they come.
+"""Plain jobs of a worker, handed over in the turn of the loop in which they come.
 
 See palermo.broker.Express. Whatever needs a question first, about who ran it before, its key, its limit or its time,
 goes the ordinary way, by `receive`.
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from palermo.broker import Delivery, Take
+from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
@@ -22,7 +23,7 @@ class RabbitmqExpress:
 
     def __init__(
         self,
-        source: PushSource,
+        source: PushSource | PollSource,
         steering: Steering,
         starts: Starts,
         unsettled: dict[int, Delivery],
@@ -59,8 +60,7 @@ class RabbitmqExpress:
 
     def acknowledge(self, delivery: Delivery) -> None:
         self._check(delivery)
-        channel, tag = delivery.token
-        channel.link.raw.ack(channel.raw, tag)
+        self._source.ack(delivery)
         self._steering.gone(delivery)
         self._forget(delivery)
 

@@ -12,8 +12,9 @@ import pika
 from pika import exceptions, spec
 
 from palermo.broker import Session
+from palermo.brokers.rabbitmq.connecting import connect
 from palermo.brokers.rabbitmq.translate import reply_code, translate
-from palermo.brokers.rabbitmq.transport import AsyncioConnection, connect
+from palermo.brokers.rabbitmq.transport import AsyncioConnection
 from palermo.core.address import Address
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, UrlInvalid
 

@@ -55,6 +55,11 @@ class PushSource:
         """Show deliveries first to this, which come while the slot waits for one."""
         self._slots[slot - 1].offer_to(take)
 
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge one that was taken so, at once: the next job comes only after it."""
+        channel, tag = delivery.token
+        channel.link.raw.ack(channel.raw, tag)
+
     def next(self, slot: int) -> None:
         """What was taken as it came is settled, and whoever took it can take another."""
         self._slots[slot - 1].next()

@@ -7,34 +7,36 @@ confirm of a single message may write it itself (pen.py).
 
 What a worker reads and writes for every job does not go through pika's objects: deliveries to whoever has asked
 for them by `deliver_to`, and their acks, are bytes of our own (deliveries.py), and so is what is published, with its
-confirms (frames.py). All else is pika's, in the order of the
-wire. Beside a version of pika that this was not tried with, everything is.
+confirms (frames.py). So are the questions of a worker on several queues, and their answers. All else is pika's, in
+the order of the wire. Beside a version of pika that this was not tried with, everything is.
 
-The names with a leading underscore are pika's: the six hooks that an adapter must supply, and
-the three entry points that it feeds. They are the same in 1.3.2 to 1.4; pyproject.toml pins that
-range, and tests/rabbitmq/test_transport.py walks every path through them.
+The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
+it feeds, and where a channel keeps who gets an answer or a delivery. They are the same in 1.3.2 to 1.4; pyproject.toml
+pins that range, and tests/rabbitmq/test_deliveries.py walks every path through them.
 """
 
 import asyncio
 import logging
-import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pika
 from pika import connection, exceptions, frame, spec
 
-from palermo.brokers.rabbitmq import frames
+from palermo.brokers.rabbitmq import frames, questions
 from palermo.brokers.rabbitmq.deliveries import (
-    ACK_SIZE,
     FRAME_HEADER,
+    Counted,
     Delivered,
     ack,
     frame_at,
     is_tested,
+    read_counted,
     read_delivery,
+    read_got,
     short,
 )
 from palermo.brokers.rabbitmq.pen import Pen
@@ -44,6 +46,12 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Is given a delivery and the buffer that its properties are in.
 Taker = Callable[[Delivered, bytes], None]
+
+#: Is given the answer of each queue that was asked how many jobs it has.
+Counter = Callable[[Counted, bytes], None]
+
+#: Reads what begins with the method frame there, on that channel: INCOMPLETE, and None for what is pika's to read.
+_Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
 
 #: Whether this version of pika is one that the way round it was tried with.
 _TESTED = is_tested(pika.__version__)
@@ -76,8 +84,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         #: Whether acks of one turn of the loop leave in one write: for who has several jobs at once.
         self.acks_together = False
         self._at_end = False
-        #: By channel number: pika's channel, the consumer's tag as it is on the wire, and who takes its deliveries.
-        self._takers: dict[int, tuple[Any, bytes, Taker]] = {}
+        #: By channel number: pika's channel, what reads that which does not go through pika, and who takes it.
+        self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: who is told of the acks of what was published.
         self._listening: dict[int, frames.Confirmed] = {}
         #: Cleared while the socket cannot take more; a publisher of many waits for it.
@@ -176,10 +184,19 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         To be ended by `deliver_no_more` before the consumer is cancelled.
         """
         if _TESTED:
-            self._takers[channel.channel_number] = (channel, short(tag), taker)
+            self._takers[channel.channel_number] = (channel, partial(read_delivery, consumer=short(tag)), taker)
+
+    def answers_to(self, channel: Any, taker: Taker) -> None:
+        """Give the answers to `get` on pika's channel to `taker`, but for those that pika must read."""
+        if _TESTED:
+            self._takers[channel.channel_number] = (channel, read_got, taker)
+
+    def counts_to(self, channel: Any, taker: Counter) -> None:
+        """Give the answers to `count` on pika's channel to `taker`."""
+        self._takers[channel.channel_number] = (channel, read_counted, taker)
 
     def deliver_no_more(self, channel: Any) -> None:
-        """Give deliveries on this channel to pika again, which rejects what comes for a consumer that is cancelled."""
+        """Give all on this channel to pika again, which rejects what comes for a consumer that is cancelled."""
         if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
             del self._takers[channel.channel_number]
 
@@ -201,18 +218,78 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             channel.basic_ack(tag)
             self.flush()
             return
-        self.bytes_sent += ACK_SIZE
-        self.frames_sent += 1
         frame = ack(channel.channel_number, tag)
-        if self.acks_together and len(self._output) < _TOGETHER:
-            if not self._output:
-                self._loop.call_soon(self.flush)
-            self._output.append(frame)
-        elif self._output:
-            self._output.append(frame)
+        if not self.acks_together or len(self._output) >= _TOGETHER:
+            self._write(frame, 1)
+            return
+        self.bytes_sent += len(frame)
+        self.frames_sent += 1
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output.append(frame)
+
+    def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0) -> None:
+        """Ask now for the first message of a queue, after acknowledging the delivery `acked`, if any, in one write.
+
+        One at a time on a channel. The answer goes to who has asked for it by `answers_to`; one that pika must read, to
+        `got` as from pika's basic_get, or to pika's callbacks for GetEmpty. Raises as pika's methods.
+        """
+        if not (_TESTED and channel.is_open):
+            if acked:
+                channel.basic_ack(acked)
+            channel.basic_get(queue, got)
+            self.flush()
+            return
+        # Left there by the answer before, where that was not pika's to read.
+        channel._on_getok_callback = got
+        number = channel.channel_number
+        asked = questions.get(number, queue)
+        if acked:
+            self._write(ack(number, acked) + asked, 2)
+        else:
+            self._write(asked, 1)
+
+    def count(self, channel: Any, queues: Iterable[str]) -> None:
+        """Ask now how many messages wait in each of these queues; the answers come in the same order."""
+        asked = [questions.count(channel.channel_number, queue) for queue in queues]
+        self._write(b"".join(asked), len(asked))
+
+    @property
+    def quick(self) -> bool:
+        """Whether this version of pika is one beside which `count`, `listen` and `listen_no_more` can be used."""
+        return _TESTED
+
+    def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
+        """Subscribe at once to queues, given by consumer tag; what comes is pika's to give to `callback`.
+
+        Nothing is answered; a queue that is not there ends the channel.
+        """
+        channel._consumers.update(dict.fromkeys(queues, callback))
+        asked = [questions.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()]
+        self._write(b"".join(asked), len(asked))
+
+    def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
+        """End such subscriptions at once. What races in is rejected by pika, until `forget_listening`."""
+        for tag in tags:
+            channel._consumers.pop(tag, None)
+        channel._cancelled.update(tags)
+        asked = [questions.cancel(channel.channel_number, tag) for tag in tags]
+        self._write(b"".join(asked), len(asked))
+
+    def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
+        """Nothing can race in any more, and the tags may be used again."""
+        channel._cancelled.difference_update(tags)
+
+    def _write(self, data: bytes, frames: int) -> None:
+        """Write whole frames at once, behind all that was sent before."""
+        self.bytes_sent += len(data)
+        self.frames_sent += frames
+        if self._output:
+            self._output.append(data)
+            self.flush()
             self.flush()
         elif self._transport is not None:
-            self._transport.write(frame)
+            self._transport.write(data)
 
     def _cut(self, data: bytes) -> None:
         """Hand out what has come, frame by frame, in the order of the wire; the rest waits in pika's own buffer."""
@@ -220,20 +297,20 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             data, self._frame_buffer = self._frame_buffer + data, b""
         start, size = 0, len(data)
         while start < size:
-            found = frame_at(data, start)
-            if found is None:
+            framed = frame_at(data, start)
+            if framed is None:
                 break
-            channel, end = found
+            channel, end = framed
             if channel in self._takers:
-                raw, consumer, taker = self._takers[channel]
-                delivered = read_delivery(data, start, channel, consumer) if raw.is_open else None
-                if isinstance(delivered, Delivered):
-                    self.bytes_received += delivered.end - start
-                    self.frames_received += 3 if delivered.body else 2
-                    start = delivered.end
-                    taker(delivered, data)
+                raw, read, taker = self._takers[channel]
+                found = read(data, start, channel) if raw.is_open else None
+                if isinstance(found, tuple):
+                    self.bytes_received += found.end - start
+                    self.frames_received += found.frames
+                    start = found.end
+                    taker(found, data)
                     continue
-                if delivered is not None:
+                if found is not None:
                     break
             if end > size:
                 break
@@ -294,47 +371,3 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         """Drop the connection at once, without AMQP's farewell."""
         if self._transport is not None:
             self._transport.abort()
-
-
-async def connect(
-    parameters: pika.ConnectionParameters, *, timeout: float, on_close: Callable[[Exception], None]
-) -> AsyncioConnection:
-    """An open connection to the one host that `parameters` names.
-
-    `on_close` is called once, with the reason, when the open connection ends for whatever cause.
-    Raises TimeoutError, OSError or a pika exception.
-    """
-    if not _TESTED:
-        log.warning(
-            "pika %s was not tried with the quick way of deliveries and acks: using pika's own", pika.__version__
-        )
-    loop = asyncio.get_running_loop()
-    opened: asyncio.Future[AsyncioConnection] = loop.create_future()
-
-    def on_error(_: object, error: Exception) -> None:
-        if not opened.done():
-            opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
-
-    def on_open(connected: AsyncioConnection) -> None:
-        if not opened.done():
-            opened.set_result(connected)
-
-    made = AsyncioConnection(
-        parameters, loop, on_open=on_open, on_error=on_error, on_close=lambda _, error: on_close(error)
-    )
-    context: ssl.SSLContext | None = None
-    server_hostname: str | None = None
-    if parameters.ssl_options is not None:
-        context = parameters.ssl_options.context
-        server_hostname = parameters.ssl_options.server_hostname or parameters.host
-    try:
-        async with asyncio.timeout(timeout):
-            await loop.create_connection(
-                lambda: made, parameters.host, parameters.port, ssl=context, server_hostname=server_hostname
-            )
-            return await opened
-    except BaseException:
-        made.abort()
-        # The connection's own error arrives after ours; it has been told already.
-        opened.cancel()
-        raise

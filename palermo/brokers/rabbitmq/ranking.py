@@ -1,0 +1,100 @@
+"""Which of several queues is asked for the next job: the first that is not known to be empty, by order and shares.
+
+A queue that was found empty is not asked again before one look at all such queues says that it has jobs, so that
+forty-nine empty queues cost the jobs of the fiftieth nothing. How old that knowledge may be depends on what a look
+costs: see `due` and `stale`. Pure: the clock and chance are arguments.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping
+from itertools import accumulate
+
+from palermo.core.patterns import Place
+
+#: Seconds after which it is looked again whether queues are still empty: at least, in multiples of what a look took,
+#: and at most. After twice that nothing counts as known.
+_LEAST, _TIMES, _MOST = 0.005, 10.0, 0.05
+
+
+class Ranking:
+    """The queues that a worker takes jobs from now, in their order."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        """`chance` gives numbers from 0 to below 1."""
+        self._chance = chance
+        self._places: dict[str, Place] = {}
+        self._empty: set[str] = set()
+        #: Those of the lowest level that has any which are not known to be empty, and their weights, added up.
+        self._front: list[str] = []
+        self._weights: list[int] = []
+        #: When the oldest of what is known was heard, and after how many seconds it is asked again.
+        self._since = 0.0
+        self._keeps = _LEAST
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The queues that were found empty."""
+        return tuple(queue for queue in self._places if queue in self._empty)
+
+    def serve(self, places: Mapping[str, Place]) -> None:
+        """Rank these queues from now on, given in the order of their levels. Those that are new are looked at first."""
+        new = places.keys() - self._places.keys()
+        self._places = dict(places)
+        self._empty = (self._empty & places.keys()) | new
+        if new:
+            self._since = -math.inf
+        self._arrange()
+
+    def first(self) -> str | None:
+        """The queue to ask now; None if all are known to be empty. Where queues share a place, one is drawn."""
+        if len(self._front) < 2:
+            return self._front[0] if self._front else None
+        return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
+
+    def found_empty(self, queue: str, now: float) -> None:
+        """It had no job at this time."""
+        if queue not in self._places:
+            return
+        if not self._empty:
+            self._since = now
+        self._empty.add(queue)
+        self._arrange()
+
+    def found_full(self, queues: Collection[str]) -> None:
+        """They may have jobs: ask them."""
+        if not self._empty.isdisjoint(queues):
+            self._empty.difference_update(queues)
+            self._arrange()
+
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self.found_full(self.empty)
+
+    def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
+        """All that were empty were asked once more, and these have jobs."""
+        self._since = ended
+        self._keeps = min(_MOST, max(_LEAST, _TIMES * (ended - began)))
+        self.found_full(full)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to look at the empty ones again, while others are asked."""
+        return bool(self._empty) and now - self._since >= self._keeps
+
+    def stale(self, now: float) -> bool:
+        """Whether what is known is too old to go by: nobody has looked meanwhile."""
+        return bool(self._empty) and now - self._since >= 2 * self._keeps
+
+    def _arrange(self) -> None:
+        level = None
+        self._front, weights = [], []
+        for queue, place in self._places.items():
+            if queue in self._empty:
+                continue
+            if level is None:
+                level = place.level
+            elif place.level != level:
+                break
+            self._front.append(queue)
+            weights.append(place.weight)
+        self._weights = list(accumulate(weights))

@@ -1,0 +1,283 @@
+"""The quick way of plain jobs from several queues: asked for in order, one at a time, given back where it must be."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from palermo.broker import Delivery, Session, open_broker
+from palermo.brokers.rabbitmq import RabbitmqBroker, transport
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.core.topology import amqp_queue
+from palermo.crew import WorkerInfo
+from palermo.errors import DeliveryLost, NotFound
+from tests.contract.kit import empty_looks_are_forgotten, until
+from tests.rabbitmq.test_express import Taker, answer
+
+
+def jobs(count: int, queue: str, **fields: Any) -> list[Message]:
+    return [
+        Message(**{"id": f"{queue}-{number}", "queue": queue, "job": "shop.send", "body": b"[1]", **fields})
+        for number in range(count)
+    ]
+
+
+class Several:
+    """A consumer with one slot that takes plain jobs as they come, and whose task waits in `receive` all the time."""
+
+    def __init__(self, broker: RabbitmqBroker, publisher: RabbitmqBroker, consumer: Any) -> None:
+        self.broker = broker
+        self.publisher = publisher
+        self.consumer = consumer
+        self.take = Taker()
+        self.waiting: asyncio.Future[Delivery]
+        consumer.express.offer_to(1, self.take)
+        self.receive()
+
+    def receive(self) -> None:
+        self.waiting = asyncio.ensure_future(self.consumer.receive(1))
+
+    async def next(self) -> Delivery:
+        shown = asyncio.ensure_future(self.take.shown.get())
+        await asyncio.wait({shown, self.waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not shown.done():
+            shown.cancel()
+            raise AssertionError(f"came by receive: {self.waiting.result()}")
+        return shown.result()
+
+    async def run(self, count: int) -> list[str]:
+        """Take and acknowledge so many; their ids."""
+        found = []
+        for _ in range(count):
+            delivery = await self.next()
+            found.append(delivery.message.id)
+            self.acknowledge(delivery)
+        return found
+
+    async def busy(self, *messages: Message) -> Delivery:
+        """A job that holds the slot; the others are there before it ends, and known to be."""
+        await self.publisher.publish(Message(id="first", queue=messages[-1].queue, job="shop.send", body=b"[1]"))
+        held = await self.next()
+        await self.publisher.publish_many(messages)
+        await empty_looks_are_forgotten()
+        return held
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        self.consumer.express.acknowledge(delivery)
+
+    async def pending(self) -> int:
+        return sum(queue.pending for queue in await self.publisher.queues())
+
+    async def exists(self, queue: str) -> bool:
+        channel = await self.publisher._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, amqp_queue(self.publisher._exchange, queue), passive=True)
+        except NotFound:
+            return False
+        await channel.close()
+        return True
+
+    async def behind_its_back(self, what: str, queue: str) -> None:
+        channel = await self.publisher._link.channel()
+        await channel.call(getattr(channel.raw, what), amqp_queue(self.publisher._exchange, queue))
+        await channel.close()
+
+
+Run = Callable[[str, Callable[[Several], Awaitable[None]]], None]
+
+
+@pytest.fixture(params=[True, False], ids=["past-pika", "by-pika"])
+def run(request: pytest.FixtureRequest, rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(transport, "_TESTED", request.param)
+    session = Session(address=parse_url(rabbitmq_url), exchange=exchange)
+
+    @asynccontextmanager
+    async def several(queues: str) -> AsyncIterator[Several]:
+        brokers = [await open_broker(session) for _ in range(2)]
+        broker, publisher = brokers
+        assert isinstance(broker, RabbitmqBroker)
+        assert isinstance(publisher, RabbitmqBroker)
+        now = time.time()
+        info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=(queues,), slots=1, state="idle", started_at=now)
+        consumer = await broker.consume(QueueSelection.parse(queues), slots=1, tag="pid:1@h", report=lambda: info)
+        made = Several(broker, publisher, consumer)
+        try:
+            async with asyncio.timeout(60):
+                yield made
+        finally:
+            made.waiting.cancel()
+            await asyncio.wait({made.waiting})
+            await consumer.close()
+            for one in brokers:
+                await one.close()
+
+    def go(queues: str, work: Callable[[Several], Awaitable[None]]) -> None:
+        async def within() -> None:
+            async with several(queues) as made:
+                await work(made)
+
+        asyncio.run(within())
+
+    return go
+
+
+def test_plain_jobs_of_all_queues_pass_in_order_while_receive_waits(run: Run) -> None:
+    async def work(at: Several) -> None:
+        large = jobs(1, "d", body=b"x" * 300_000)
+        first = await at.busy(*jobs(2, "c"), *jobs(2, "a"), *large, *jobs(2, "b"))
+        assert list(at.consumer.held()) == [first]
+        assert await at.pending() == 7
+        at.acknowledge(first)
+        with pytest.raises(DeliveryLost):
+            at.acknowledge(first)
+
+        assert await at.run(7) == ["a-0", "a-1", "b-0", "b-1", "c-0", "c-1", "d-0"]
+        await until(at.pending, 0)
+        assert not at.waiting.done()
+
+    run("a,b,c,d", work)
+
+
+def test_a_queue_that_fills_while_another_is_served_has_its_turn(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await at.busy(*jobs(30, "low")))
+        await at.run(5)
+        held = await at.next()
+        await at.publisher.publish_many(jobs(2, "high"))
+        await empty_looks_are_forgotten()
+        at.acknowledge(held)
+        assert await at.run(3) == ["high-0", "high-1", "low-6"]
+
+        # And while it goes on without a pause, soon.
+        await at.publisher.publish_many(jobs(1, "high"))
+        assert sorted(await at.run(24)) == sorted(["high-0", *[f"low-{number}" for number in range(7, 30)]])
+
+    run("high,empty,low", work)
+
+
+def test_what_is_not_plain_or_not_wanted_comes_by_receive_and_then_jobs_pass_again(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await at.busy(*jobs(1, "a", extra={"limit": 3}), *jobs(3, "b")))
+        limited = await at.waiting
+        assert limited.message.id == "a-0"
+        await at.consumer.settle(limited, Ack())
+        at.take.wants = False
+        at.receive()
+        declined = await at.waiting
+        assert (declined.message.id, at.take.shown.qsize()) == ("b-0", 1)
+        await at.consumer.settle(declined, Ack())
+        at.take.shown.get_nowait()
+        at.take.wants = True
+        at.receive()
+        assert await at.run(2) == ["b-1", "b-2"]
+
+    run("a,b", work)
+
+
+def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await at.busy(*jobs(5, "b")))
+        assert await at.run(1) == ["b-0"]
+        at.waiting.cancel()  # with the next question on its way
+        await asyncio.wait({at.waiting})
+        assert at.waiting.cancelled()
+        assert await at.pending() == 4
+
+        at.take.wants = False
+        found = []
+        for _ in range(4):
+            delivery = await at.consumer.receive(1)
+            found.append((delivery.message.id, delivery.redelivered))
+            await at.consumer.settle(delivery, Ack())
+        assert found == [("b-1", True), ("b-2", False), ("b-3", False), ("b-4", False)]
+
+    run("a,b", work)
+
+
+def test_a_slot_that_rests_asks_for_nothing_after_its_job(run: Run) -> None:
+    async def work(at: Several) -> None:
+        first = await at.busy(*jobs(2, "b"))
+        await at.consumer.rest(1)
+        at.acknowledge(first)
+        at.waiting.cancel()
+        await asyncio.wait({at.waiting})
+        assert await at.pending() == 2
+        at.receive()
+        delivery = await at.next()
+        assert (delivery.message.id, delivery.redelivered) == ("b-0", False)
+        # A worker that goes on before its job is over has not cancelled who waits.
+        await at.consumer.rest(1)
+        at.acknowledge(delivery)
+        assert await at.run(1) == ["b-1"]
+
+    run("a,b", work)
+
+
+def test_a_paused_queue_is_left_alone_and_then_served_again(run: Run) -> None:
+    async def work(at: Several) -> None:
+        def paused() -> object:
+            return at.consumer._source._paused
+
+        at.acknowledge(await at.busy(*jobs(4, "a"), *jobs(4, "b")))
+        assert await at.run(1) == ["a-0"]
+        held = await at.next()
+        await at.publisher.pause("a")
+        await until(answer(paused), {"a"})
+        at.acknowledge(held)
+        assert [held.message.id, *await at.run(3)] == ["a-1", "b-0", "b-1", "b-2"]
+        held = await at.next()
+        await at.publisher.resume("a")
+        await until(answer(paused), set())
+        at.acknowledge(held)
+        assert await at.run(2) == ["a-2", "a-3"]
+
+    run("a,b", work)
+
+
+def test_queues_that_are_emptied_or_deleted_by_others_do_no_harm(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await at.busy(*jobs(3, "a"), *jobs(3, "b")))
+        held = await at.next()
+        await at.behind_its_back("queue_purge", "a")
+        at.acknowledge(held)
+        assert await at.run(1) == ["b-0"]
+        held = await at.next()
+        for queue in ("a", "b"):
+            await at.behind_its_back("queue_delete", queue)
+        at.acknowledge(held)
+        # It makes both again, as it was told to serve them.
+        for queue in ("a", "b"):
+            await until(partial(at.exists, queue), True)
+        await at.behind_its_back("queue_purge", "b")
+        await at.publisher.publish_many(jobs(1, "a"))
+        assert await at.run(1) == ["a-0"]
+
+    run("a,b", work)
+
+
+def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await at.busy(*jobs(2, "b")))
+        delivery = await at.next()
+        channel, tag = delivery.token
+        channel.raw.basic_ack(tag + 100)  # which the broker answers by closing the channel
+        await until(answer(lambda: channel.is_open), False)
+        await until(at.pending, 2)
+        assert not at.waiting.done()
+        assert at.take.shown.empty()
+        with pytest.raises(DeliveryLost):
+            at.acknowledge(delivery)
+        again = await at.waiting
+        assert (again.message.id, again.redelivered) == ("b-0", True)
+        await at.consumer.settle(again, Ack())
+        at.receive()
+        assert await at.run(1) == ["b-1"]
+
+    run("a,b", work)
