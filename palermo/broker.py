@@ -237,6 +237,9 @@ class Broker(Timetable, Entries, Protocol):
         It may be used after any error too, which it then may answer by more than to raise it. `ended` must not raise.
         """
 
+    def publish_here(self, message: Message) -> bool:
+        """`publish` by the calling thread, whichever that is. False where nothing was stored, and another way is due."""
+
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         """The same for many, with their confirms overlapping; returns how many, once all are stored.
 

@@ -97,6 +97,9 @@ class RabbitmqBroker:
     def post(self, message: Message, ended: Ended) -> bool:
         return self._outbox.post(message, ended)
 
+    def publish_here(self, message: Message) -> bool:
+        return False  # the connection is its loop's
+
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         return await self._outbox.publish_many(messages, sent=sent)
 
