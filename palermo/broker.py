@@ -238,7 +238,7 @@ class Broker(Timetable, Entries, Protocol):
         """
 
     def publish_here(self, message: Message) -> bool:
-        """`publish` by the calling thread, whichever that is. False where nothing was stored, and another way is due."""
+        """`publish` by any calling thread. False where nothing was stored, and another way is due."""
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         """The same for many, with their confirms overlapping; returns how many, once all are stored.

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import sqlite3
 import time
@@ -19,6 +18,7 @@ from palermo.brokers.sqlite.express import SqliteExpress
 from palermo.brokers.sqlite.messages import to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.served import Served
+from palermo.brokers.sqlite.sign import Sign
 from palermo.brokers.sqlite.sleepers import Sleepers
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.brokers.sqlite.taking import Taker
@@ -33,9 +33,6 @@ from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 log = logging.getLogger("palermo.sqlite")
 
 T = TypeVar("T")
-
-#: How often we say what we do, and look whether others still live: within a second both must be known.
-TICK = 0.25
 
 
 class SqliteConsumer:
@@ -58,13 +55,11 @@ class SqliteConsumer:
     ) -> None:
         self._store = store
         self._bell = bell
-        self._directory = directory
         self._lock = lock
         self._holder = holder
         self._exchange = exchange
-        self._report = report
-        self._reported = reported
         self._orders = orders
+        self._sign = Sign(store, directory, holder, report, reported)
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
         self._parked: set[Claim] = set()
@@ -80,7 +75,7 @@ class SqliteConsumer:
         self._taker = Taker(exchange, holder, Served(exchange, selection), order=order)
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
-        self._ticking = self._loop.create_task(self._tick())
+        self._ticking = self._loop.create_task(self._sign.keep(orders, bell.ring, self._waiting.wake))
         self._ticking.add_done_callback(self._ticked)
 
     async def receive(self, slot: int) -> Delivery:
@@ -124,7 +119,7 @@ class SqliteConsumer:
                 db,
                 self._exchange,
                 delivery.message,
-                worker=self._reported.id,
+                worker=self._sign.worker,
                 run=run,
                 again=delivery.redelivered,
             )
@@ -366,33 +361,6 @@ class SqliteConsumer:
         finally:
             if not self._waiting:
                 self._bell.ignore(self._waiting.wake)
-
-    async def _tick(self) -> None:
-        version = self._store.data_version()
-        while True:
-            await asyncio.sleep(TICK)
-            await self._show()
-            await self._orders.look()
-            if await holders.bury(self._store, self._directory, but=self._holder):
-                self._bell.ring()
-            await self._store.renew()
-            # The net under the bell: a publisher may have died between its commit and its ring.
-            if (found := self._store.data_version()) != version:
-                version = found
-                self._waiting.wake()
-
-    async def _show(self) -> None:
-        """Store the worker's report, if it has changed."""
-        report = self._report()
-        if report == self._reported:
-            return
-        values = (json.dumps(report.to_plain()), self._holder)
-        changed = await self._store.write(
-            lambda db: db.execute("update holder set report = ? where id = ?", values).rowcount
-        )
-        if not changed:
-            raise BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead.")
-        self._reported = report
 
     def _ticked(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():

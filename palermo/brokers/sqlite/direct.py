@@ -45,7 +45,7 @@ class Direct:
         self._closed = False
 
     def insert(self, message: Message, *, patience: float = PATIENCE) -> bool:
-        """Store the message; whether that was done. False if it is not plain, its queue is not there or the file is busy.
+        """Store the message; whether that was done. Not if it is not plain, its queue is not there or the file is busy.
 
         Raises EncodeError for a header that cannot be kept.
         """

@@ -1,18 +1,17 @@
 """Plain jobs of one consumer, handed over without waking a task.
 
-See palermo.broker.Express. What has been acknowledged in a turn of the loop is taken out of the file in the next one, and
-in the same transaction each slot that it made free gets its next job: one write to the disk for both, and for all
+See palermo.broker.Express. What has been acknowledged in a turn of the loop is taken out of the file in the next one,
+and in the same transaction each slot that it made free gets its next job: one write to the disk for both, and for all
 slots that end in one turn. The transaction runs in the loop, as all of them do (see store.py).
 """
 
 import asyncio
-import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from palermo.brokers.sqlite.store import Busy
 from palermo.broker import Delivery, Take
+from palermo.brokers.sqlite.store import Busy
 from palermo.core.delay import is_early
 from palermo.core.keys import lock_of
 from palermo.core.message import Message
@@ -30,7 +29,7 @@ class Claims(Protocol):
         """The slots in which a call of `receive` waits for the slot to be free, and it is."""
 
     def claim_at_once(self, slots: Sequence[int]) -> list[Delivery]:
-        """Take what has ended out of the file and the next jobs for these slots. Raises Busy, and what `settle` does."""
+        """Take what has ended out of the file, and the next jobs for these slots. Raises Busy, or as `settle` does."""
 
     def go_on(self, slot: int, delivery: Delivery | None) -> None:
         """Have the call that waits in this slot return this delivery, or look for one itself."""

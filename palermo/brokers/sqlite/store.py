@@ -21,6 +21,8 @@ from palermo.errors import BrokerUnavailable, StoreInvalid
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
+_READ, _WRITE = "begin", "begin immediate"
+
 #: Another machine's store may be taken over when it has not been seen for this long.
 ABANDONED_AFTER = 30.0
 #: How often a session that writes renews its claim on the file.
@@ -61,22 +63,22 @@ class Store:
 
     async def found(self, work: Work[T]) -> T:
         """Like write, for the very first transaction, when there may be no tables yet."""
-        return await self._transact("begin immediate", work, publishing=False)
+        return await self._transact(_WRITE, work, publishing=False)
 
     async def read(self, work: Work[T]) -> T:
         """What `work` finds; all it reads is of one instant."""
-        return await self._transact("begin", work, publishing=False)
+        return await self._transact(_READ, work, publishing=False)
 
     async def write(self, work: Work[T], *, publishing: bool = False) -> T:
         """What `work` returns, once all it did is on the disk; when it raises, nothing was done."""
         if self.renewed:
-            return await self._transact("begin immediate", work, publishing=publishing)
-        return await self._transact("begin immediate", self._renewing(work), publishing=publishing)
+            return await self._transact(_WRITE, work, publishing=publishing)
+        return await self._transact(_WRITE, self._renewing(work), publishing=publishing)
 
     def attempt(self, work: Work[T]) -> T:
         """`write`, tried once and at once. Raises Busy where it would have to wait for another process."""
         try:
-            return self._once("begin immediate", work if self.renewed else self._renewing(work))
+            return self._once(_WRITE, work if self.renewed else self._renewing(work))
         except sqlite3.Error as error:
             if is_busy(error):
                 raise Busy from None
