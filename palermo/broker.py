@@ -249,6 +249,9 @@ class Broker(Timetable, Entries, Protocol):
         `ended` is told in the session's thread, and only if True was returned.
         """
 
+    def publish_here(self, message: Message) -> bool:
+        """`publish` by any calling thread. False where nothing was stored, and another way is due."""
+
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         """The same for many, with their confirms overlapping; returns how many, once all are stored.
 

@@ -16,6 +16,7 @@ import concurrent.futures.thread  # noqa: F401 - has handlers of its own, before
 import os
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
@@ -41,6 +42,9 @@ forking.watch()
 #: What a caller waits longer than the loop's own deadline: only a loop that hangs lets it come to that.
 _GRACE = 0.25
 
+#: Seconds until what threads have stored by themselves is told to the recorder.
+_RECORD_EVERY = 0.05
+
 
 class IoThread:
     """An event loop in a thread of its own, and the session it keeps."""
@@ -58,6 +62,9 @@ class IoThread:
         self._keeper = SessionKeeper(session, self._loop, self._opened, self._lost)
         self._carrier = Carrier(self._keeper, self._loop, self._timeout, self._record)
         self._watch: Watch | None = None
+        #: Stored by the threads that enqueued them, and not yet told to the recorder; whether the loop will see to it.
+        self._unrecorded: deque[Message] = deque()
+        self._recording = False
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._thread.start()
 
@@ -65,6 +72,8 @@ class IoThread:
 
     def publish(self, message: Message | Event) -> None:
         """Store one message, or tell one event; returns once that is confirmed. Raises as the broker does, in time."""
+        if self._on_file and isinstance(message, Message) and self._published_here(message):
+            return
         errand = Errand(message, None, None)
         try:
             posted = self._is_outside and self._carrier.post_from_outside(errand)
@@ -79,6 +88,19 @@ class IoThread:
             self.wait(errand, self._timeout / 2)
         elif errand.error is not None:
             raise _again(errand.error)
+
+    def _published_here(self, message: Message) -> bool:
+        """Whether this thread has stored the message by itself."""
+        session = self._keeper.session
+        if session is None or self._closed or not self._is_outside:
+            return False
+        if not session.publish_here(message):
+            return False
+        self._unrecorded.append(message)
+        if not self._recording:
+            self._recording = True
+            self._call(self._record_soon)
+        return True
 
     async def publish_async(self, message: Message | Event) -> None:
         """`publish` for another event loop, which goes on meanwhile."""
@@ -257,6 +279,15 @@ class IoThread:
         self.recorder.detach()
         self._carrier.move(session)
 
+    def _record_soon(self) -> None:
+        """Not now: a thread that enqueues one job after the other would wake this one each time."""
+        self._loop.call_later(_RECORD_EVERY, self._record_theirs)
+
+    def _record_theirs(self) -> None:
+        self._recording = False  # first: what is added from here on has it done again
+        while self._unrecorded:
+            record_stored(self.recorder, self._unrecorded.popleft())
+
     def _record(self, errand: Errand) -> None:
         record_stored(self.recorder, errand.messages)
         if errand.claims:
@@ -269,6 +300,7 @@ class IoThread:
 
     async def _shut_down(self) -> None:
         self._carrier.close()
+        self._record_theirs()
         try:
             await self.recorder.close(CLOSE_TIMEOUT)
             rest = asyncio.all_tasks() - {asyncio.current_task()}

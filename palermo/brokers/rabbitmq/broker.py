@@ -102,6 +102,9 @@ class RabbitmqBroker:
     def outside(self) -> Post:
         return self._outbox.post_from_outside
 
+    def publish_here(self, message: Message) -> bool:
+        return False  # see `outside`
+
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         return await self._outbox.publish_many(messages, sent=sent)
 

@@ -12,6 +12,7 @@ from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweepi
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
+from palermo.brokers.sqlite.direct import Direct
 from palermo.brokers.sqlite.events import SqliteEvents, deleted
 from palermo.brokers.sqlite.faults import unusable
 from palermo.brokers.sqlite.journal import TableJournal
@@ -64,6 +65,7 @@ class SqliteBroker:
         self.journal = TableJournal(store, Bell(self._directory, store.data_version, "journal-bell"), session)
         self.events = SqliteEvents(store, self._bell, session)
         self.keys = keys.TableKeys(store, self._bell, exchange)
+        self._direct = Direct(store, exchange)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
@@ -73,7 +75,13 @@ class SqliteBroker:
         self._bell.ring()
 
     def post(self, message: Message, ended: Ended) -> bool:
-        return False  # a transaction is waited for, in a thread
+        if not self._direct.insert(message, patience=0):
+            return False
+        ended(None)
+        return True
+
+    def publish_here(self, message: Message) -> bool:
+        return self._direct.insert(message)
 
     @property
     def outside(self) -> None:
@@ -287,6 +295,7 @@ class SqliteBroker:
         for consumer in self._consumers:
             await consumer.close()
         await self.journal.close()
+        self._direct.close()
         self._bell.close()
         self._store.close()
 

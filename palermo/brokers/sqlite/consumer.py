@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from palermo.admission import admitted, how_ended, must_ask
@@ -14,9 +14,11 @@ from palermo.broker import Delivery
 from palermo.brokers.sqlite import claims, holders, keys, permits
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.claims import Claim
+from palermo.brokers.sqlite.express import SqliteExpress
 from palermo.brokers.sqlite.messages import to_row
 from palermo.brokers.sqlite.orders import Listener
 from palermo.brokers.sqlite.served import Served
+from palermo.brokers.sqlite.sign import Sign
 from palermo.brokers.sqlite.sleepers import Sleepers
 from palermo.brokers.sqlite.store import Store, Work
 from palermo.brokers.sqlite.taking import Taker
@@ -32,15 +34,9 @@ log = logging.getLogger("palermo.sqlite")
 
 T = TypeVar("T")
 
-#: How often we say what we do, and look whether others still live: within a second both must be known.
-TICK = 0.25
-
 
 class SqliteConsumer:
     """Takes jobs for the slots of one worker."""
-
-    #: Each claim is a transaction in a thread of its own, which a job is waited for anyway.
-    express = None
 
     def __init__(
         self,
@@ -59,45 +55,55 @@ class SqliteConsumer:
     ) -> None:
         self._store = store
         self._bell = bell
-        self._directory = directory
         self._lock = lock
         self._holder = holder
         self._exchange = exchange
-        self._report = report
-        self._reported = reported
         self._orders = orders
+        self._sign = Sign(store, directory, holder, report, reported)
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
         self._parked: set[Claim] = set()
         #: Done, but not yet taken out of the file: the next claim does both at once.
         self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
-        #: Calls that wait for a job, and calls that wait for their slot to be free.
+        #: Calls that wait for a job, and by slot those that wait for it to be free.
         self._waiting = Sleepers()
-        self._blocked = Sleepers()
+        self._blocked: defaultdict[int, Sleepers] = defaultdict(Sleepers)
+        #: What the call that waits in a slot is to return.
+        self._ready: dict[int, Delivery] = {}
+        self.express = SqliteExpress(self)
         self._taker = Taker(exchange, holder, Served(exchange, selection), order=order)
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
-        self._ticking = self._loop.create_task(self._tick())
+        self._ticking = self._loop.create_task(self._sign.keep(orders, bell.ring, self._waiting.wake))
         self._ticking.add_done_callback(self._ticked)
 
     async def receive(self, slot: int) -> Delivery:
         try:
-            while slot in self._held:
-                await self._blocked.sleep()
             look = False
             while True:
+                while slot in self._held and slot not in self._ready:
+                    look = True  # what is there, the quick way has found already
+                    await self._blocked[slot].sleep()
                 self._check()
-                delivery = await self._take(slot, look=look)
+                delivery = self._ready.pop(slot, None)
                 if delivery is not None:
-                    # One ring may stand for many jobs: each who finds one wakes the next.
-                    self._waiting.wake()
                     return delivery
-                look = True
-                await self._wait()
+                delivery = await self._take(slot, look=look)
+                if delivery is None:
+                    look = True
+                    await self._wait()
+                    continue
+                # One ring may stand for many jobs: each who finds one wakes the next.
+                self._waiting.wake()
+                if not self.express.offered(delivery):
+                    return delivery
         except asyncio.CancelledError:
             # Perhaps it was this call that had been woken.
             self._waiting.wake()
+            if slot in self._ready:
+                with contextlib.suppress(BrokerError):
+                    await self.settle(self._ready.pop(slot), Release())
             raise
 
     async def admit(self, delivery: Delivery) -> Delivery | None:
@@ -113,7 +119,7 @@ class SqliteConsumer:
                 db,
                 self._exchange,
                 delivery.message,
-                worker=self._reported.id,
+                worker=self._sign.worker,
                 run=run,
                 again=delivery.redelivered,
             )
@@ -144,8 +150,7 @@ class SqliteConsumer:
         verdict = await self._write(ask)
         if isinstance(verdict, Go):
             return verdict.wait
-        del self._held[delivery.slot]
-        self._blocked.wake_all()
+        self._free(delivery.slot)
         self._bell.ring()
         return None
 
@@ -163,7 +168,7 @@ class SqliteConsumer:
                 # Taken out of the file with the slot's next claim, in one transaction instead of two;
                 # or in the loop's next round, should the slot not ask for another job at once.
                 self._done.append(claim)
-                self._loop.call_soon(self._flush_soon)
+                self._loop.call_soon(self.flush_soon)
                 found = True
             case Fail(message, queue):
                 found = await self._replace(claim, message, queue, ended)
@@ -180,16 +185,15 @@ class SqliteConsumer:
         if claim in self._parked:
             self._parked.discard(claim)
         else:
-            del self._held[delivery.slot]
-            self._blocked.wake_all()
+            self._free(delivery.slot)
         if not found:
             raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
 
     async def park(self, delivery: Delivery) -> None:
         if self._held.get(delivery.slot) != delivery.token:
             raise self._not_ours(delivery)
-        self._parked.add(self._held.pop(delivery.slot))
-        self._blocked.wake_all()
+        self._parked.add(delivery.token)
+        self._free(delivery.slot)
 
     async def another(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         until = self._loop.time() + wait
@@ -224,8 +228,7 @@ class SqliteConsumer:
         self._ticking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._ticking
-        self._waiting.wake_all()
-        self._blocked.wake_all()
+        self._wake_all()
         held = [*self._held, *self._parked]
         self._held, self._parked = {}, set()
         try:
@@ -253,20 +256,63 @@ class SqliteConsumer:
             self._held[slot] = delivery.token
         return delivery
 
+    # What its quick way asks of it: see express.py.
+
+    def finish(self, delivery: Delivery) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+        self._check()
+        self._done.append(claim)
+        del self._held[delivery.slot]
+
+    def free(self) -> list[int]:
+        return [slot for slot, sleepers in self._blocked.items() if slot not in self._held and sleepers]
+
+    def claim_at_once(self, slots: Sequence[int]) -> list[Delivery]:
+        self._check()
+        taker = self._taker
+
+        def claim(db: sqlite3.Connection) -> list[Delivery]:
+            found: list[Delivery] = []
+            for slot in slots:
+                delivery = taker.claim(db, slot)
+                if delivery is None:
+                    break
+                found.append(delivery)
+            return found
+
+        found = self._written(self._store.attempt(self._with_done(claim)))
+        for delivery in found:
+            self._held[delivery.slot] = delivery.token
+        return found
+
+    def go_on(self, slot: int, delivery: Delivery | None) -> None:
+        if delivery is not None:
+            self._ready[slot] = delivery
+        self._blocked[slot].wake_all()
+
+    def flush_soon(self) -> None:
+        if self._done and self._flushing is None:
+            self._flushing = self._loop.create_task(self._flush())
+
     # -- writing -----------------------------------------------------------
 
     async def _write(self, work: Work[T]) -> T:
         """The work, and in the same transaction all that is done by now."""
-        done: tuple[Claim, ...] = ()
+        return self._written(await self._store.write(self._with_done(work)))
 
-        def delete_and_work(db: sqlite3.Connection) -> tuple[T, bool]:
-            nonlocal done
+    def _with_done(self, work: Work[T]) -> Work[tuple[T, int, bool]]:
+        def delete_and_work(db: sqlite3.Connection) -> tuple[T, int, bool]:
             done = tuple(self._done)
             deleted = [claims.delete(db, claim) for claim in done]
-            return work(db), all(deleted)
+            return work(db), len(done), all(deleted)
 
-        result, ours = await self._store.write(delete_and_work)
-        del self._done[: len(done)]
+        return delete_and_work
+
+    def _written(self, found: tuple[T, int, bool]) -> T:
+        result, done, ours = found
+        del self._done[:done]
         if not ours:
             self._lose(BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead."))
         return result
@@ -296,10 +342,6 @@ class SqliteConsumer:
             lambda db: claims.replace(db, claim, self._exchange, (queue, row), ended, marked=marked)
         )
 
-    def _flush_soon(self) -> None:
-        if self._done and self._flushing is None:
-            self._flushing = self._loop.create_task(self._flush())
-
     async def _flush(self) -> None:
         try:
             await self.flush()
@@ -320,33 +362,6 @@ class SqliteConsumer:
             if not self._waiting:
                 self._bell.ignore(self._waiting.wake)
 
-    async def _tick(self) -> None:
-        version = self._store.data_version()
-        while True:
-            await asyncio.sleep(TICK)
-            await self._show()
-            await self._orders.look()
-            if await holders.bury(self._store, self._directory, but=self._holder):
-                self._bell.ring()
-            await self._store.renew()
-            # The net under the bell: a publisher may have died between its commit and its ring.
-            if (found := self._store.data_version()) != version:
-                version = found
-                self._waiting.wake()
-
-    async def _show(self) -> None:
-        """Store the worker's report, if it has changed."""
-        report = self._report()
-        if report == self._reported:
-            return
-        values = (json.dumps(report.to_plain()), self._holder)
-        changed = await self._store.write(
-            lambda db: db.execute("update holder set report = ? where id = ?", values).rowcount
-        )
-        if not changed:
-            raise BrokerUnavailable(f"{self._store.shown}: another process took this worker for dead.")
-        self._reported = report
-
     def _ticked(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():
             return
@@ -359,8 +374,17 @@ class SqliteConsumer:
     def _lose(self, error: BrokerError) -> None:
         """The session is lost; all that wait learn it."""
         self._lost = self._lost or error
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         self._waiting.wake_all()
-        self._blocked.wake_all()
+        for sleepers in self._blocked.values():
+            sleepers.wake_all()
+
+    def _free(self, slot: int) -> None:
+        """The slot may receive again."""
+        del self._held[slot]
+        self._blocked[slot].wake_all()
 
     def _not_ours(self, delivery: Delivery) -> DeliveryLost:
         return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")

@@ -54,13 +54,21 @@ async def open_store(address: Address, timeout: float) -> Store:
         raise translated(error, shown) from error
     try:
         await _prepare(connection, shown, lasting=lasting, timeout=timeout)
-        store = Store(connection, path, shown=shown, machine=machine(), timeout=timeout)
+        store = Store(connection, path, shown=shown, machine=machine(), timeout=timeout, lasting=lasting)
         await store.found(lambda db: _check_schema(db, shown))
         await store.renew()
     except BaseException:
         connection.close()
         raise
     return store
+
+
+def configure(connection: sqlite3.Connection, *, lasting: bool) -> None:
+    """Set what holds for every connection with the file."""
+    # FULL, since a job that publish has confirmed must outlive a power cut.
+    connection.execute(f"pragma synchronous = {'full' if lasting else 'off'}")
+    connection.execute("pragma foreign_keys = on")
+    connection.execute("pragma journal_size_limit = 67108864")
 
 
 def side_directory(path: str) -> str:
@@ -128,10 +136,7 @@ async def _prepare(connection: sqlite3.Connection, shown: str, *, lasting: bool,
             if mode != "wal":
                 _check_owner(connection, shown)
                 (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
-            # FULL, since a job that publish has confirmed must outlive a power cut.
-            connection.execute(f"pragma synchronous = {'full' if lasting else 'off'}")
-            connection.execute("pragma foreign_keys = on")
-            connection.execute("pragma journal_size_limit = 67108864")
+            configure(connection, lasting=lasting)
             break
         except sqlite3.Error as error:
             if not is_busy(error) or time.monotonic() > deadline:

@@ -11,7 +11,8 @@ class Sleepers:
         self._futures: deque[asyncio.Future[None]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._futures)
+        """Whether any is asleep, and not cancelled."""
+        return any(not future.done() for future in self._futures)
 
     async def sleep(self) -> None:
         """Until this call is woken."""

@@ -21,6 +21,8 @@ from palermo.errors import BrokerUnavailable, StoreInvalid
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
+_READ, _WRITE = "begin", "begin immediate"
+
 #: Another machine's store may be taken over when it has not been seen for this long.
 ABANDONED_AFTER = 30.0
 #: How often a session that writes renews its claim on the file.
@@ -30,11 +32,26 @@ RENEW_EVERY = 5.0
 _chance = random.Random()
 
 
+class Busy(Exception):
+    """Another process writes now."""
+
+
 class Store:
     """One connection with the file, for one loop of one process."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str, *, shown: str, machine: str, timeout: float) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        *,
+        shown: str,
+        machine: str,
+        timeout: float,
+        lasting: bool = True,
+    ) -> None:
         self.path = path
+        #: Whether what is committed outlives a power cut.
+        self.lasting = lasting
         #: The path for people.
         self.shown = shown
         self._connection = connection
@@ -46,27 +63,36 @@ class Store:
 
     async def found(self, work: Work[T]) -> T:
         """Like write, for the very first transaction, when there may be no tables yet."""
-        return await self._transact("begin immediate", work, publishing=False)
+        return await self._transact(_WRITE, work, publishing=False)
 
     async def read(self, work: Work[T]) -> T:
         """What `work` finds; all it reads is of one instant."""
-        return await self._transact("begin", work, publishing=False)
+        return await self._transact(_READ, work, publishing=False)
 
     async def write(self, work: Work[T], *, publishing: bool = False) -> T:
         """What `work` returns, once all it did is on the disk; when it raises, nothing was done."""
-        if time.monotonic() - self._renewed < RENEW_EVERY:
-            return await self._transact("begin immediate", work, publishing=publishing)
+        if self.renewed:
+            return await self._transact(_WRITE, work, publishing=publishing)
+        return await self._transact(_WRITE, self._renewing(work), publishing=publishing)
 
-        def renew_and_work(db: sqlite3.Connection) -> T:
-            self._renew(db)
-            return work(db)
-
-        return await self._transact("begin immediate", renew_and_work, publishing=publishing)
+    def attempt(self, work: Work[T]) -> T:
+        """`write`, tried once and at once. Raises Busy where it would have to wait for another process."""
+        try:
+            return self._once(_WRITE, work if self.renewed else self._renewing(work))
+        except sqlite3.Error as error:
+            if is_busy(error):
+                raise Busy from None
+            raise translated(error, self.shown) from error
 
     async def renew(self) -> None:
         """Say that this machine still uses the file, unless that was said a moment ago."""
-        if time.monotonic() - self._renewed >= RENEW_EVERY:
+        if not self.renewed:
             await self.write(lambda db: None)
+
+    @property
+    def renewed(self) -> bool:
+        """Whether that was said so lately that the next transaction need not say it."""
+        return time.monotonic() - self._renewed < RENEW_EVERY
 
     def data_version(self) -> int:
         """A number that is another one once a different connection has changed the file."""
@@ -81,22 +107,10 @@ class Store:
             self._connection.close()
 
     async def _transact(self, begin: str, work: Work[T], *, publishing: bool) -> T:
-        db = self._connection
         deadline = 0.0
         while True:
-            if os.getpid() != self._pid:
-                # SQLite's locks do not survive a fork; using them in both processes damages the file.
-                raise BrokerUnavailable(f"the session with {self.shown} belongs to the parent process. Open another.")
             try:
-                db.execute(begin)
-                try:
-                    result = work(db)
-                    db.execute("commit")
-                    return result
-                except BaseException:
-                    if db.in_transaction:
-                        db.execute("rollback")
-                    raise
+                return self._once(begin, work)
             except sqlite3.Error as error:
                 now = time.monotonic()
                 deadline = deadline or now + self._timeout
@@ -105,6 +119,28 @@ class Store:
             except (UnicodeEncodeError, OverflowError) as error:
                 raise translated(error, self.shown) from error
             await asyncio.sleep(_chance.uniform(0.0002, 0.001))
+
+    def _once(self, begin: str, work: Work[T]) -> T:
+        if os.getpid() != self._pid:
+            # SQLite's locks do not survive a fork; using them in both processes damages the file.
+            raise BrokerUnavailable(f"the session with {self.shown} belongs to the parent process. Open another.")
+        db = self._connection
+        db.execute(begin)
+        try:
+            result = work(db)
+            db.execute("commit")
+            return result
+        except BaseException:
+            if db.in_transaction:
+                db.execute("rollback")
+            raise
+
+    def _renewing(self, work: Work[T]) -> Work[T]:
+        def renew_and_work(db: sqlite3.Connection) -> T:
+            self._renew(db)
+            return work(db)
+
+        return renew_and_work
 
     def _renew(self, db: sqlite3.Connection) -> None:
         """Keep other machines out.

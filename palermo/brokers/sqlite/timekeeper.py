@@ -23,6 +23,9 @@ from palermo.timetable import CANCEL, GIVE_UP, RUN, Altered, Chosen, Scheduled, 
 #: The wall clock may jump, and a publisher die between its commit and its ring: so often the file is asked, in seconds.
 _LOOK_EVERY = 0.5
 
+#: Seconds between two looks at least, where nothing is due: the bell rings for every job that is enqueued.
+_PACE = 0.01
+
 #: Jobs put into their queues, or altered, in one transaction.
 _STEP = 500
 
@@ -60,7 +63,8 @@ class Timekeeper:
                     async with asyncio.timeout(wait):
                         await rung.wait()
                 except TimeoutError:
-                    pass
+                    continue
+                await asyncio.sleep(_PACE)
         finally:
             self.leads = False
             self._bell.ignore(rung.set)
