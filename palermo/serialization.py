@@ -8,6 +8,7 @@ and what goes in comes out exactly or not at all.
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from palermo.classes import LOOKING, NO_CLASSES, dotted_name
@@ -132,6 +133,8 @@ class Accept:
 
     def permits(self, serializer: Serializer) -> bool:
         """Whether a body of this serializer may be decoded."""
+        if self.named is None and serializer.safe:
+            return True
         names = {serializer.name, serializer.media_type}
         if names & self.besides:
             return True
@@ -383,6 +386,7 @@ class Serializers:
         )
 
 
+@lru_cache(maxsize=256)
 def media_type(text: str) -> str:
     """The media type, or the name of a serializer, in lower case and without parameters."""
     return text.partition(";")[0].strip().lower()

@@ -102,21 +102,20 @@ class Courier:
 
 
 class Reporter:
-    """The reports of one run of a job."""
+    """The reports of one run of a job. What it begins with is the class's: few jobs tell anything."""
 
-    __slots__ = ("_courier", "_kept", "_lines", "_over", "_progress", "_queued", "_slot", "_told", "due")
+    _progress: tuple[float | None, str] | None = None
+    _kept = 0
+    #: Whether it has told anything at all: the others end without a word to the courier.
+    _told = _queued = _over = False
+    #: Not to be sent before this, by the monotonic clock.
+    due = 0.0
 
     def __init__(self, courier: Courier, slot: int | None = None) -> None:
         """`slot` is told to the parent where several share the process."""
         self._courier = courier
         self._slot = slot
-        self._progress: tuple[float | None, str] | None = None
         self._lines: deque[str] = deque()
-        self._kept = 0
-        #: Whether it has told anything at all: few jobs do, and the others end without a word to the courier.
-        self._told = self._queued = self._over = False
-        #: Not to be sent before this, by the monotonic clock.
-        self.due = 0.0
 
     def progress(self, fraction: float | None, text: str) -> None:
         self._progress = fraction, printable(text[:MAX_TEXT])[:MAX_TEXT]

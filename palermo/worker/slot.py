@@ -16,7 +16,8 @@ from palermo import tracing
 from palermo.core.failure import Failure
 from palermo.worker import signals
 from palermo.worker.executor import Executor
-from palermo.worker.pipe import LATE, BlockingPipe, pack_reply, pack_result, unpack_message
+from palermo.worker.keeping import SUCCEEDED
+from palermo.worker.pipe import LATE, SUCCESS, BlockingPipe, pack_reply, pack_result, unpack_message
 from palermo.worker.process import die_with, flush, own_group
 from palermo.worker.reporting import Courier, Reporter
 from palermo.worker.titles import SlotTitle
@@ -95,7 +96,7 @@ class Slot:
                     faulthandler.cancel_dump_traceback_later()
             reporter.end()
         flush()
-        return pack_result(result)
+        return SUCCESS if result is SUCCEEDED else pack_result(result)
 
 
 def _report(pipe: BlockingPipe, frame: dict[str, Any]) -> None:
