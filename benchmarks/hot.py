@@ -197,14 +197,15 @@ async def main(place: Ground, *, runs: int) -> None:
     """Measure, and print a table."""
     wire = place.wire()
     message = to_message(wire.properties, wire.body, taken_from=jobs.QUEUE)
-    messages = [replace(message, id=str(uuid.uuid4())) for _ in range(RUN)]
-    frames = [pack_message("run", one) for one in messages]
     parent = Parent(place)
     await parent.start()
     number, tag = parent.subscription()
-    came = deliveries(wire, messages, channel=number, tag=tag)
+    came = deliveries(wire, [replace(message, id=str(uuid.uuid4())) for _ in range(RUN)], channel=number, tag=tag)
     consumer = short(tag)
-    read = [found for data in came if isinstance(found := read_delivery(data, 0, number, consumer), Delivered)]
+    cut = [(read_delivery(data, 0, number, consumer), data) for data in came]
+    read = [(found, data) for found, data in cut if isinstance(found, Delivered)]
+    messages = [read_delivered(found, data, jobs.QUEUE) for found, data in read]
+    frames = [pack_message("run", one) for one in messages]
     chronicle, orders = parent.worker.chronicle, parent.worker._orders
     now = time.time()
 
@@ -212,16 +213,13 @@ async def main(place: Ground, *, runs: int) -> None:
         chronicle.ended(1, one, SUCCEEDED, began=now, ended=now + 0.001, settled=True)
 
     serializers, accept = Serializers.default(), Accept.default()
-    executor = Executor(registry=palermo.jobs.registry, serializers=serializers, accept=accept, worker=f"{tag}/worker-1")
+    executor = Executor(registry=palermo.jobs.registry, serializers=serializers, accept=accept, worker="worker-1")
     slot = Slot(BlockingPipe(cast(socket.socket, Fed(frames))), 1, executor)
     body = message.body.decode()
     parts: list[tuple[str, Callable[[], object]]] = [
         ("parent", lambda: parent.run(came)),
         ("  reading three frames", each(lambda data: read_delivery(data, 0, number, consumer), came)),
-        (
-            "  properties and headers to a message",
-            each(lambda pair: read_delivered(*pair, jobs.QUEUE), list(zip(read, came, strict=True))),
-        ),
+        ("  properties and headers to a message", each(lambda one: read_delivered(one[0], one[1], jobs.QUEUE), read)),
         ("  its frame for the slot", each(lambda one: pack_message("run", one), messages)),
         ("  the journal's counts", each(recorded, messages)),
         ("  what is remembered of it", each(lambda one: orders.ended(one, SUCCEEDED, settled=True), messages)),

@@ -6,6 +6,7 @@ goes the ordinary way, by `receive`.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.push import PushSource
@@ -39,7 +40,7 @@ class RabbitmqExpress:
         self._forget = forget
 
     def offer_to(self, slot: int, take: Take) -> None:
-        self._source.offer_to(slot, lambda delivery: self._offered(take, delivery))
+        self._source.offer_to(slot, partial(self._offered, take))
 
     def _offered(self, take: Take, delivery: Delivery) -> bool:
         slot = delivery.slot

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from palermo.broker import Delivery, Take
+from palermo.broker import Delivery, Take, handed
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.deliveries import Delivered
 from palermo.brokers.rabbitmq.link import Channel, Link, delivered
@@ -192,7 +192,7 @@ class Slot:
     def _take(self, message: Message, tag: int, redelivered: bool) -> None:
         assert self._channel is not None
         token = (self._channel, tag)
-        delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
+        delivery = handed(message, self._number, token, redelivered=redelivered)
         waits = self._asked is not None and not self._asked.done()
         if waits and self._offer is not None and not (self._taken or self._source.paused) and self._offer(delivery):
             self._taken = True
