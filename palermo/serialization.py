@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from palermo.classes import LOOKING, NO_CLASSES, dotted_name
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.topics import is_untyped, typed
+from palermo.core.topics import OCTETS, is_untyped, typed
 from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 from palermo.plugins import installed
 
@@ -212,7 +212,9 @@ class Serializers:
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
-        message = typed(message)
+        untyped = message.content_type == OCTETS
+        if untyped:
+            message = typed(message)
         kind = media_type(message.content_type)
         if kind == SIGNED:
             job, id = message.signed_job, message.signed_id
@@ -225,7 +227,7 @@ class Serializers:
             )
         elif not message.body:
             return None
-        elif is_untyped(message):
+        elif untyped and is_untyped(message):
             return message.body
         else:
             serializer = self._permitted(kind, message, accept)

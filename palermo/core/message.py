@@ -267,10 +267,6 @@ def from_wire(
             if value.__class__ is kind:
                 fields[field] = value
                 continue
-        elif name in _SECONDS:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
-                fields[_SECONDS[name]] = float(value)
-                continue
         elif name == "id":
             if isinstance(value, str):
                 message_id = message_id or value
@@ -280,6 +276,10 @@ def from_wire(
         elif name == "queue":
             if isinstance(value, str):
                 queue = value if away else queue
+                continue
+        elif name in _SECONDS:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
+                fields[_SECONDS[name]] = float(value)
                 continue
         elif name == _ATTEMPTS:
             if isinstance(value, list | tuple):

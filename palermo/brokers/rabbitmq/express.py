@@ -65,6 +65,6 @@ class RabbitmqExpress:
 
 def is_plain(message: Message) -> bool:
     """Whether the job may be run without asking anybody, now."""
-    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
-        return False
-    return message.run_at is None or not is_early(message, time.time())
+    if not message.extra:  # a key, a limit, and a time that another program wrote are in headers of their own
+        return True
+    return lock_of(message) is None and demand_of(message) is None and not is_early(message, time.time())
