@@ -34,12 +34,13 @@ from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import Limits
 from palermo.worker.loop import Worker
 from palermo.worker.options import WorkerOptions
-from palermo.worker.pipe import HEADER, SUCCESS, BlockingPipe, SlotPipe, pack_message, load, pack_reply, unpack_message
+from palermo.worker.pipe import HEADER, SUCCESS, BlockingPipe, SlotPipe, load, pack_message, pack_reply, unpack_message
 from palermo.worker.pool import Registered
 from palermo.worker.process import new_event_loop
 from palermo.worker.runner import ProcessRunner
 from palermo.worker.slot import Slot
 from palermo.worker.stacks import StackFile
+from palermo.worker.titles import SlotTitle
 
 #: Jobs of one run.
 RUN = 250
@@ -122,7 +123,7 @@ class Parent:
         registered = await self._runner.start()
         self.worker = Worker(self._options, self._runner, registered, host="localhost", pid=1)
         self._running = asyncio.ensure_future(self.worker.run())
-        while self.worker.idle() is None or not self._raw()._takers:
+        while self.worker.idle() is None or not self._raw()._takers:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # for the answer to the subscription
 
@@ -214,7 +215,7 @@ async def main(place: Ground, *, runs: int) -> None:
 
     serializers, accept = Serializers.default(), Accept.default()
     executor = Executor(registry=palermo.jobs.registry, serializers=serializers, accept=accept, worker="worker-1")
-    slot = Slot(BlockingPipe(cast(socket.socket, Fed(frames))), 1, executor)
+    slot = Slot(BlockingPipe(cast(socket.socket, Fed(frames))), SlotTitle(1, show=lambda _: None), executor)
     body = message.body.decode()
     parts: list[tuple[str, Callable[[], object]]] = [
         ("parent", lambda: parent.run(came)),

@@ -15,6 +15,7 @@ from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.permits import LimitInfo
+from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
@@ -29,12 +30,9 @@ from palermo.timetable import Timetable
 from palermo.uniqueness import Keys
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: see `handed` in brokers/rabbitmq/slot.py
 class Delivery:
-    """A message handed to one slot of one worker, not yet settled.
-
-    Without slots, so that `handed` can make one at a fifth of the constructor's price.
-    """
+    """A message handed to one slot of one worker, not yet settled."""
 
     message: Message
     #: The slot it was handed to, from 1.
@@ -49,20 +47,12 @@ class Delivery:
     cancelled_by: str = ""
     #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
     deaths: tuple[str, ...] = ()
-    #: The id of a worker that lives and still runs a job of this id, or that knows how it ended; "" if none does.
+    #: The id of a worker that lives and runs a job of this id, or that knows how it ended; "" if none does.
     running_at: str = ""
     #: The id of the job that has the key which this one needs: it is not to be run. "" if it may be.
     duplicate_of: str = ""
     #: What was said about the key when it was admitted; nobody else's business.
     grant: Any = None
-
-
-def handed(message: Message, slot: int, token: Any, *, redelivered: bool) -> Delivery:
-    """The delivery of which no more is known than this: what every job costs is spent here."""
-    delivery = object.__new__(Delivery)
-    known = {"message": message, "slot": slot, "token": token, "redelivered": redelivered}
-    object.__setattr__(delivery, "__dict__", known)
-    return delivery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,27 +145,28 @@ class Express(Protocol):
     def acknowledge(self, delivery: Delivery) -> None:
         """Settle one that was taken with Ack(), at once. Raises what `settle` raises."""
 
+    def next(self, slot: int) -> None:
+        """Whatever was taken for this slot is settled: show it the next job at once, if one is held for it."""
+
 
 class Consumer(Protocol):
-    """One worker's claim on jobs: at most one unsettled delivery per slot, over all its queues."""
+    """One worker's claim on jobs: at most one unsettled delivery per slot, and what its prefetch lets it hold."""
 
     @property
     def express(self) -> Express | None:
-        """The quick way of plain jobs; None where all go the ordinary one."""
+        """The quick way of plain jobs, if it has one."""
 
     async def receive(self, slot: int) -> Delivery:
         """The next job for this slot, by the selection's priority; waits as long as none is there.
 
-        Cancelling the call gives back whatever was on its way. Raises BrokerUnavailable
-        when the session is lost.
+        Cancelling the call gives back whatever was on its way. Raises BrokerUnavailable when the session is lost.
         """
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Do what the settlement says, so that at no instant is the job nowhere.
 
-        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went
-        back to its queue meanwhile, and BrokerUnavailable if the session is lost; in both
-        cases nothing was taken away.
+        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went back to its queue
+        meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
         """
 
     async def admit(self, delivery: Delivery) -> Delivery | None:
@@ -251,8 +242,7 @@ class Broker(Timetable, Entries, Protocol):
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         """The same for many, with their confirms overlapping; returns how many, once all are stored.
 
-        `sent` is called when all are on their way, so that what is published from then on is stored behind them. A
-        broker may leave that out.
+        A broker may call `sent` when all are on their way: what is published from then on is stored behind them.
         """
 
     async def consume(
@@ -263,12 +253,13 @@ class Broker(Timetable, Entries, Protocol):
         tag: str,
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
+        prefetch: Prefetch = ONE,
     ) -> Consumer:
         """Begin to take jobs for this many slots, numbered from 1, and show this worker to others.
 
-        `tag` is `pid:<pid>@<host>`; a slot's own is that and `/worker-<n>`. `report` is asked
-        whenever someone lists workers, and must be quick; `obey` does what others `command`.
-        Queues that are paused are left alone as long as they are.
+        `tag` is `pid:<pid>@<host>`; a slot's own is that and `/worker-<n>`. `report` is asked whenever someone lists
+        workers, and must be quick; `obey` does what others `command`. Paused queues are left alone. `prefetch` is how
+        many jobs a slot may hold at most.
         """
 
     async def queues(self) -> list[QueueInfo]:

@@ -180,8 +180,9 @@ _AROUND_A_RUN = frozenset({"before_process", "around_process", "after_process"})
 
 
 def is_bare(definition: "JobDefinition") -> bool:
-    """Whether no hook applies to a run of this job which ends well; asked for each run, since hooks come and go."""
-    return _AROUND_A_RUN.isdisjoint(registered.present) and _AROUND_A_RUN.isdisjoint(definition.hook_kinds)
+    """Whether it is a function without a hook for a run which ends well; asked for each run, as hooks come and go."""
+    own = definition.own_hooks.present  # of a function: a class has methods
+    return not definition.is_class and _AROUND_A_RUN.isdisjoint(registered.present) and _AROUND_A_RUN.isdisjoint(own)
 
 
 def permitted(

@@ -3,7 +3,7 @@
 import inspect
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -198,11 +198,6 @@ class JobDefinition:
         if instance is None and any(bound for _, bound in names):
             instance = self.instantiate()
         return tuple(getattr(instance if bound else self.target, name) for name, bound in names)
-
-    @property
-    def hook_kinds(self) -> Collection[str]:
-        """The kinds of which it has hooks of its own."""
-        return self._method_hooks if self.is_class else self.own_hooks.present
 
     @cached_property
     def _method_hooks(self) -> Mapping[str, tuple[tuple[str, bool], ...]]:

@@ -133,7 +133,7 @@ class Accept:
 
     def permits(self, serializer: Serializer) -> bool:
         """Whether a body of this serializer may be decoded."""
-        if self.named is None and serializer.safe:
+        if serializer.safe and self.named is None:
             return True
         names = {serializer.name, serializer.media_type}
         if names & self.besides:
@@ -212,8 +212,7 @@ class Serializers:
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
-        untyped = message.content_type == OCTETS
-        if untyped:
+        if untyped := message.content_type == OCTETS:
             message = typed(message)
         kind = media_type(message.content_type)
         if kind == SIGNED:

@@ -38,7 +38,6 @@ class Call:
         definition = self.definition
         return (
             definition is not None
-            and not definition.is_class
             and not self.batched
             and len(self._callable) == 1
             and not self._refused

@@ -46,7 +46,7 @@ def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
 def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
     """Run what comes through the pair until the parent closes it."""
     pipe = BlockingPipe(end)
-    slot = Slot(pipe, number, executor)
+    slot = Slot(pipe, SlotTitle(number), executor)
     try:
         pipe.write(pack_reply({"ready": True}))
         while slot.turn():
@@ -59,12 +59,12 @@ def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
 class Slot:
     """What a slot does with each frame that its parent writes."""
 
-    def __init__(self, pipe: BlockingPipe, number: int, executor: Executor) -> None:
+    def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
         self._pipe = pipe
         self._executor = executor
         self._courier = Courier(lambda frame: _report(pipe, frame))
-        self._title = SlotTitle(number)
-        self._title.idle()
+        self._title = title
+        title.idle()
 
     def turn(self) -> bool:
         """Run the next job and answer, or say that there is none; False once the parent is gone. Raises OSError."""
