@@ -275,8 +275,7 @@ class Lane:
                 floor.ended(each.message, result, settled=False)
 
     def _began(self, message: Message) -> None:
-        chronicle = self._floor.chronicle
-        chronicle.began(self.number, message, self._started_at)
+        self._floor.chronicle.began(self.number, message, self._started_at)
         self.progress.begin(self._tells)
 
     def _tells(self, kind: Kind, said: Mapping[str, Any]) -> None:
