@@ -11,6 +11,7 @@ import pytest
 
 from palermo.broker import Delivery, Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.backlog import Backlog
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
@@ -29,7 +30,7 @@ class Worker:
         self.consumer = consumer
 
     async def put(self, count: int) -> list[str]:
-        ids = [f"{number:03}" for number in range(count)]
+        ids = [f"{number:04}" for number in range(count)]
         await self.broker.publish_many(Message(id=id, queue="mail", job="shop.send", body=b"[]") for id in ids)
         return ids
 
@@ -119,20 +120,21 @@ def test_short_jobs_come_from_what_is_held_in_their_order(play: Play) -> None:
 
 def test_auto_begins_with_one_holds_more_while_jobs_are_short_and_one_again(play: Play) -> None:
     async def work(at: Worker) -> None:
-        ids = await at.put(400)
+        ids = await at.put(2_000)
         first = await at.consumer.receive(1)
-        await until(at.pending, 399)
-        ran = [await at.end(first), *[await at.run() for _ in range(199)]]
+        await until(at.pending, 1_999)
+        ran = [await at.end(first)]
         slot = at.consumer._source._slots[0]
-        assert slot._count > 1
+        # On a machine that has much else to do even these may be slow for a while.
+        while slot._count == 1:
+            ran.append(await at.run())
         slow = await at.consumer.receive(1)
-        await until(at.pending, 199)
+        await until(at.pending, 2_000 - len(ran) - 1)
         assert len(slot._backlog) == 0
         ran += [await at.end(slow), await at.run()]
         assert slot._count == 1
-        ran += [await at.run() for _ in range(198)]
-        assert ran == ids
-        assert await at.pending() == 0
+        ran += [await at.run() for _ in range(50)]
+        assert ran == ids[: len(ran)]
 
     play(work, "auto")
 
@@ -233,6 +235,35 @@ def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
     assert [record.getMessage() for record in caplog.records if "prefetch" in record.getMessage()] == [
         "prefetch is 1, since the queue counts what is given back queue=mail type=quorum"
     ]
+
+
+def test_a_process_that_stood_still_knows_nothing_of_its_job_and_is_excused_once() -> None:
+    told: list[str] = []
+
+    async def heard() -> list[str]:
+        return told
+
+    async def work() -> None:
+        backlog = Backlog(Prefetch(5), slow=lambda: told.append("slow"), resize=lambda: told.append("resize"))
+        backlog.began()
+        backlog.add(Delivery(message=Message(id="1", queue="mail", job="shop.send"), slot=1))
+        _stand_still()
+        backlog.ended()
+        assert (backlog.wanted, told) == (5, [])
+
+        backlog.began()
+        _stand_still()
+        await asyncio.sleep(0)
+        assert (backlog.wanted, told) == (5, [])
+        await until(heard, ["slow"])
+        assert backlog.wanted == 1
+
+    asyncio.run(work())
+
+
+def _stand_still() -> None:
+    """As under SIGSTOP: no timer of this process fires in its time."""
+    time.sleep(5 * PATIENCE)
 
 
 def test_patience_is_what_the_documentation_says() -> None:

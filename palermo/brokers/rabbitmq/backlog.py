@@ -7,6 +7,9 @@ from collections.abc import Callable
 from palermo.broker import Delivery
 from palermo.core.prefetch import PATIENCE, Ahead, Prefetch
 
+#: Seconds by which a timer is too late for one whose process runs.
+_LATE = 0.01
+
 
 class Backlog:
     """The deliveries of one slot that are not taken yet, oldest first.
@@ -22,6 +25,7 @@ class Backlog:
         self._resize = resize
         #: When the job began that runs, by the loop's clock; 0 while none does.
         self._began = 0.0
+        self._excused = False
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -53,6 +57,7 @@ class Backlog:
     def began(self) -> None:
         """The slot runs a job from now on."""
         if self._ahead is not None:
+            self._excused = False
             self._began = asyncio.get_running_loop().time()
             self._watch()
 
@@ -60,8 +65,9 @@ class Backlog:
         """It has ended."""
         if self._ahead is None or not self._began:
             return
-        before = self._ahead.allowed
-        self._ahead.ended(asyncio.get_running_loop().time() - self._began)
+        before, now = self._ahead.allowed, asyncio.get_running_loop().time()
+        if not self._stood_still(now):
+            self._ahead.ended(now - self._began)
         self._began = 0.0
         if self._ahead.allowed != before:
             self._resize()
@@ -74,11 +80,19 @@ class Backlog:
         if self._timer is None and self._waiting and self._began:
             self._timer = asyncio.get_running_loop().call_at(self._began + PATIENCE, self._look)
 
+    def _stood_still(self, now: float) -> bool:
+        """Whether this process was stopped, or had no CPU, for so long that nothing is known of the job's duration."""
+        return self._timer is not None and now - self._timer.when() > _LATE
+
     def _look(self) -> None:
-        self._timer = None
+        now = asyncio.get_running_loop().time()
+        stood_still, self._timer = self._stood_still(now), None
         if not self._waiting or not self._began or self._ahead is None:
             return
-        if asyncio.get_running_loop().time() - self._began < PATIENCE:
+        if stood_still and not self._excused:
+            # Only once: where there is never enough CPU, others are to have the jobs.
+            self._began, self._excused = now, True
+        if now - self._began < PATIENCE:
             self._watch()
             return
         self._ahead.slow()

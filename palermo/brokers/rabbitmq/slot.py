@@ -120,7 +120,7 @@ class Slot:
         self.wake()
 
     async def _resize(self) -> None:
-        """Subscribe anew, since that is how a subscription may hold another number."""
+        """Subscribe anew, since that is how a subscription may hold another number; after what it holds still."""
         try:
             async with self._lock:
                 channel, tag = self._channel, self._tag
@@ -130,10 +130,11 @@ class Slot:
                 await channel.call(channel.raw.basic_cancel, tag)
                 self._source.link.raw.deliver_no_more(channel.raw)
                 self._tag = ""
-            if not (self._closed or self._source.paused):
+            # Otherwise it would hold as many more.
+            if not (self._backlog or self._closed or self._source.paused):
                 await self._subscribe()
         finally:
-            if not self._tag:
+            if not (self._tag or self._backlog):
                 self.wake()
 
     # -- while the end of a job is being stored
@@ -268,7 +269,7 @@ class Slot:
         if self._taken:
             # If others wait, whoever took it is shown the next one: see `next`.
             self._taken = False
-            if not self._tag or self._channel is None or not self._channel.is_open:
+            if not self._backlog and (not self._tag or self._channel is None or not self._channel.is_open):
                 self.wake()
 
     def _on_cancelled_by_broker(self, channel: Channel) -> None:
