@@ -30,7 +30,7 @@ from palermo.timetable import Timetable
 from palermo.uniqueness import Keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: see `handed` in brokers/rabbitmq/slot.py
 class Delivery:
     """A message handed to one slot of one worker, not yet settled."""
 

@@ -1,6 +1,6 @@
 """The job that runs now, as its own code sees it: which one it is, and what it tells of itself meanwhile."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -60,16 +60,22 @@ class CurrentJob:
                 self._reports.line(line)
 
 
-_current: ContextVar[CurrentJob | None] = ContextVar("palermo.current_job", default=None)
+#: Few jobs ask, so it is made when one does.
+_current: ContextVar[CurrentJob | Callable[[], CurrentJob] | None] = ContextVar("palermo.current_job", default=None)
 
 
 def current_job() -> CurrentJob | None:
     """The job that this code runs in, if it does."""
-    return _current.get()
+    found = _current.get()
+    if found is None or isinstance(found, CurrentJob):
+        return found
+    made = found()
+    _current.set(made)
+    return made
 
 
-def enter(current: CurrentJob) -> None:
-    """For workers: make this the current job, for the rest of this context."""
+def enter(current: CurrentJob | Callable[[], CurrentJob]) -> None:
+    """For workers: make this the current job, or what it gives, for the rest of this context."""
     _current.set(current)
 
 

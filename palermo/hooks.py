@@ -109,6 +109,8 @@ class Hooks:
         self._kinds = tuple(kinds)
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
         self._sorted: dict[str, tuple[Callable[..., Any], ...]] = {}
+        #: The kinds of which there is one.
+        self.present: frozenset[str] = frozenset()
 
     def add(self, function: F) -> F:
         """Register a function by its name; a reload of its module replaces it.
@@ -119,13 +121,18 @@ class Hooks:
         check_hook(name, function, self._kinds)
         qualified = getattr(function, "__qualname__", name)
         self._functions[function.__module__, qualified] = function
-        self._sorted = {}
+        self._changed()
         return function
 
     def remove(self, function: Callable[..., Any]) -> None:
         """Forget a function; nothing happens if it is not there."""
         self._functions = {key: value for key, value in self._functions.items() if value is not function}
+        self._changed()
+
+    def _changed(self) -> None:
         self._sorted = {}
+        kinds = (kind_of(function.__name__, self._kinds) for function in self._functions.values())
+        self.present = frozenset(kind for kind in kinds if kind is not None)
 
     def of(self, kind: str) -> tuple[Callable[..., Any], ...]:
         """The functions of one kind, by name."""
@@ -166,6 +173,16 @@ def bound(kind: str, definition: "JobDefinition", instance: object | None = None
     own = definition.hooks(kind, instance)
     everywhere = registered.of(kind)
     return (*(partial(function, definition) for function in everywhere), *own) if everywhere else own
+
+
+#: Those that a run which ends well meets.
+_AROUND_A_RUN = frozenset({"before_process", "around_process", "after_process"})
+
+
+def is_bare(definition: "JobDefinition") -> bool:
+    """Whether it is a function without a hook for a run which ends well; asked for each run, as hooks come and go."""
+    own = definition.own_hooks.present  # of a function: a class has methods
+    return not definition.is_class and _AROUND_A_RUN.isdisjoint(registered.present) and _AROUND_A_RUN.isdisjoint(own)
 
 
 def permitted(

@@ -8,12 +8,13 @@ and what goes in comes out exactly or not at all.
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
 from palermo.classes import LOOKING, NO_CLASSES, dotted_name
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.topics import is_untyped, typed
+from palermo.core.topics import OCTETS, is_untyped, typed
 from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 from palermo.plugins import installed
 
@@ -131,6 +132,8 @@ class Accept:
 
     def permits(self, serializer: Serializer) -> bool:
         """Whether a body of this serializer may be decoded."""
+        if serializer.safe and self.named is None:
+            return True
         names = {serializer.name, serializer.media_type}
         if names & self.besides:
             return True
@@ -208,7 +211,8 @@ class Serializers:
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
-        message = typed(message)
+        if untyped := message.content_type == OCTETS:
+            message = typed(message)
         kind = media_type(message.content_type)
         if kind == SIGNED:
             job, id = message.signed_job, message.signed_id
@@ -221,7 +225,7 @@ class Serializers:
             )
         elif not message.body:
             return None
-        elif is_untyped(message):
+        elif untyped and is_untyped(message):
             return message.body
         else:
             serializer = self._permitted(kind, message, accept)
@@ -382,6 +386,7 @@ class Serializers:
         )
 
 
+@lru_cache(maxsize=256)
 def media_type(text: str) -> str:
     """The media type, or the name of a serializer, in lower case and without parameters."""
     return text.partition(";")[0].strip().lower()

@@ -57,7 +57,7 @@ class JsonSerializer:
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
         try:
             text = data.removeprefix(_BOM).decode()
-            decoder = _tag_decoder(classes) if TAG in text else _PLAIN_DECODER
+            decoder = _tag_decoder(classes) if "$" in text and TAG in text else _PLAIN_DECODER
             value = _decoded(decoder, text)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error

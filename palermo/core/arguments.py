@@ -1,6 +1,7 @@
 """How a job's arguments become one value to serialize, and come back: docs/wire.md, "Arguments"."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from palermo.errors import ArgumentsInvalid, DecodeError
 
@@ -37,6 +38,8 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
     """
     if one:
         return [value], {}
+    if value.__class__ is list and not arguments:  # as nearly all are
+        return cast("list[object]", value), {}
     match arguments:
         case "both":
             if isinstance(value, dict) and value.keys() <= {"args", "kwargs"}:

@@ -6,6 +6,7 @@ the width of its bucket, 19 per cent.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 
 Histogram = dict[int, int]
@@ -17,19 +18,19 @@ _STEPS = 4
 #: The last bucket, which begins beyond a year.
 LAST = 160
 
-_PER_LOG = _STEPS / math.log(2)
-
-
-def bucket(seconds: float) -> int:
-    """The bucket of a duration; what is negative, as clocks that differ make it, counts as none."""
-    if seconds <= SMALLEST:
-        return 0
-    return min(LAST, math.ceil(math.log(seconds / SMALLEST) * _PER_LOG - 1e-9))
-
 
 def upper(bucket: int) -> float:
     """The longest duration in a bucket, in seconds."""
     return SMALLEST * math.exp2(bucket / _STEPS)
+
+
+#: Looked up at a third of a logarithm's price, twice for each job that runs.
+_UPPER = [upper(number) for number in range(LAST)]
+
+
+def bucket(seconds: float) -> int:
+    """The bucket of a duration; what is negative, as clocks that differ make it, counts as none."""
+    return bisect_left(_UPPER, seconds)
 
 
 def merge(into: Histogram, other: Mapping[int, int] | Mapping[str, int]) -> None:

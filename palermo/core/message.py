@@ -175,7 +175,10 @@ class Message:
         """Seconds that it has waited since it could have been run; None where it is not known since when."""
         if self.queued_at is None:
             return None
-        return max(0.0, now - max(self.queued_at, self.run_at or 0.0))
+        since = self.queued_at
+        if self.run_at is not None and self.run_at > since:
+            since = self.run_at
+        return now - since if now > since else 0.0
 
     @property
     def topic(self) -> str:
@@ -257,11 +260,11 @@ def from_wire(
     except in `failed`, and where it waits for its time (None): there that header says where it
     belongs. `new_id` makes an id for a message that came without one.
     """
-    fields: dict[str, Any] = {}
-    extra: dict[str, HeaderValue] = {}
-    failure: dict[str, Any] = {}
     away = taken_from is None or is_failed(taken_from)
     queue = DEFAULT_QUEUE if taken_from is None or away else taken_from
+    fields: dict[str, Any] = {"job": "", "body": body, "content_type": content_type or JSON, "properties": properties}
+    extra: dict[str, HeaderValue] = {}
+    failure: dict[str, Any] = {}
     defects: list[str] = []
     for name, value in headers.items():
         known = _AS_IT_IS.get(name)
@@ -269,10 +272,6 @@ def from_wire(
             field, kind = known
             if value.__class__ is kind:
                 fields[field] = value
-                continue
-        elif name in _SECONDS:
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
-                fields[_SECONDS[name]] = float(value)
                 continue
         elif name == "id":
             if isinstance(value, str):
@@ -283,6 +282,10 @@ def from_wire(
         elif name == "queue":
             if isinstance(value, str):
                 queue = value if away else queue
+                continue
+        elif name in _SECONDS:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
+                fields[_SECONDS[name]] = float(value)
                 continue
         elif name == _ATTEMPTS:
             if isinstance(value, list | tuple):
@@ -300,12 +303,9 @@ def from_wire(
         fields["run_at"] = _foreign_run_at(extra)
     fields["id"] = message_id or new_id()
     fields["queue"] = queue
-    fields.setdefault("job", "")
-    fields["body"] = body
-    fields["content_type"] = content_type or JSON
-    fields["content_encoding"] = content_encoding or ""
-    fields["properties"] = properties
     fields["extra"] = extra or NO_HEADERS
+    if content_encoding:
+        fields["content_encoding"] = content_encoding
     if failure:
         fields["failure"] = _failure_from(failure)
     if defects:

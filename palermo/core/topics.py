@@ -6,6 +6,7 @@ a job that bears the group's name.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 
 from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
@@ -52,6 +53,7 @@ def group_queue(exchange: str, prefix: str, group: str) -> str:
     return name if exchange in (DEFAULT_EXCHANGE, prefix) else check_job_queue(f"{LITERAL}{name}")
 
 
+@lru_cache(maxsize=1_024)
 def group_of(source: str, queue: str) -> str:
     """The group of a queue in which a message was found that was published to the exchange `source`.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from palermo.core.lifecycle import Batched, Result
 from palermo.core.message import Message
+from palermo.hooks import is_bare
 from palermo.registry import JobDefinition
 from palermo.worker.aftermath import Run
 
@@ -11,28 +12,37 @@ from palermo.worker.aftermath import Run
 class Call:
     """Gathers what is to be called, and how each of its messages ends."""
 
+    __slots__ = ("_callable", "_refused", "batched", "definition")
+
     def __init__(self) -> None:
         #: The job; None as long as there is no message that it can be called for.
         self.definition: JobDefinition | None = None
+        #: Whether that takes a list of what was enqueued.
+        self.batched = False
         self._callable: list[tuple[int, Message, list[Any], dict[str, Any]]] = []
         self._refused: dict[int, Result] = {}
 
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
         """It can be called for this one, with these arguments."""
-        self._callable.append((len(self), message, args, kwargs))
+        self._callable.append((len(self._callable) + len(self._refused), message, args, kwargs))
         self.definition = definition
+        self.batched = definition.batch is not None
 
     def refuse(self, result: Result) -> None:
         """It cannot be called for the next one, which ends so."""
-        self._refused[len(self)] = result
-
-    def __len__(self) -> int:
-        return len(self._callable) + len(self._refused)
+        self._refused[len(self._callable) + len(self._refused)] = result
 
     @property
-    def batched(self) -> bool:
-        """Whether the job takes a list of what was enqueued."""
-        return self.definition is not None and self.definition.batch is not None
+    def is_plain(self) -> bool:
+        """Whether all that there is to do is to call one function once: no batch, no object, and no hook."""
+        definition = self.definition
+        return (
+            definition is not None
+            and not self.batched
+            and len(self._callable) == 1
+            and not self._refused
+            and is_bare(definition)
+        )
 
     @property
     def args(self) -> list[Any]:

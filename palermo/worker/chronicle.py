@@ -139,6 +139,8 @@ class Chronicle:
             self.totals.count(kind, message.queue, message.job, wait, took)
         if self._all:
             self.recorder.over(slot)
+        elif kind is Kind.SUCCEEDED and settled:
+            return
         if not settled:
             kind, more, written = Kind.RELEASED, {}, False
         if not written and self.recorder.wants(kind):

@@ -14,6 +14,7 @@ import random
 import time
 from asyncio import base_events, runners
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
 from typing import Any, cast
 
 from palermo import current, errors, hooks, jobs, tracing
@@ -23,7 +24,7 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import Cancelled, Interrupted, RunResult, Succeeded
 from palermo.core.message import Message
 from palermo.core.outcome import MAX_RESULT
-from palermo.current import Reports
+from palermo.current import CurrentJob, Reports
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.registry import JobDefinition, Registry
 from palermo.serialization import Accept, Serializers
@@ -97,7 +98,7 @@ class Executor:
     async def run_async(self, message: Message, reports: Reports | None = None) -> RunResult:
         """The same for a coroutine job, in the loop and the context of the caller."""
         with tracing.running(message, worker=self._worker) as span:
-            steps = self._steps(message, reports)
+            steps = self._steps(self._call_of(message), message, reports)
             try:
                 coroutine = next(steps)
                 while True:
@@ -116,7 +117,10 @@ class Executor:
 
     def _run(self, message: Message, reports: Reports | None) -> RunResult:
         with tracing.running(message, worker=self._worker) as span:
-            steps = self._steps(message, reports)
+            call = self._call_of(message)
+            if call.is_plain:
+                return span.ended(self._plainly(call, message, reports))
+            steps = self._steps(call, message, reports)
             try:
                 coroutine = next(steps)
                 while True:
@@ -129,12 +133,34 @@ class Executor:
             except StopIteration as end:
                 return span.ended(cast("RunResult", end.value))
 
-    def _steps(self, message: Message, reports: Reports | None) -> Generator[Coroutine[Any, Any, Any], Any, RunResult]:
+    def _plainly(self, call: Call, message: Message, reports: Reports | None) -> RunResult:
+        """The same run as `_steps` makes, of what is plain when it begins: most jobs are, and pay for nothing else."""
+        definition = call.definition
+        assert definition is not None
+        args, kwargs = call.args, call.kwargs
+        self._enter(message, reports)
+        interrupts = self._interrupts
+        try:
+            try:
+                interrupts.enter(message.timeout)
+                value = definition.target(*args, **kwargs)
+                if value is not None and inspect.iscoroutine(value):
+                    value = asyncio.run(interrupts.within(value))
+                if not hooks.is_bare(definition):  # the job has registered one
+                    hooks.notify("after_process", definition, args, kwargs)
+                return self._keeping.succeeded(message, definition, value)
+            finally:
+                interrupts.leave()
+        except BaseException as error:
+            return self._raised(call, error, begun=True, entered=True)
+
+    def _steps(
+        self, call: Call, message: Message, reports: Reports | None
+    ) -> Generator[Coroutine[Any, Any, Any], Any, RunResult]:
         """The whole run; what it yields is to be awaited, and what that gives sent in, or what it raises thrown in.
 
         One generator, and not several: a StopIteration that a job raises would leave a generator as RuntimeError.
         """
-        call = self._call_of(message)
         if call.definition is None:
             return call.ended()
         definition, args, kwargs = call.definition, call.args, call.kwargs
@@ -162,22 +188,30 @@ class Executor:
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
-            if begun:
-                if self._interrupts.terminated:
-                    # Whatever it raised, it was made to: it goes back as if it had never begun, and nobody is told.
-                    return INTERRUPTED
-                if self._interrupts.cancelled:
-                    return CANCELLED
-                if isinstance(error, hooks.DontProcess) and not entered:
-                    return call.ended(SKIPPED)
-            failure = self._failure(error)
-            runs = call.runs(instance, hooked=begun)
-            return call.ended(*(self._aftermath.of(run, error, failure) for run in runs))
+            return self._raised(call, error, instance, begun=begun, entered=entered)
+
+    def _raised(
+        self, call: Call, error: BaseException, instance: object | None = None, *, begun: bool, entered: bool
+    ) -> RunResult:
+        """How a run ends in which this was raised: before it had an object to run on, before its job was called, or
+        since.
+        """
+        if begun:
+            if self._interrupts.terminated:
+                # Whatever it raised, it was made to: it goes back as if it had never begun, and nobody is told.
+                return INTERRUPTED
+            if self._interrupts.cancelled:
+                return CANCELLED
+            if isinstance(error, hooks.DontProcess) and not entered:
+                return call.ended(SKIPPED)
+        failure = self._failure(error)
+        runs = call.runs(instance, hooked=begun)
+        return call.ended(*(self._aftermath.of(run, error, failure) for run in runs))
 
     def _call_of(self, message: Message) -> Call:
         """What is to be called for the message and its companions; those for which nothing can be are ended by it."""
         call = Call()
-        for each in (message, *message.companions):
+        for each in (message, *message.companions) if message.companions else (message,):
             try:
                 call.add(each, *self._prepare(each))
             except BaseException as error:
@@ -198,7 +232,7 @@ class Executor:
                 f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
             )
         definition = self._registry.get(message.job)
-        if message.topic and definition.subscribes is None:
+        if message.extra and message.topic and definition.subscribes is None:
             raise HeaderInvalid(
                 f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
                 " none."
@@ -209,19 +243,20 @@ class Executor:
         return definition, args, kwargs
 
     def _enter(self, message: Message, reports: Reports | None = None, *, batched: bool = False) -> None:
-        current.enter(
-            current.CurrentJob(
-                id=message.id,
-                queue=message.queue,
-                job=message.job,
-                attempt=message.attempt,
-                worker=self._worker,
-                created_at=message.created_at,
-                topic=message.topic,
-                tenant=message.tenant,
-                batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
-                _reports=reports,
-            )
+        current.enter(partial(self._current, message, reports, batched=batched))
+
+    def _current(self, message: Message, reports: Reports | None, *, batched: bool) -> CurrentJob:
+        return CurrentJob(
+            id=message.id,
+            queue=message.queue,
+            job=message.job,
+            attempt=message.attempt,
+            worker=self._worker,
+            created_at=message.created_at,
+            topic=message.topic,
+            tenant=message.tenant,
+            batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
+            _reports=reports,
         )
 
     def _failure(self, error: BaseException) -> Failure:

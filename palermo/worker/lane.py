@@ -6,11 +6,11 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from palermo.admission import runs_alone
 from palermo.broker import Delivery
+from palermo.core.journal import Kind
 from palermo.core.lifecycle import (
     Ack,
     Cancelled,
@@ -267,17 +267,20 @@ class Lane:
                 done += 1
                 await self._finish(live, each, result, ended_at)
         finally:
-            self._taken = []
             self.progress.end()
+            self._taken = []
             for each, result in list(zip(taken, results, strict=False))[done:]:
                 at = self._started_at
                 floor.chronicle.ended(self.number, each.message, result, began=at, ended=ended_at, settled=False)
                 floor.ended(each.message, result, settled=False)
 
     def _began(self, message: Message) -> None:
-        chronicle = self._floor.chronicle
-        chronicle.began(self.number, message, self._started_at)
-        self.progress.begin(partial(chronicle.tells, self.number, message))
+        self._floor.chronicle.began(self.number, message, self._started_at)
+        self.progress.begin(self._tells)
+
+    def _tells(self, kind: Kind, said: Mapping[str, Any]) -> None:
+        """Its job, or the first of a batch, tells of itself."""
+        self._floor.chronicle.tells(self.number, self._taken[0].message, kind, said)
 
     # What its quick way asks of it, and tells it: see Express.
 
@@ -295,9 +298,9 @@ class Lane:
     def succeeded(self, delivery: Delivery, ended_at: float) -> None:
         """The job has returned nothing that is kept, and is acknowledged."""
         floor, message, began = self._floor, delivery.message, self._started_at
+        self.progress.end()
         self._taken = []
         self._refusals = 0
-        self.progress.end()
         tell_success(self.number, message, began)
         floor.chronicle.ended(self.number, message, SUCCEEDED, began=began, ended=ended_at, settled=True)
         floor.ended(message, SUCCEEDED, settled=True)

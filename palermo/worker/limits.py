@@ -4,17 +4,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from palermo.core.message import Message
+from palermo.core.message import Message, made
 from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two looks at the memory of running jobs.
 MEMORY_EVERY = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """None is no limit. Raises SettingInvalid for what makes no sense."""
 
@@ -44,9 +45,9 @@ class Limits:
         lock_for = locks.get(message.job) if lock_for is None else lock_for
         if timeout == message.timeout and lock_for == message.lock_for:
             return message
-        return replace(message, timeout=timeout, lock_for=lock_for)
+        return made({**vars(message), "timeout": timeout, "lock_for": lock_for})
 
-    @property
+    @cached_property
     def wear(self) -> bool:
         """Whether slots get fresh processes at all."""
         return not (self.max_jobs is None and self.max_memory is None and self.max_lifetime is None)

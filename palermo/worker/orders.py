@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
@@ -102,8 +102,7 @@ class Obedient(Protocol):
         """Do it, as if a signal had said so."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(NamedTuple):
     """A job that this worker ran."""
 
     job: str
@@ -151,13 +150,14 @@ class Orders:
 
     def ended(self, message: Message, result: Result, *, settled: bool) -> None:
         """A job has ended, and its result was settled or could not be."""
+        id, remembered = message.id, self._ended
         if settled:
-            self.outcomes.forget(message.id)
-        self._ended.pop(message.id, None)
-        self._ended[message.id] = _Ended(message.job, message.queue, result, settled)
-        if len(self._ended) > _REMEMBERED:
-            del self._ended[next(iter(self._ended))]
-        self._cancelled_by.pop(message.id, None)
+            self.outcomes.forget(id)
+        remembered.pop(id, None)
+        remembered[id] = _Ended(message.job, message.queue, result, settled)
+        if len(remembered) > _REMEMBERED:
+            del remembered[next(iter(remembered))]
+        self._cancelled_by.pop(id, None)
         self._change.set()
 
     def cancelled_by(self, id: str) -> str:

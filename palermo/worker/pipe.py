@@ -11,6 +11,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any, cast
 
@@ -37,19 +38,17 @@ LATE: tuple[Any, ...] = ("late",)
 #: How the kernel takes a duration: seconds and microseconds.
 _TIMEVAL = struct.Struct("@ll")
 
-#: What running a message needs of it, besides the headers that Palermo does not know and its companions.
-_FIELDS = (
-    "id",
-    "queue",
-    "job",
-    "body",
-    "content_type",
+#: What every frame has of its message, in this order.
+_USUAL = ("id", "queue", "job", "body", "content_type", "created_at", "preview")
+_usual = attrgetter(*_USUAL)
+
+#: What else running it may need, besides the headers that Palermo does not know and its companions; sent by name where
+#: it is there.
+_RARE = (
     "content_encoding",
     "arguments",
-    "created_at",
     "retries",
     "policy_retries",
-    "preview",
     "defect",
     "timeout",
     "expires_at",
@@ -59,7 +58,9 @@ _FIELDS = (
     "lock_for",
     "tenant",
 )
-_plain_fields = attrgetter(*_FIELDS)
+
+#: A message that was given no more than this, and has none of those headers, is all in the usual part.
+_NOTHING_RARE = frozenset(one.name for one in fields(Message)).difference(_RARE, ["companions"])
 
 
 class Garbage(PalermoError):
@@ -78,18 +79,37 @@ def pack_message(kind: str, message: Message, *more: Any) -> bytes:
 
 
 def _fields(message: Message) -> tuple[Any, ...]:
-    extra = dict(message.extra) if message.extra else None
-    companions = tuple(map(_fields, message.companions)) if message.companions else ()
-    return (*_plain_fields(message), extra, companions)
+    plain = not message.extra and _NOTHING_RARE.issuperset(vars(message))
+    return *_usual(message), None if plain else _rare(message)
 
 
-def unpack_message(fields: tuple[Any, ...]) -> Message:
+def _rare(message: Message) -> dict[str, Any]:
+    found = {name: value for name in _RARE if (value := getattr(message, name)) not in (None, "")}
+    if message.extra:
+        found["extra"] = dict(message.extra)
+    if message.companions:
+        found["companions"] = tuple(map(_fields, message.companions))
+    return found
+
+
+def unpack_message(sent: tuple[Any, ...]) -> Message:
     """The message that pack_message packed, without what only the broker needs."""
-    found = dict(zip(_FIELDS, fields, strict=False))
-    found["extra"] = fields[-2] or NO_HEADERS
-    found["properties"] = NO_HEADERS
-    if fields[-1]:
-        found["companions"] = tuple(map(unpack_message, fields[-1]))
+    id, queue, job, body, content_type, created_at, preview, rare = sent
+    found = {
+        "id": id,
+        "queue": queue,
+        "job": job,
+        "body": body,
+        "content_type": content_type,
+        "created_at": created_at,
+        "preview": preview,
+        "extra": NO_HEADERS,
+        "properties": NO_HEADERS,
+    }
+    if rare:
+        found |= rare
+        if "companions" in rare:
+            found["companions"] = tuple(map(unpack_message, rare["companions"]))
     return made(found)
 
 
@@ -275,10 +295,10 @@ class BlockingPipe:
                 data = self._socket.recv(_READ)
             except BlockingIOError:
                 return LATE
-        if len(data) < HEADER or len(data) < HEADER + int.from_bytes(data[:HEADER], "big"):
+        end = HEADER + int.from_bytes(data[:HEADER], "big")
+        if len(data) < HEADER or len(data) < end:
             self._wait_for(None)
             return self._rest(data)
-        end = HEADER + int.from_bytes(data[:HEADER], "big")
         self._data = data[end:]
         return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
 

@@ -54,9 +54,10 @@ class Place:
         self.message = self.done = None
         self.cancelling = False
         self.jobs += 1
-        for timer in self.timers:
-            timer.cancel()
-        self.timers.clear()
+        if self.timers:
+            for timer in self.timers:
+                timer.cancel()
+            self.timers.clear()
 
     def renew(self) -> "asyncio.Future[RunResult]":
         """A process is about to be forked; what to wait for until it is ready."""

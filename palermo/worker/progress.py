@@ -20,7 +20,7 @@ Write = Callable[[Kind, Mapping[str, Any]], None]
 class Progress:
     """Of one slot, from job to job."""
 
-    __slots__ = ("_timer", "_unwritten", "_write", "fraction", "lines", "text")
+    __slots__ = ("_timer", "_told", "_unwritten", "_write", "fraction", "lines", "text")
 
     def __init__(self) -> None:
         self.fraction: float | None = None
@@ -28,7 +28,8 @@ class Progress:
         self.lines: deque[str] = deque(maxlen=NEWEST)
         self._write: Write | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._unwritten = False
+        #: Whether the job has told anything, as few do; whether its progress is still to be written down.
+        self._told = self._unwritten = False
 
     def begin(self, write: Write) -> None:
         """A job begins; what it tells is written down by `write`, its progress at most once a second."""
@@ -39,6 +40,7 @@ class Progress:
         write = self._write
         if write is None:
             return
+        self._told = True
         for line in report.lines:
             self.lines.append(line)
             write(Kind.LOG, {"text": line})
@@ -50,12 +52,17 @@ class Progress:
 
     def end(self) -> None:
         """The job has ended: write down where it came to, and forget it."""
+        if self._told:
+            self._forget()
+        self._write = None
+
+    def _forget(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._unwritten:
             self._record()
-        self._write = None
+        self._told = False
         self.fraction, self.text = None, ""
         self.lines.clear()
 

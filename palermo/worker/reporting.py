@@ -102,21 +102,20 @@ class Courier:
 
 
 class Reporter:
-    """The reports of one run of a job."""
+    """The reports of one run of a job. What it begins with is the class's: few jobs tell anything."""
 
-    __slots__ = ("_courier", "_kept", "_lines", "_over", "_progress", "_queued", "_slot", "_told", "due")
+    _progress: tuple[float | None, str] | None = None
+    _lines: deque[str] | None = None
+    _kept = 0
+    #: Whether it has told anything at all: the others end without a word to the courier.
+    _told = _queued = _over = False
+    #: Not to be sent before this, by the monotonic clock.
+    due = 0.0
 
     def __init__(self, courier: Courier, slot: int | None = None) -> None:
         """`slot` is told to the parent where several share the process."""
         self._courier = courier
         self._slot = slot
-        self._progress: tuple[float | None, str] | None = None
-        self._lines: deque[str] = deque()
-        self._kept = 0
-        #: Whether it has told anything at all: few jobs do, and the others end without a word to the courier.
-        self._told = self._queued = self._over = False
-        #: Not to be sent before this, by the monotonic clock.
-        self.due = 0.0
 
     def progress(self, fraction: float | None, text: str) -> None:
         self._progress = fraction, printable(text[:MAX_TEXT])[:MAX_TEXT]
@@ -126,6 +125,8 @@ class Reporter:
         if self._kept > MAX_LINES:
             return
         self._kept += 1
+        if self._lines is None:
+            self._lines = deque()
         self._lines.append(NO_MORE if self._kept > MAX_LINES else printable(text[:MAX_LINE])[:MAX_LINE])
         self._put()
 
@@ -144,7 +145,8 @@ class Reporter:
         # In this order: what is told from now on is put again.
         self._queued = False
         progress, self._progress = self._progress, None
-        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        kept = self._lines
+        lines = [kept.popleft() for _ in range(len(kept))] if kept else []
         if progress is None and not lines:
             return None
         self.due = time.monotonic() + EVERY

@@ -16,7 +16,8 @@ from palermo import tracing
 from palermo.core.failure import Failure
 from palermo.worker import signals
 from palermo.worker.executor import Executor
-from palermo.worker.pipe import LATE, BlockingPipe, pack_reply, pack_result, unpack_message
+from palermo.worker.keeping import SUCCEEDED
+from palermo.worker.pipe import LATE, SUCCESS, BlockingPipe, pack_reply, pack_result, unpack_message
 from palermo.worker.process import die_with, flush, own_group
 from palermo.worker.reporting import Courier, Reporter
 from palermo.worker.titles import SlotTitle
@@ -45,41 +46,57 @@ def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
 def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
     """Run what comes through the pair until the parent closes it."""
     pipe = BlockingPipe(end)
-    courier = Courier(lambda frame: _report(pipe, frame))
-    title = SlotTitle(number)
-    title.idle()
+    slot = Slot(pipe, SlotTitle(number), executor)
     try:
         pipe.write(pack_reply({"ready": True}))
-        while True:
-            frame = pipe.read(_IDLE_AFTER if title.stale else None)
-            if frame is LATE:
-                title.idle()
-                continue
-            if frame is None:
-                leave(0)
-            pipe.write(_answer(frame, executor, title, Reporter(courier)))
+        while slot.turn():
+            pass
     except OSError:  # the parent is gone, or a job closed our end
         leave(1)
+    leave(0)
 
 
-def _answer(frame: tuple[Any, ...], executor: Executor, title: SlotTitle, reporter: Reporter) -> bytes:
-    message = unpack_message(frame[1])
-    title.working(message.job, message.id, time.time())
-    if frame[0] == "crashed":
-        result = executor.crashed(message, Failure(**frame[2]))
-    else:
-        if message.lock_for is not None:
-            # In C and in a thread of its own: a parent that stands still, or a job that holds the GIL, cannot keep the
-            # job alive when another worker may have it.
-            faulthandler.dump_traceback_later(message.lock_for + _LATER_THAN_PARENT, exit=True)
-        try:
-            result = executor.run(message, reporter)
-        finally:
+class Slot:
+    """What a slot does with each frame that its parent writes."""
+
+    def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
+        self._pipe = pipe
+        self._executor = executor
+        self._courier = Courier(lambda frame: _report(pipe, frame))
+        self._title = title
+        title.idle()
+
+    def turn(self) -> bool:
+        """Run the next job and answer, or say that there is none; False once the parent is gone. Raises OSError."""
+        title = self._title
+        frame = self._pipe.read(_IDLE_AFTER if title.stale else None)
+        if frame is None:
+            return False
+        if frame is LATE:
+            title.idle()
+        else:
+            self._pipe.write(self._answer(frame))
+        return True
+
+    def _answer(self, frame: tuple[Any, ...]) -> bytes:
+        executor, reporter = self._executor, Reporter(self._courier)
+        message = unpack_message(frame[1])
+        self._title.working(message.job, message.id, time.time())
+        if frame[0] == "crashed":
+            result = executor.crashed(message, Failure(**frame[2]))
+        else:
             if message.lock_for is not None:
-                faulthandler.cancel_dump_traceback_later()
-        reporter.end()
-    flush()
-    return pack_result(result)
+                # In C and in a thread of its own: a parent that stands still, or a job that holds the GIL, cannot keep
+                # the job alive when another worker may have it.
+                faulthandler.dump_traceback_later(message.lock_for + _LATER_THAN_PARENT, exit=True)
+            try:
+                result = executor.run(message, reporter)
+            finally:
+                if message.lock_for is not None:
+                    faulthandler.cancel_dump_traceback_later()
+            reporter.end()
+        flush()
+        return SUCCESS if result is SUCCEEDED else pack_result(result)
 
 
 def _report(pipe: BlockingPipe, frame: dict[str, Any]) -> None:

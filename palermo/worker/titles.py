@@ -36,11 +36,13 @@ class SlotTitle:
         second = int(now)
         if second != self._second:
             self._second, self._left, self._many = second, _BURST, False
+        elif self._many:
+            return
         if self._left:
             self._left -= 1
             since = time.strftime("%H:%M:%S", time.localtime(second))
             self._show(f"{self._prefix}{job or 'a job without a name'} {id} since {since}")
-        elif not self._many:
+        else:
             self._many = True
             self._show(f"{self._prefix}many short jobs")
         self._idle = False

@@ -332,8 +332,9 @@ class RabbitmqConsumer:
             self._ending = asyncio.ensure_future(self._source.close())
 
     def _check_ours(self, delivery: Delivery) -> None:
-        self._ours(delivery)
-        self._check(delivery)
+        if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].is_open:
+            self._ours(delivery)
+            self._check(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
         """Its end is stored."""
@@ -353,14 +354,14 @@ class RabbitmqConsumer:
             ) from channel.error
 
     def _forget(self, delivery: Delivery) -> None:
-        parked = self._parked.pop(id(delivery), None) is not None
-        if id(delivery) in self._together:
+        parked = bool(self._parked) and self._parked.pop(id(delivery), None) is not None
+        if parked and id(delivery) in self._together:
             self._together.discard(id(delivery))
             return
-        job = delivery.message.id
-        if not parked and (key := self._permits.pop(job, None)) is not None:
-            self._limits.ended(key, id=job, worker=self._worker)
         if not parked:
+            job = delivery.message.id
+            if self._permits and (key := self._permits.pop(job, None)) is not None:
+                self._limits.ended(key, id=job, worker=self._worker)
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()
         self._source.settled(delivery, parked=parked)

@@ -6,6 +6,7 @@ goes the ordinary way, by `receive`.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.poll import PollSource
@@ -40,7 +41,7 @@ class RabbitmqExpress:
         self._forget = forget
 
     def offer_to(self, slot: int, take: Take) -> None:
-        self._source.offer_to(slot, lambda delivery: self._offered(take, delivery))
+        self._source.offer_to(slot, partial(self._offered, take))
 
     def _offered(self, take: Take, delivery: Delivery) -> bool:
         slot = delivery.slot
@@ -67,6 +68,6 @@ class RabbitmqExpress:
 
 def is_plain(message: Message) -> bool:
     """Whether the job may be run without asking anybody, now."""
-    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
-        return False
-    return message.run_at is None or not is_early(message, time.time())
+    if not message.extra:  # a key, a limit, and a time that another program wrote are in headers of their own
+        return True
+    return lock_of(message) is None and demand_of(message) is None and not is_early(message, time.time())

@@ -158,7 +158,8 @@ def read_table(data: bytes, offset: int) -> tuple[dict[str, HeaderValue], int]:
         offset = start + data[offset]
         raw = data[start:offset]
         name = _KNOWN.get(raw) or raw.decode(errors="replace")
-        if data[offset] == _TEXT:
+        kind = data[offset]
+        if kind == _TEXT:
             start = offset + 5
             offset = start + _LONG.unpack_from(data, offset + 1)[0]
             text = data[start:offset]
@@ -166,6 +167,9 @@ def read_table(data: bytes, offset: int) -> tuple[dict[str, HeaderValue], int]:
                 table[name] = text.decode()
             except UnicodeDecodeError:
                 table[name] = text
+        elif (fixed := _FIXED.get(kind)) is not None:
+            (table[name],) = fixed.unpack_from(data, offset + 1)
+            offset += 1 + fixed.size
         else:
             table[name], offset = read_value(data, offset)
     return table, offset
@@ -176,6 +180,18 @@ def read_short(data: bytes, offset: int) -> tuple[str, int]:
     start = offset + 1
     end = start + data[offset]
     return data[start:end].decode(errors="replace"), end
+
+
+def read_name(data: bytes, offset: int) -> tuple[str, int]:
+    """The same of one that is mostly one of a few."""
+    start = offset + 1
+    end = start + data[offset]
+    return _name(data[start:end]), end
+
+
+@lru_cache(maxsize=1_024)
+def _name(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
 def read_value(data: bytes, offset: int) -> tuple[HeaderValue, int]:

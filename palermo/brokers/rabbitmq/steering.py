@@ -150,12 +150,14 @@ class Steering:
 
     def checked(self, delivery: Delivery) -> Delivery:
         """The delivery, saying whether it is cancelled."""
-        mark = self._cancels.state.find(delivery.message)
+        state = self._cancels.state
+        mark = state.find(delivery.message) if state.marks else None
         return delivery if mark is None else replace(delivery, cancelled=True, cancelled_by=mark.by)
 
     def gone(self, delivery: Delivery) -> None:
         """Its job has left the queue for good."""
-        mark = self._cancels.state.find(delivery.message)
+        state = self._cancels.state
+        mark = state.find(delivery.message) if state.marks else None
         if mark is None:
             return
         self._done[delivery.message.id] = (mark, self._loop.time())

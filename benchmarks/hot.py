@@ -1,0 +1,242 @@
+"""What the Python of a worker costs for each plain job, without system calls: `python -m benchmarks.hot`.
+
+Parent and slot of a process pool, each with its real objects, both in this process: the parent is a whole worker on
+a real broker, whose deliveries are made here and whose writes go nowhere; the slot reads its frames from memory. All
+is hot, so these are the least microseconds that a job can take: in a worker, where caches are cold and the kernel has
+its share, it is about twice as much. What is counted is processor time, the least of many short runs, so that
+other work on the machine does not show. Two runs differ by some 3 %.
+"""
+
+import asyncio
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+from pika import frame, spec
+
+import palermo.jobs
+from benchmarks import jobs
+from benchmarks.ground import Ground, Wire, ground, parser_of
+from palermo.brokers.rabbitmq.deliveries import Delivered, read_delivery, short
+from palermo.brokers.rabbitmq.wire import read_delivered, to_message, to_properties
+from palermo.config import Settings
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.serialization import Accept, Serializers
+from palermo.worker.children import Children
+from palermo.worker.executor import Executor
+from palermo.worker.keeping import SUCCEEDED
+from palermo.worker.limits import Limits
+from palermo.worker.loop import Worker
+from palermo.worker.options import WorkerOptions
+from palermo.worker.pipe import HEADER, SUCCESS, BlockingPipe, SlotPipe, load, pack_message, pack_reply, unpack_message
+from palermo.worker.pool import Registered
+from palermo.worker.process import new_event_loop
+from palermo.worker.runner import ProcessRunner
+from palermo.worker.slot import Slot
+from palermo.worker.stacks import StackFile
+from palermo.worker.titles import SlotTitle
+
+#: Jobs of one run.
+RUN = 250
+
+
+class Nowhere:
+    """A transport, and a socket, to which all may be written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written = data
+
+    sendall = write
+
+    def setsockopt(self, *_: object) -> None:
+        """Waiting needs no limit here."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    abort = close
+
+
+class Fed(Nowhere):
+    """A slot's socket whose parent has always written the next frame already."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        super().__init__()
+        self._frames = frames
+        self._next = 0
+
+    def recv(self, _: int) -> bytes:
+        self._next += 1
+        return self._frames[self._next % len(self._frames)]
+
+
+class Unforked(Children):
+    """Children of a template that there is not: each is ready at once, and what is written to it is gone."""
+
+    def __init__(self) -> None:
+        ours, self._theirs = socket.socketpair()
+        super().__init__(ours, 0)
+        self.pipes: list[SlotPipe] = []
+        self.sent = Nowhere()
+
+    async def open(self) -> Registered:
+        self.draining = asyncio.Event()
+        self.link.gone = asyncio.Event()
+        return Registered(jobs=("benchmarks.jobs.noop",), queues=(jobs.QUEUE,), hooks=frozenset())
+
+    async def launch(self, process: Any, connect: Callable[[], SlotPipe]) -> None:
+        ready = process.renew()
+        process.pipe = pipe = connect()
+        pipe.connection_made(cast(asyncio.Transport, self.sent))
+        self.pipes.append(pipe)
+        pipe.data_received(pack_reply({"ready": True}))
+        await ready
+
+    async def close(self) -> None:
+        self._theirs.close()
+
+
+class Parent:
+    """A worker's parent with one slot, subscribed to a queue in which nothing is."""
+
+    def __init__(self, place: Ground) -> None:
+        self._options = WorkerOptions(
+            settings=Settings(url=place.url, exchange=place.exchange),
+            modules=(jobs.__name__,),
+            queues=QueueSelection((jobs.QUEUE,)),
+            scheduler=False,
+        )
+        self._children = Unforked()
+        self._runner = ProcessRunner(self._children, slots=1, limits=Limits(), stacks=StackFile())
+
+    async def start(self) -> None:
+        """Returns once it waits for jobs."""
+        registered = await self._runner.start()
+        self.worker = Worker(self._options, self._runner, registered, host="localhost", pid=1)
+        self._running = asyncio.ensure_future(self.worker.run())
+        while self.worker.idle() is None or not self._raw()._takers:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # for the answer to the subscription
+
+    def subscription(self) -> tuple[int, str]:
+        """The channel's number, and the consumer's tag."""
+        ((number, (_, tag, _)),) = self._raw()._takers.items()
+        return number, tag[1:].decode()
+
+    def _raw(self) -> Any:
+        live = self.worker.link.live
+        assert live is not None
+        consumer: Any = live.consumer
+        return consumer._source.link.raw
+
+    def run(self, deliveries: list[bytes]) -> None:
+        """Take each of these jobs, from the bytes of its delivery to those of its ack, which go nowhere."""
+        raw, nowhere = self._raw(), Nowhere()
+        pipe, sent = self._children.pipes[0], self._children.sent
+        sent.written = b""
+        transport, raw._transport = raw._transport, nowhere
+        for delivery in deliveries:
+            raw.data_received(delivery)
+            pipe.data_received(SUCCESS)
+        raw.flush()
+        raw._transport = transport
+        if not (sent.written and nowhere.written):
+            raise SystemExit("the parent did not take the jobs its quick way: nothing is measured.")
+
+    async def stop(self) -> None:
+        """Leave the broker."""
+        self._running.cancel()
+        await asyncio.wait({self._running})
+
+
+def deliveries(wire: Wire, messages: list[Message], *, channel: int, tag: str) -> list[bytes]:
+    """The jobs as RabbitMQ delivers them, each in three frames."""
+    made = []
+    for number, message in enumerate(messages, 1):
+        deliver = spec.Basic.Deliver(tag, number, False, wire.exchange, wire.routing_key)
+        properties = to_properties(message)
+        pieces = (
+            frame.Method(channel, deliver).marshal(),
+            frame.Header(channel, len(message.body), properties).marshal(),
+            frame.Body(channel, message.body).marshal(),
+        )
+        made.append(b"".join(pieces))
+    return made
+
+
+async def least(run: Callable[[], object], *, runs: int) -> float:
+    """Microseconds of a job, in the quickest of many runs."""
+    found = []
+    for _ in range(runs):
+        began = time.process_time()
+        run()
+        found.append(time.process_time() - began)
+        await asyncio.sleep(0.001)  # the worker's own tasks have their turn, and are not counted
+    return min(found) / RUN * 1e6
+
+
+def each(call: Callable[[Any], object], things: list[Any]) -> Callable[[], None]:
+    """A run that calls it with each of these."""
+
+    def run() -> None:
+        for thing in things:
+            call(thing)
+
+    return run
+
+
+async def main(place: Ground, *, runs: int) -> None:
+    """Measure, and print a table."""
+    wire = place.wire()
+    message = to_message(wire.properties, wire.body, taken_from=jobs.QUEUE)
+    parent = Parent(place)
+    await parent.start()
+    number, tag = parent.subscription()
+    came = deliveries(wire, [replace(message, id=str(uuid.uuid4())) for _ in range(RUN)], channel=number, tag=tag)
+    consumer = short(tag)
+    cut = [(read_delivery(data, 0, number, consumer), data) for data in came]
+    read = [(found, data) for found, data in cut if isinstance(found, Delivered)]
+    messages = [read_delivered(found, data, jobs.QUEUE) for found, data in read]
+    frames = [pack_message("run", one) for one in messages]
+    chronicle, orders = parent.worker.chronicle, parent.worker._orders
+    now = time.time()
+
+    def recorded(one: Message) -> None:
+        chronicle.ended(1, one, SUCCEEDED, began=now, ended=now + 0.001, settled=True)
+
+    serializers, accept = Serializers.default(), Accept.default()
+    executor = Executor(registry=palermo.jobs.registry, serializers=serializers, accept=accept, worker="worker-1")
+    slot = Slot(BlockingPipe(cast(socket.socket, Fed(frames))), SlotTitle(1, show=lambda _: None), executor)
+    body = message.body.decode()
+    parts: list[tuple[str, Callable[[], object]]] = [
+        ("parent", lambda: parent.run(came)),
+        ("  reading three frames", each(lambda data: read_delivery(data, 0, number, consumer), came)),
+        ("  properties and headers to a message", each(lambda one: read_delivered(one[0], one[1], jobs.QUEUE), read)),
+        ("  its frame for the slot", each(lambda one: pack_message("run", one), messages)),
+        ("  the journal's counts", each(recorded, messages)),
+        ("  what is remembered of it", each(lambda one: orders.ended(one, SUCCEEDED, settled=True), messages)),
+        ("slot", each(lambda _: slot.turn(), messages)),
+        ("  its frame to a message", each(lambda one: unpack_message(load(one[HEADER:])[1]), frames)),
+        ("  the executor", each(lambda one: executor.run(one), messages)),
+        ("    of that the body, by Palermo", each(lambda one: serializers.decode(one, accept=accept), messages)),
+        ("    of that the body, by json alone", each(lambda _: json.loads(body), messages)),
+    ]
+    print(f"microseconds of a job, the least of {runs} runs of {RUN} jobs; load {os.getloadavg()[0]:.1f}")
+    for name, run in parts:
+        print(f"{name:<42}{await least(run, runs=runs):7.1f}")
+    await parent.stop()
+
+
+if __name__ == "__main__":
+    given = parser_of("What the Python of a worker costs for each plain job.", jobs=RUN).parse_args()
+    with ground(given.url) as place, asyncio.Runner(loop_factory=new_event_loop) as loop:
+        loop.run(main(place, runs=40 * given.rounds))
