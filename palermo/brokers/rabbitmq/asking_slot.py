@@ -224,7 +224,7 @@ class AskingSlot:
         if channel is self._channel and (queue := self._heard()):
             if channel.missing:
                 self._gone = queue
-            else:
+            elif self._is_waited_for:
                 self._error = channel.error
             self.wake()
         self._source.ended(channel)
