@@ -20,11 +20,12 @@ from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
-from palermo.errors import BrokerError, PalermoError, UrlInvalid
+from palermo.errors import BrokerError, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.findings import Finding
 from palermo.journal import Journal
 from palermo.plugins import installed
+from palermo.posting import Posting
 from palermo.tenants import Tenants
 from palermo.timetable import Timetable
 from palermo.uniqueness import Keys
@@ -109,12 +110,6 @@ class Stop:
 
 
 Verdict = Keep | Remove | Move | Stop
-
-#: Told how a publish ended: None where the message is stored, else why it is not, or may not be.
-Ended = Callable[[PalermoError | None], None]
-
-#: Begins to store a message and says whether it did: see Broker.post and Broker.outside.
-Post = Callable[["Message", Ended], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +207,7 @@ class Consumer(Protocol):
         """Stop taking jobs; what is unsettled goes back to its queue. May be called again."""
 
 
-class Broker(Timetable, Entries, Protocol):
+class Broker(Posting, Timetable, Entries, Protocol):
     """Where jobs wait. See the module's first lines for its life."""
 
     #: What is written down of jobs, workers and operators.
@@ -234,23 +229,6 @@ class Broker(Timetable, Entries, Protocol):
         Raises BrokerUnavailable, BrokerRefused or PublishRefused; after any of them the
         message may be stored or not, and publishing it again is safe but may double it.
         """
-
-    def post(self, message: Message, ended: Ended) -> bool:
-        """Begin to `publish` at once, where nothing stands against it; `ended` is told, perhaps before this returns.
-
-        False where something is to be made or waited for first: then nothing was begun, and `publish` is to be used.
-        It may be used after any error too, which it then may answer by more than to raise it. `ended` must not raise.
-        """
-
-    @property
-    def outside(self) -> Post | None:
-        """`post` for other threads than the session's own; None where only that may post.
-
-        `ended` is told in the session's thread, and only if True was returned.
-        """
-
-    def publish_here(self, message: Message) -> bool:
-        """`publish` by any calling thread. False where nothing was stored, and another way is due."""
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         """The same for many, with their confirms overlapping; returns how many, once all are stored.

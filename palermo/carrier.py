@@ -51,7 +51,8 @@ class Carrier:
     def post_from_outside(self, errand: Errand) -> bool:
         """Send an errand of one message now, in the thread that is to wait for it, and not in the loop's.
 
-        Whether that could be done. If so, the thread has it adopted should it not have ended in half of its time.
+        Whether that could be done; if not, it is to be given to `start`. If so, the thread has it adopted should it not
+        have ended in half of its time.
         """
         session, message = self._keeper.session, errand.messages
         post = None if session is None else session.outside
@@ -61,7 +62,6 @@ class Carrier:
         self._outside[errand] = None
         if not post(message, partial(self._posted, errand, session)):
             self._outside.pop(errand, None)
-            errand.session = None
             return False
         if self._keeper.session is not session or self._closed:
             # Given up between our look and the sending: whoever moved its errands may have missed this one.
@@ -87,6 +87,8 @@ class Carrier:
 
     def start(self, errand: Errand) -> None:
         """Begin with it; it is told by `finish` how it ended."""
+        if errand.finished or errand.task is not None:
+            return  # its session was given up while another thread tried to send it, and it was moved
         if self._closed:
             errand.finish(self._keeper.gone())
         elif not self._post(errand):

@@ -26,7 +26,7 @@ _OUTERMOST = ("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing",
 _CONTRACTS = (
     *("palermo.broker", "palermo.crew", "palermo.timetable", "palermo.entries", "palermo.recurring"),
     *("palermo.journal", "palermo.events", "palermo.uniqueness", "palermo.admission", "palermo.tenants"),
-    *("palermo.serialization", "palermo.classes", "palermo.findings", "palermo.plugins"),
+    *("palermo.serialization", "palermo.classes", "palermo.findings", "palermo.plugins", "palermo.posting"),
 )
 _CORE = ("palermo.core", "palermo.errors")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from palermo.broker import Ended, Page, Post, QueueInfo, Session, Swept, Verdict
+from palermo.broker import Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
 from palermo.brokers.rabbitmq.adoption import Adoption
 from palermo.brokers.rabbitmq.audit import Audits
@@ -47,6 +47,7 @@ from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 from palermo.findings import Finding
+from palermo.posting import Ended, Post
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")

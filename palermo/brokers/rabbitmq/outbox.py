@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-from palermo.broker import Ended, Session
+from palermo.broker import Session
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.failed_log import FailedLog
@@ -25,6 +25,7 @@ from palermo.core.delay import stretch
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
+from palermo.posting import Ended
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -59,7 +60,7 @@ class Outbox:
         self.later = Later(session.exchange, link, self.open, versions.arguments(session.queue_type, link.version))
 
     def post(self, message: Message, ended: Ended) -> bool:
-        """Send the message now if nothing is to be made or opened first; see palermo.broker.Broker.post."""
+        """Send the message now if nothing is to be made or opened first; see palermo.posting.Posting."""
         place = _place(message, message.queue)
         publisher = self._publisher
         if publisher is None or not publisher.is_open or is_failed(message.queue) or not self._has(place):
@@ -69,7 +70,7 @@ class Outbox:
         return True
 
     def post_from_outside(self, message: Message, ended: Ended) -> bool:
-        """The same in any other thread, for a plain job whose queue is there; see palermo.broker.Broker.outside."""
+        """The same in any other thread, for a plain job whose queue is there; see palermo.posting.Posting."""
         publisher, queue = self._publisher, message.queue
         if publisher is None or message.run_at is not None or message.tenant or message.priority:
             return False

@@ -6,10 +6,10 @@ from typing import Any
 
 from pika import exceptions, spec
 
-from palermo.broker import Ended
 from palermo.brokers.rabbitmq import frames
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.errors import PalermoError, PublishRefused
+from palermo.posting import Ended
 
 
 class Unroutable(PublishRefused):

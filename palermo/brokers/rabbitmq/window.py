@@ -3,12 +3,12 @@
 import asyncio
 from functools import partial
 
-from palermo.broker import Ended
 from palermo.brokers.rabbitmq.publisher import Nacked, Unroutable
 from palermo.brokers.rabbitmq.seats import Seat
 from palermo.core.delay import Stretch
 from palermo.core.message import Message
 from palermo.errors import NotFound, PalermoError, PublishRefused
+from palermo.posting import Ended
 
 #: Unconfirmed messages, and bytes of their bodies, in flight at once.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Ended, Page, QueueInfo, Session, Swept, Verdict
+from palermo.broker import Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweeping
 from palermo.brokers.sqlite.bell import Bell
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -30,6 +30,7 @@ from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 from palermo.findings import Finding
+from palermo.posting import Ended
 from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
