@@ -1,8 +1,7 @@
-"""What a broker must do: the contract between the runtime and the adapters.
+"""What a broker must do: the contract between the runtime and the adapters, kept by tests/contract/broker_contract.py.
 
 A Broker is one session with the place where jobs wait. It belongs to one event loop of one process, and it never
-mends itself: when the session is lost every call raises BrokerUnavailable, and its owner (the client, the worker) opens
-another. Every broker passes the same suite, tests/contract/broker_contract.py.
+mends itself: when it is lost every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
 """
 
 from collections.abc import Callable, Collection, Iterable
