@@ -8,7 +8,7 @@ time alone, counted from the epoch, so that all workers agree on its ticks.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from palermo.core.topology import check_job_queue
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 #: What becomes of ticks that nobody was there to fire.

@@ -2,7 +2,9 @@
 
 import hashlib
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from palermo.core.values import dataclass
 
 MAX_MESSAGE = 2_000
 MAX_STACK_TRACE = 16_000

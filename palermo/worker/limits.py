@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two looks at the memory of running jobs.

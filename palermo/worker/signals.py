@@ -12,9 +12,10 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
+
+from palermo.core.values import dataclass
 
 
 class Action(Enum):
