@@ -6,7 +6,6 @@ They are handlers and not SIG_IGN, because what is ignored stays ignored in the 
 that a job starts, and a handler does not.
 """
 
-import asyncio
 import os
 import signal
 import threading
@@ -14,8 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from palermo.core.values import dataclass
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Action(Enum):
@@ -113,7 +116,7 @@ SURVIVED = (
 )
 
 
-def listen(loop: asyncio.AbstractEventLoop, act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
+def listen(loop: "asyncio.AbstractEventLoop", act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
     """Have the loop call `act` for each signal of the table, from now on."""
     for row in (*SIGNALS, *(RESQUE_SIGNALS if resque else ())):
         loop.add_signal_handler(row.number, act, row)

@@ -17,14 +17,12 @@ from palermo.brokers.rabbitmq.adoption import Adoption
 from palermo.brokers.rabbitmq.audit import Audits
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
-from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
 from palermo.brokers.rabbitmq.link import Link, open_link
 from palermo.brokers.rabbitmq.marks import Marks
-from palermo.brokers.rabbitmq.migration import Migration
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
@@ -292,6 +290,8 @@ class RabbitmqBroker:
         async def busy() -> int:
             return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
 
+        from palermo.brokers.rabbitmq.migration import Migration
+
         migration = Migration(
             await self._consume_link(),
             self._exchange,
@@ -326,6 +326,8 @@ class RabbitmqBroker:
 
     async def diagnose(self) -> list[Finding]:
         await self._adoption.done()
+        from palermo.brokers.rabbitmq.diagnosis import Diagnosis
+
         return await Diagnosis(self._session, self._link, self._registry).run()
 
     async def lost(self) -> BrokerError:
