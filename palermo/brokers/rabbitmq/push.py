@@ -8,6 +8,7 @@ from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.deliveries import Delivered
 from palermo.brokers.rabbitmq.link import Channel, Link, delivered
+from palermo.brokers.rabbitmq.together import together
 from palermo.brokers.rabbitmq.wire import read, read_delivered
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
@@ -169,11 +170,8 @@ class Slot:
         async with self._lock:
             if self._tag and self._channel is not None and self._channel.is_open:
                 return
-            if self._channel is None or not self._channel.is_open:
-                channel = self._channel = await self._source.link.channel()
-                channel.on_close(lambda: self._on_end(channel))
-                channel.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(channel))
-                await channel.call(channel.raw.basic_qos, prefetch_count=1)
+            await self._open()
+            assert self._channel is not None
             await self._source.declarer.ensure(self._source.queue)
             # Known before the call: a caller cancelled in its middle unsubscribes by it.
             tag = self._tag = self._source.tag(self._number)
@@ -181,6 +179,18 @@ class Slot:
             await self._channel.call(
                 self._channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag
             )
+
+    async def prepare(self) -> None:
+        """Open what jobs will come by, and let none come yet."""
+        async with self._lock:
+            await self._open()
+
+    async def _open(self) -> None:
+        if self._channel is None or not self._channel.is_open:
+            channel = self._channel = await self._source.link.channel()
+            channel.on_close(lambda: self._on_end(channel))
+            channel.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(channel))
+            await channel.call(channel.raw.basic_qos, prefetch_count=1)
 
     def _on_delivered(self, found: Delivered, data: bytes) -> None:
         self._take(read_delivered(found, data, self._source.queue), found.tag, found.redelivered)
@@ -258,6 +268,10 @@ class PushSource:
     def queues(self) -> tuple[str, ...]:
         """The one that it serves, unless that is paused."""
         return () if self.paused else (self.queue,)
+
+    async def prepare(self) -> None:
+        """Make the queue, and ready what its jobs will come by."""
+        await together(self.declarer.ensure(self.queue), *(slot.prepare() for slot in self._slots))
 
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()
