@@ -40,6 +40,12 @@ else:
         return made
 
 
+def prepare(*classes: type) -> None:
+    """Write the `__init__` of these now: before a fork, so that the processes share it, and none has a compiler."""
+    for cls in classes:
+        cls.__init__ = _write_init(cls, frozen="__setattr__" in vars(cls))  # type: ignore[misc]
+
+
 def _unwritten(cls: type, *, frozen: bool) -> Callable[..., None]:
     """An `__init__` that writes the true one, and puts that in its place."""
 

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-# Both sides of the fork need what these two import, and so have it in memory once.
-from palermo import broker as _broker  # noqa: F401
-from palermo.worker import pipe as _pipe  # noqa: F401
+# What both sides of the fork need is imported before it, and so in memory once.
+from palermo import broker, recorder, schedules  # noqa: F401
+from palermo.worker import keeping, pipe, reporting, titles  # noqa: F401
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 
