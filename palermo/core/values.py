@@ -24,7 +24,8 @@ else:
         """The library's decorator, for classes of one kind of parameter each and without InitVar."""
         if cls is None:
             return partial(dataclass, frozen=frozen, slots=slots, kw_only=kw_only, eq=eq, order=order, repr=repr)
-        own = {name for name in ("__init__", "__repr__", "__eq__", "__hash__") if name in vars(cls)}
+        # A class that defines __eq__ alone has None for __hash__, which is none of its own.
+        own = {name for name in ("__init__", "__repr__", "__eq__", "__hash__") if vars(cls).get(name) is not None}
         made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots, kw_only=kw_only)(cls)
         functions = {"__init__": _unwritten(made, frozen=frozen)}
         if repr:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 # What both sides of the fork need is imported before it, and so in memory once.
-from palermo import broker, recorder, schedules  # noqa: F401
+from palermo import broker, first_of, recorder, schedules  # noqa: F401
 from palermo.worker import keeping, pipe, reporting, titles  # noqa: F401
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
