@@ -1,6 +1,6 @@
 """What an answer about a key means for a delivery, and a settlement for the key: the same for all brokers."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from palermo.broker import Delivery
 from palermo.core.keys import lock_of
@@ -8,7 +8,6 @@ from palermo.core.lifecycle import Ack, Fail, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.permits import demand_of
 from palermo.core.unique import End, Start, Why, with_content
-from palermo.core.values import dataclass
 
 
 def must_ask(delivery: Delivery) -> bool:

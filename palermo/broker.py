@@ -6,7 +6,7 @@ another. Every broker passes the same suite, tests/contract/broker_contract.py.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from palermo.core.address import Address
@@ -17,7 +17,6 @@ from palermo.core.patterns import QueueSelection
 from palermo.core.permits import LimitInfo
 from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
-from palermo.core.values import dataclass
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, PalermoError, UrlInvalid

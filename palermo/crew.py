@@ -1,10 +1,8 @@
 """The workers of a broker as others see them, what they are told from afar, and what they answer."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
-
-from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sized
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
-
-from palermo.core.values import dataclass
 
 T = TypeVar("T")
 

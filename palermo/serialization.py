@@ -7,14 +7,13 @@ and what goes in comes out exactly or not at all.
 
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from palermo.classes import LOOKING, NO_CLASSES, dotted_name
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.topics import is_untyped, typed
-from palermo.core.values import dataclass
 from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 from palermo.plugins import installed
 

@@ -1,9 +1,7 @@
 """What is kept of an error: enough to understand it, cut to sizes a header can hold."""
 
 import traceback
-from dataclasses import replace
-
-from palermo.core.values import dataclass
+from dataclasses import dataclass, replace
 
 MAX_MESSAGE = 2_000
 MAX_STACK_TRACE = 16_000

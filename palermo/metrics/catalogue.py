@@ -6,8 +6,7 @@ group of targets: it would rename ours to exported_job.
 """
 
 from collections.abc import Mapping
-
-from palermo.core.values import dataclass
+from dataclasses import dataclass
 
 GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 

@@ -4,11 +4,10 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from palermo.core.message import Message
-from palermo.core.values import dataclass
 from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two looks at the memory of running jobs.
