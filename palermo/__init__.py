@@ -96,9 +96,9 @@ _inspector = inspector
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from palermo.plugins import version
 
-        return version("palermo")
+        return version()
     if name not in _LAZY:
         raise AttributeError(f"module 'palermo' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LAZY[name]), name)

@@ -352,8 +352,9 @@ class Session:
     queue_type: str = CLASSIC
     #: The queues, among those, that get priorities.
     prioritized: frozenset[str] = frozenset()
-    #: How the tenants of a queue are served, "turn" or "random"; see palermo.core.shares.
-    tenant_order: str = TURN
+    #: Whether it takes jobs: what that needs is opened at once.
+    takes: bool = False
+    tenant_order: str = TURN  #: see palermo.core.shares
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
     #: The most that the journal may take, in bytes, and for how many seconds it is kept.

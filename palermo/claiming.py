@@ -1,6 +1,5 @@
 """From a job's options to the key that it needs, and what an enqueue asks for it."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -141,4 +140,6 @@ def _digest(serializers: Serializers, job: JobDefinition | str, args: Sequence[A
 
 
 def _hashed(text: bytes) -> str:
+    import hashlib
+
     return hashlib.sha256(text).hexdigest()[:32]

@@ -9,7 +9,7 @@ This is the only place that reads the environment.
 
 import json
 import os
-import tomllib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -253,6 +253,10 @@ def colours_refused() -> bool:
 _NOT_SHOWN = ("url", "signing_keys", "web_secret", "metrics_token")
 
 
+#: However a table of tools, or ours in it, may begin in a pyproject.toml.
+_MENTIONED = re.compile(rb"""tool["']?\s*(\]|=|\.\s*["']?palermo)""")
+
+
 def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> Any:
     """The value as its setting has it. Raises SettingInvalid, without the value where it may hold a secret."""
     where = f" (from {source})" if source else ""
@@ -297,6 +301,10 @@ def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:
         data = path.read_bytes()
     except OSError as error:
         raise SettingInvalid(f"settings file {path} cannot be read: {error.strerror}.") from None
+    if inside and not _MENTIONED.search(data):
+        return None
+    import tomllib  # for those who have settings in a file: it takes longer to import than all else here
+
     try:
         found: Any = tomllib.loads(data.decode())
     except ValueError as error:  # not UTF-8, or not TOML

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
-from zoneinfo import ZoneInfo
-
-from cronsim import CronSim, CronSimError
+from typing import TYPE_CHECKING, Any
 
 from palermo.core.topology import check_job_queue
 from palermo.errors import OptionInvalid
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 #: What becomes of ticks that nobody was there to fire.
 MISSED = ("skip", "once", "all")
@@ -135,7 +135,12 @@ class Recurring:
         """The same, enabled or not."""
         return replace(self, enabled=on)
 
-    def _sim(self, after: datetime) -> CronSim:
+    def _sim(self, after: datetime) -> "CronSim":
+        # Here, since most workers and programs have none that recurs.
+        from zoneinfo import ZoneInfo
+
+        from cronsim import CronSim, CronSimError
+
         try:
             zone = ZoneInfo(self.tz)
         except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from palermo import plugins
 
 _REPOSITORY = Path(__file__).parents[1]
 _PROJECT: dict[str, Any] = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text())
@@ -101,6 +103,36 @@ def test_every_entry_point_is_installed_and_loads(point: EntryPoint) -> None:
 
     assert point.value in [each.value for each in installed], "installed from other sources: run `make test`"
     assert callable(point.load())
+
+
+@pytest.mark.parametrize("group", ["palermo.brokers", "palermo.serializers", "palermo.compressions"])
+def test_what_plugs_in_is_found_as_the_standard_library_finds_it(group: str) -> None:
+    found = plugins.installed(group)
+
+    assert sorted(found) == sorted((point.name, point.value) for point in entry_points(group=group))
+    assert all(callable(each.load()) for each in found)
+    assert (plugins.version(), plugins.installed("palermo.nothing")) == (version("palermo"), ())
+
+
+def test_what_plugs_in_is_found_in_folders_once_and_in_archives(tmp_path: Path) -> None:
+    text = "[console_scripts]\nx = a:b\n\n[palermo.brokers]\n# ours\nnats = nats_for_palermo:open_nats [tls]\n"
+    for folder in ("Nats.For_Palermo-1.0.dist-info", "later/nats.for_palermo-0.9.dist-info"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "entry_points.txt").write_text(text)
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.writestr("kafka_for_palermo-1.0.dist-info/entry_points.txt", "[palermo.brokers]\nkafka = k:open\n")
+        archive.writestr("kafka_for_palermo-1.0.dist-info/METADATA", "Name: kafka-for-palermo\nVersion: 1.0\n")
+    program = (
+        "import palermo.plugins as p; print(*(f'{name}={value}' for name, value in p.installed('palermo.brokers')))"
+    )
+
+    def found(*places: Path) -> list[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*places, _REPOSITORY)))}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert found(tmp_path, tmp_path / "later").count("nats=nats_for_palermo:open_nats") == 1
+    assert "kafka=k:open" in found(tmp_path / "more.zip")
 
 
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:

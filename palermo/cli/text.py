@@ -3,18 +3,18 @@
 import re
 
 #: C0 and C1 controls, DEL, lone surrogates, line and paragraph separators, and the marks that turn text round.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_NEWLINES = re.compile(r"\s*[\r\n]+\s*")
+_UNSAFE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+_NEWLINES = r"\s*[\r\n]+\s*"
 
 
 def safe(text: str, *, lines: bool = False) -> str:
     """The text with control characters written as escapes; with `lines` newlines and tabs stay."""
-    return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
+    return re.sub(_UNSAFE, lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
 
 
 def one_line(text: str) -> str:
     """The text on one line, safe to print."""
-    return safe(_NEWLINES.sub(" ", text.strip()))
+    return safe(re.sub(_NEWLINES, " ", text.strip()))
 
 
 def shown(value: object) -> str:

@@ -1,6 +1,5 @@
 """What is kept of an error: enough to understand it, cut to sizes a header can hold."""
 
-import hashlib
 import traceback
 from dataclasses import dataclass, replace
 
@@ -83,6 +82,8 @@ def printable(text: str) -> str:
 
 def fingerprint(job: str, failure: Failure) -> str:
     """Twelve hexadecimal digits that failures of one kind share: same job, same class, same place."""
+    import hashlib
+
     text = "\0".join((job, failure.exception_class, place_of(failure.stack_trace)))
     return hashlib.blake2b(text.encode(errors="replace"), digest_size=6).hexdigest()
 

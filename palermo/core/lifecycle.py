@@ -93,6 +93,9 @@ class Cancelled:
     """A person cancelled the job, before it began or while it ran."""
 
 
+#: One each is enough: they say nothing else.
+INTERRUPTED, CANCELLED = Interrupted(), Cancelled()
+
 Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 

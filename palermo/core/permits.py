@@ -58,7 +58,8 @@ _UNITS = {
     **dict.fromkeys(("h", "hour"), 3_600.0),
     **dict.fromkeys(("d", "day"), 86_400.0),
 }
-_WRITTEN = re.compile(r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<every>[0-9]{0,6})\s*(?P<unit>[a-z]+)\s*\Z")
+#: Compiled when first used, as most workers never do.
+_WRITTEN = r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<every>[0-9]{0,6})\s*(?P<unit>[a-z]+)\s*\Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Rate:
     @classmethod
     def parse(cls, text: object) -> "Rate":
         """The rate written as `100/min`, `50/s` or `1/15min`. Raises OptionInvalid."""
-        found = _WRITTEN.match(text) if isinstance(text, str) else None
+        found = re.match(_WRITTEN, text) if isinstance(text, str) else None
         unit = _UNITS.get(found["unit"]) if found else None
         if found is None or unit is None or not 1 <= int(found["count"]) <= MAX_LIMIT or found["every"] == "0":
             raise OptionInvalid(f"rate={text!r} means nothing; write 50/s, 100/min, 1000/h or 1/15min.")

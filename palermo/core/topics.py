@@ -7,7 +7,6 @@ a job that bears the group's name.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import sha256
 
 from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
 from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue
@@ -124,6 +123,8 @@ def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
     own = f"@{group}{f'~{run}' if run else ''}"
     id = f"{event.id}{own}"
     if len(id.encode()) > MAX_ID_BYTES:
+        from hashlib import sha256
+
         id = f"{sha256(event.id.encode()).hexdigest()}{own}"
     return replace(event, id=id, job=group, extra={**event.extra, TOPIC: topic, EVENT_ID: event.id})
 

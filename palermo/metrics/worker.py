@@ -5,7 +5,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Protocol
 
 from palermo.config import Settings
@@ -16,6 +15,7 @@ from palermo.metrics import check_installed
 from palermo.metrics.catalogue import WORKER
 from palermo.metrics.endpoint import Answer, Endpoint
 from palermo.metrics.totals import Totals
+from palermo.plugins import version
 from palermo.worker.chronicle import Chronicle
 from palermo.worker.session import Link
 
@@ -78,7 +78,7 @@ def _written(moment: _Moment, release: str, pool: str, accept: str, encoding: st
     from palermo.metrics.exposition import Families, expose
 
     info, families = moment.info, Families(WORKER)
-    families.info("palermo_worker_info", worker=info.id, version=version("palermo"), release=release, pool=pool)
+    families.info("palermo_worker_info", worker=info.id, version=version(), release=release, pool=pool)
     families.set("palermo_worker_start_time_seconds", info.started_at)
     families.set("palermo_worker_broker_up", moment.connected)
     for state in STATES:

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import replace
 from functools import lru_cache
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvid
 from palermo.core.failure import Failure, class_name
 from palermo.core.lifecycle import Batched, Cancelled, Dropped, Interrupted, Raised, Retrying, RunResult, Succeeded
 from palermo.core.message import Message
+from palermo.plugins import version
 
 log = logging.getLogger("palermo.tracing")
 
@@ -36,8 +36,8 @@ def _harmless() -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _tracer(provider: TracerProvider) -> Tracer:
-    """Made once for each, since finding our own version takes longer than a span."""
-    return provider.get_tracer("palermo", version("palermo"))
+    """Made once for each, since that takes longer than a span."""
+    return provider.get_tracer("palermo", version())
 
 
 class _Current:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from palermo.core.failure import Failure
@@ -14,6 +13,7 @@ from palermo.crew import WorkerInfo
 from palermo.entries import RECURRING
 from palermo.errors import BrokerUnavailable
 from palermo.metrics.totals import Totals
+from palermo.plugins import version
 from palermo.recorder import Recorder
 from palermo.worker.ending import Anew
 from palermo.worker.keeping import SUCCEEDED
@@ -51,7 +51,7 @@ class Chronicle:
             "pid": info.pid,
             "queues": list(info.queues),
             "slots": info.slots,
-            "version": version("palermo"),
+            "version": version(),
         }
         self.recorder.add(Kind.WORKER_UP, said | ({"release": self._release} if self._release else {}))
 

@@ -21,7 +21,7 @@ from palermo import current, errors, hooks, jobs, tracing
 from palermo import registry as registered
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, RunResult, Succeeded
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, RunResult, Succeeded
 from palermo.core.message import Message
 from palermo.core.outcome import MAX_RESULT
 from palermo.current import CurrentJob, Reports
@@ -38,8 +38,6 @@ from palermo.worker.keeping import Keeping
 log = logging.getLogger("palermo.worker")
 
 SKIPPED = Succeeded(skipped=True)
-INTERRUPTED = Interrupted()
-CANCELLED = Cancelled()
 
 #: Costs a third of an empty ExitStack.
 _NOTHING_AROUND: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

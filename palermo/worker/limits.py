@@ -1,9 +1,9 @@
 """What a worker allows its jobs and its slots, and how much memory a process has."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,7 +83,15 @@ def resident(pid: int) -> int:
         if sys.platform == "linux":
             pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
             return pages * os.sysconf("SC_PAGE_SIZE")
+        return _listed(pid)
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _listed(pid: int) -> int:
+    import subprocess
+
+    with suppress(subprocess.TimeoutExpired):
         shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=False, timeout=5)
         return int(shown.stdout or b"0") * 1024
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        return 0
+    return 0

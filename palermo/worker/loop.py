@@ -89,7 +89,7 @@ class Worker:
         self.stopping = self._ending.begun
         self._dump: asyncio.Task[None] | None = None
         self.link = Link(
-            replace(options.settings.session("worker"), prioritized=registered.prioritized),
+            replace(options.settings.session("worker"), prioritized=registered.prioritized, takes=True),
             give_up=options.burst,
             duties=Duties.of(options, registered, self.chronicle.fired),
             consume=self._consume,

@@ -4,7 +4,6 @@ Whoever got such a job next asks for it (parking.py), so that it need not run ag
 worker that still runs can be asked: this is memory, and it fades.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ MOST = 1_000
 
 def mark(message: Message) -> str:
     """What tells this message from another of the same id: one requeued, or enqueued again under a name of its own."""
+    import hashlib
+
     told = (message.id, message.job, message.attempt, message.created_at, message.run_at, message.body)
     return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
 

@@ -13,8 +13,11 @@ from palermo.worker.loop import Worker
 from palermo.worker.notify import Notifier
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pool import Runner, Unstartable
-from palermo.worker.process import reap_orphans, set_title
+from palermo.worker.process import set_title
 from palermo.worker.signals import Action, SignalRow, listen
+
+#: Seconds between two looks for dead orphans.
+_REAP_EVERY = 1.0
 
 
 class WorkerFailed(PalermoError):
@@ -35,7 +38,7 @@ async def work(options: WorkerOptions, runner: Runner, *, host: str, metrics: so
             waiting.cancel()
 
     listen(loop, cancel, resque=options.resque_signals)
-    orphans = asyncio.ensure_future(reap_orphans(but=runner.template)) if os.getpid() == 1 else None
+    orphans = asyncio.ensure_future(_reap_orphans(but=runner.template)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
         # What takes longest to import, and meanwhile the template imports the jobs.
@@ -77,3 +80,19 @@ async def _told(worker: Worker) -> AsyncIterator[None]:
         telling.cancel()
         await asyncio.wait({telling})
         notifier.close()
+
+
+async def _reap_orphans(*, but: int) -> None:
+    """As process 1 of a container: bury, about once a second, what jobs left behind; never the child `but`.
+
+    By looking and not on SIGCHLD, which may stand for any number of children.
+    """
+    while True:
+        await asyncio.sleep(_REAP_EVERY)
+        _reap(but)
+
+
+def _reap(but: int) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != but:
+            os.waitpid(ended.si_pid, 0)

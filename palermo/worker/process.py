@@ -1,18 +1,18 @@
 """What the worker's processes do to themselves: titles, the tie to their parent, standard streams."""
 
-import asyncio
 import contextlib
-import ctypes
+import fcntl
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import setproctitle
 
+if TYPE_CHECKING:
+    import asyncio
+
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
-
-#: Seconds between two looks for dead orphans.
-_REAP_EVERY = 1.0
 
 
 def set_title(text: str) -> None:
@@ -27,6 +27,8 @@ def die_with(parent: int) -> None:
     busy one when its job is done.
     """
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     # It may have died before the tie was made.
     if os.getppid() != parent:
@@ -39,28 +41,26 @@ def own_group() -> None:
         os.setpgid(0, 0)
 
 
-async def reap_orphans(*, but: int) -> None:
-    """As process 1 of a container: bury, about once a second, what jobs left behind; never the child `but`.
-
-    By looking and not on SIGCHLD, which may stand for any number of children.
-    """
-    while True:
-        await asyncio.sleep(_REAP_EVERY)
-        _reap(but)
-
-
-def _reap(but: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != but:
-            os.waitpid(ended.si_pid, 0)
-
-
 def close_stdin() -> None:
     """Read nothing from standard input, which belongs to the terminal's user and not to jobs."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     if null != 0:
         os.close(null)
+
+
+def nameless_file() -> int:
+    """The descriptor of an empty file without a name, for the processes that are forked from now on and this one."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("palermo-stacks")
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    # Each write goes to the end as it is then, also after another process has emptied it.
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+    return descriptor
 
 
 def flush() -> None:
@@ -73,10 +73,12 @@ def flush() -> None:
             continue
 
 
-def new_event_loop() -> asyncio.AbstractEventLoop:
+def new_event_loop() -> "asyncio.AbstractEventLoop":
     """uvloop's where it is installed, which is the faster one."""
     try:
         import uvloop
     except ImportError:
+        import asyncio
+
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

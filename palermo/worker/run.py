@@ -1,6 +1,5 @@
 """The way in: one worker in this process, from the fork of its template to its exit code."""
 
-import asyncio
 import gc
 import logging
 import os
@@ -9,7 +8,6 @@ import sys
 import time
 from contextlib import ExitStack
 
-from palermo.worker.ending import Anew
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pidfile import Pidfile
 from palermo.worker.pools import fork_runner
@@ -51,6 +49,9 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         gc.freeze()
         runner = fork_runner(options, host=host, in_child=in_child)
         # Not before: the template, and the slots that it forks, would have all of it in their memory too.
+        import asyncio
+
+        from palermo.worker.ending import Anew
         from palermo.worker.parent import work
 
         with asyncio.Runner(loop_factory=new_event_loop) as loop:

@@ -13,11 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, RunResult
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
-from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pipe import SlotPipe, judged, pack_message, unpack_results

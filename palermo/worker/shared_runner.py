@@ -15,13 +15,12 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, RunResult
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
 from palermo.worker.children import LINGER, Children, Gone, SlotLost
 from palermo.worker.crew import Crew, Run
 from palermo.worker.crews import Crews
-from palermo.worker.executor import CANCELLED, INTERRUPTED
 from palermo.worker.keeping import SUCCEEDED
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pipe import judged, pack_message

@@ -6,7 +6,6 @@ They are handlers and not SIG_IGN, because what is ignored stays ignored in the 
 that a job starts, and a handler does not.
 """
 
-import asyncio
 import os
 import signal
 import threading
@@ -15,6 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Action(Enum):
@@ -112,7 +115,7 @@ SURVIVED = (
 )
 
 
-def listen(loop: asyncio.AbstractEventLoop, act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
+def listen(loop: "asyncio.AbstractEventLoop", act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
     """Have the loop call `act` for each signal of the table, from now on."""
     for row in (*SIGNALS, *(RESQUE_SIGNALS if resque else ())):
         loop.add_signal_handler(row.number, act, row)

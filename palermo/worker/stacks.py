@@ -1,10 +1,8 @@
 """What the processes of a worker are doing: the parent's own stacks, and the file that slots write theirs to."""
 
 import asyncio
-import fcntl
 import os
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -21,14 +19,9 @@ _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 class StackFile:
     """A nameless file, open in the parent, the template and every slot, that holds one answer at a time."""
 
-    def __init__(self) -> None:
-        if hasattr(os, "memfd_create"):
-            self.descriptor = os.memfd_create("palermo-stacks")
-        else:
-            with tempfile.TemporaryFile() as file:
-                self.descriptor = os.dup(file.fileno())
-        # Each write goes to the end as it is then, also after the parent has emptied it.
-        fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor` is that of palermo.worker.process.nameless_file."""
+        self.descriptor = descriptor
 
     def clear(self) -> None:
         """Forget the last answer."""

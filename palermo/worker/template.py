@@ -30,15 +30,13 @@ from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
 from palermo.registry import declaring
 from palermo.serialization import Serializers
-from palermo.worker import signals, slot, threads
-from palermo.worker.coroutines import Coroutines
+from palermo.worker import signals, slot
 from palermo.worker.executor import Executor
 from palermo.worker.interrupts import Interruptible, Interrupts
 from palermo.worker.keeping import Keeping
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pipe import Frames, pack_reply
 from palermo.worker.process import close_stdin, die_with, flush, own_group, set_title
-from palermo.worker.shared_slot import Seats
 
 log = logging.getLogger("palermo.worker")
 
@@ -234,9 +232,16 @@ class Template:
             interrupts = Interrupts()
             interrupts.install()
             slot.serve(end, number=number, executor=self._executor(number, interrupts))
+        # Here, since slots that are processes need none of it.
+        from palermo.worker.shared_slot import Seats
+
         seats = Seats(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
         if pool == "thread":
+            from palermo.worker import threads
+
             threads.serve(end, seats)
+        from palermo.worker.coroutines import Coroutines
+
         Coroutines(end, seats, jobs.registry).serve()
 
     def _executor(self, number: int, interrupts: Interruptible) -> Executor:

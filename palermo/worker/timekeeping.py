@@ -52,6 +52,11 @@ class Duties:
         )
 
 
+#: Seconds after the beginning of a session in which jobs are taken first: to lead is a lot of code, which is to be
+#: imported, and a lot to read.
+_JOBS_FIRST = 0.1
+
+
 @asynccontextmanager
 async def keeping_time(broker: Broker, duties: Duties) -> AsyncIterator[None]:
     """Keep the time in this session, and declare what recurs, as long as the context lasts."""
@@ -68,6 +73,7 @@ async def keeping_time(broker: Broker, duties: Duties) -> AsyncIterator[None]:
 
 async def _keep(broker: Broker, fired: Tell) -> None:
     try:
+        await asyncio.sleep(_JOBS_FIRST)
         await broker.keep_time(fired)
     except BrokerError as error:
         log.warning("no longer keeping the time broker=%s error=%r", broker.describe(), str(error))
@@ -77,6 +83,7 @@ async def _keep(broker: Broker, fired: Tell) -> None:
 
 async def _declare(broker: Broker, duties: Duties) -> None:
     try:
+        await asyncio.sleep(_JOBS_FIRST)
         while True:
             try:
                 await declare(broker, duties)

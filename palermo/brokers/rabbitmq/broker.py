@@ -1,15 +1,16 @@
 """RabbitMQ as a broker: one session, on one connection to publish and one to consume.
 
 Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection
-that has ever published, acks included; the consuming one goes on. It is opened when first needed:
-a program that only enqueues has one connection.
+that has ever published, acks included; the consuming one goes on. Where no jobs are taken it is opened
+when first needed: a program that only enqueues has one connection.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from typing import Any
 
 from palermo.broker import Page, QueueInfo, Session, Swept, Verdict
 from palermo.brokers.rabbitmq import sweep as sweeping
@@ -17,14 +18,12 @@ from palermo.brokers.rabbitmq.adoption import Adoption
 from palermo.brokers.rabbitmq.audit import Audits
 from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.declarer import Declarer
-from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.keys import RabbitmqKeys
 from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
-from palermo.brokers.rabbitmq.link import Link, open_link
+from palermo.brokers.rabbitmq.link import Link, open_link, open_links
 from palermo.brokers.rabbitmq.marks import Marks
-from palermo.brokers.rabbitmq.migration import Migration
 from palermo.brokers.rabbitmq.outbox import Outbox
 from palermo.brokers.rabbitmq.past import Past
 from palermo.brokers.rabbitmq.poll import PollSource
@@ -37,6 +36,7 @@ from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
 from palermo.brokers.rabbitmq.tenants import Tenancy
 from palermo.brokers.rabbitmq.timekeeper import Timekeeper
+from palermo.brokers.rabbitmq.together import together
 from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
@@ -55,22 +55,22 @@ log = logging.getLogger("palermo.rabbitmq")
 
 async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
     """The entry point `amqp` and `amqps` of `palermo.brokers`."""
-    return RabbitmqBroker(session, await open_link(session, session.name))
+    return RabbitmqBroker(session, *await open_links(session, 2 if session.takes else 1))
 
 
 class RabbitmqBroker:
     """See palermo.broker.Broker."""
 
-    def __init__(self, session: Session, link: Link) -> None:
+    def __init__(self, session: Session, link: Link, consuming: Link | None = None) -> None:
         self._session = session
         self._exchange = session.exchange
         self._link = link
-        self._consuming: Link | None = None
+        self._consuming = consuming
         self._opening = asyncio.Lock()
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
         self._marks = Marks(self._exchange, link, self._open_publisher, patience=session.timeout)
         self._closed = False
-        self._adoption = Adoption(self._registry, link)
+        self._adoption = Adoption(self._exchange, self._registry, link)
         self._wiring = Wiring(session.prefix)
         self._declarer = self._declarer_on(link)
         self._outbox = Outbox(session, link, self._declarer)
@@ -129,11 +129,12 @@ class RabbitmqBroker:
             return f"{tag}/worker-{slot}"
 
         source: PushSource | PollSource
+        readied: list[Coroutine[Any, Any, None]] = []
         names: Names | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
-            await declarer.ensure(queue)
             source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag, prefetch=prefetch)
+            readied.append(source.prepare())
         else:
             if prefetch.most > 1:
                 log.info("prefetch is 1, since this worker serves several queues queues=%s", selection)
@@ -160,11 +161,15 @@ class RabbitmqBroker:
             keys=self.keys,
             limits=self._limits,
         )
-        try:
-            # The ear before the look: a stream that is made after this is announced.
+
+        async def appear() -> None:
+            # The ear before the look, a stream that is made after this is announced; and before the census, so that
+            # whoever is counted also answers.
             await presence.listen(link)
-            await steering.begin()
-            await presence.begin()
+            await together(steering.begin(), presence.begin())
+
+        try:
+            await together(*readied, appear())
         except BaseException:
             await steering.close()
             raise
@@ -306,6 +311,8 @@ class RabbitmqBroker:
         async def busy() -> int:
             return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
 
+        from palermo.brokers.rabbitmq.migration import Migration
+
         migration = Migration(
             await self._consume_link(),
             self._exchange,
@@ -340,6 +347,8 @@ class RabbitmqBroker:
 
     async def diagnose(self) -> list[Finding]:
         await self._adoption.done()
+        from palermo.brokers.rabbitmq.diagnosis import Diagnosis
+
         return await Diagnosis(self._session, self._link, self._registry).run()
 
     async def lost(self) -> BrokerError:

@@ -22,7 +22,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds after which the type of a queue of failed jobs is asked again.
 _ASK_AGAIN = 60.0
 
-_INEQUIVALENT = re.compile(r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$")
+#: Compiled when first used.
+_INEQUIVALENT = r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
 
 
 class Declarer:
@@ -208,7 +209,7 @@ class Declarer:
 
     def _differs(self, queue: str, said: str) -> str:
         """The type of a queue that exists with other arguments, from what the broker said of them."""
-        found = _INEQUIVALENT.search(said)
+        found = re.search(_INEQUIVALENT, said)
         name = found["name"] if found else "its arguments"
         theirs = found["theirs"].split(" (code")[0].rstrip(".") if found else said
         if name == "x-max-priority":

@@ -1,10 +1,8 @@
 """The arbiter's door: what others ask about keys and limits, as values that JSON has, and the answers."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from palermo.brokers.rabbitmq.arbiter import Arbiter
-from palermo.brokers.rabbitmq.dealer import Dealer
 from palermo.brokers.rabbitmq.limiting import ABOUT, Limiting
 from palermo.brokers.rabbitmq.link import Link
 from palermo.core.keys import LINGER, UNIQUE, UNIQUE_KEY, Claim, message_from_plain, message_to_plain
@@ -13,13 +11,17 @@ from palermo.core.topology import amqp_queue
 from palermo.core.unique import Answer, Outcome, Start, Why
 from palermo.errors import BrokerRefused, PalermoError, PublishRefused
 
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.arbiter import Arbiter
+    from palermo.brokers.rabbitmq.dealer import Dealer
+
 Plain = Mapping[str, Any]
 
 
 class Door:
     """Has the arbiter do what is asked, in the process that leads."""
 
-    def __init__(self, exchange: str, link: Link, arbiter: Arbiter, limiting: Limiting, dealer: Dealer) -> None:
+    def __init__(self, exchange: str, link: Link, arbiter: "Arbiter", limiting: Limiting, dealer: "Dealer") -> None:
         self._exchange = exchange
         self._link = link
         self._arbiter = arbiter

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pika import spec
 
@@ -18,7 +18,6 @@ from palermo.broker import Delivery, Session
 from palermo.brokers.rabbitmq import strays as looking
 from palermo.brokers.rabbitmq import versions
 from palermo.brokers.rabbitmq.batches import Ending
-from palermo.brokers.rabbitmq.clock import Clock
 from palermo.brokers.rabbitmq.door import answer_from_plain, start_from_plain, to_start
 from palermo.brokers.rabbitmq.keylog import make, queue_of
 from palermo.brokers.rabbitmq.link import Link
@@ -35,6 +34,9 @@ from palermo.core.unique import Answer, Start
 from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
 from palermo.timetable import Chosen
 from palermo.uniqueness import MAX_KEYED_BODY, Stray
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.clock import Clock
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -272,7 +274,7 @@ class RabbitmqKeys:
             await reader.close()
 
 
-async def _let_go(clock: Clock, *, queue: str) -> None:
+async def _let_go(clock: "Clock", *, queue: str) -> None:
     await clock.dealer.let_go(queue)
 
 

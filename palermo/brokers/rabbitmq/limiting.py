@@ -10,13 +10,15 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from palermo.brokers.rabbitmq.held import Due
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.presence import call_roll
 from palermo.core.permits import SOON, Aside, Demand, Go, LimitInfo, Permits, Rate
 from palermo.errors import PalermoError
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.held import Due
 
 Plain = Mapping[str, Any]
 
@@ -30,7 +32,7 @@ ABOUT = "limits"
 class Limiting:
     """The permits of one exchange, in the process that leads."""
 
-    def __init__(self, exchange: str, link: Link, due: Due) -> None:
+    def __init__(self, exchange: str, link: Link, due: "Due") -> None:
         self._exchange = exchange
         self._link = link
         self._due = due

@@ -13,6 +13,7 @@ from pika import exceptions, spec
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq.connecting import connect
+from palermo.brokers.rabbitmq.together import together
 from palermo.brokers.rabbitmq.translate import reply_code, translate
 from palermo.brokers.rabbitmq.transport import AsyncioConnection
 from palermo.core.address import Address
@@ -91,6 +92,13 @@ class Channel:
             raise self.error or self.link.translated(error) from error
         finally:
             self._waiting.discard(future)
+
+    def send(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Have the broker do something it answers nothing to; if it cannot, the next `call` says so."""
+        try:
+            method(*args, **kwargs)
+        except (exceptions.AMQPError, exceptions.ChannelError) as error:
+            raise self.error or self.link.translated(error) from error
 
     async def get(self, queue: str) -> Got | None:
         """The first message of the queue, unacknowledged; None if none waits. One call at a time.
@@ -239,6 +247,19 @@ async def open_link(session: Session, purpose: str, *, heartbeat: int | None = N
         link.raw.add_on_connection_unblocked_callback(lambda *_, link=link: setattr(link, "blocked", False))
         return link
     raise BrokerUnavailable(" ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time.")
+
+
+async def open_links(session: Session, count: int) -> list[Link]:
+    """So many connections at the same time, or none. Raises as `open_link`."""
+    tasks = [asyncio.ensure_future(open_link(session, session.name)) for _ in range(count)]
+    try:
+        await together(*tasks)
+    except BaseException:
+        for task in tasks:
+            if not task.cancelled() and task.exception() is None:
+                task.result().raw.abort()
+        raise
+    return [task.result() for task in tasks]
 
 
 def _parameters(

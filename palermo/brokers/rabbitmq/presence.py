@@ -75,8 +75,9 @@ class Presence:
     async def listen(self, link: Link) -> None:
         """Hear questions from now on, until the link ends or `end` is called."""
         channel = self._channel = await link.channel()
-        await channel.call(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
-        await self._bind()
+        # The broker obeys in order: once it has answered the last of these, all are done.
+        channel.send(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
+        self._bind()
         await channel.call(channel.raw.basic_consume, self.inbox, self._on_question, auto_ack=True)
         # The queue was deleted: answering nobody, the worker would look dead.
         channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
@@ -84,16 +85,20 @@ class Presence:
 
     async def begin(self) -> None:
         """Be there for others."""
-        # Last, so that whoever is counted also answers.
         # Whoever deleted the queue of the count may have deleted the exchange of the questions as well.
-        counted = self._counted = Counted(self._channel.link, self._exchange, kind=self._kind, again=self._bind)
+        counted = self._counted = Counted(self._channel.link, self._exchange, kind=self._kind, again=self._bind_again)
         await counted.begin()
 
-    async def _bind(self) -> None:
+    def _bind(self) -> None:
         channel = self._channel
         control = internal(self._exchange, "control")
-        await channel.call(channel.raw.exchange_declare, control, "fanout", durable=True)
-        await channel.call(channel.raw.queue_bind, self.inbox, control)
+        channel.send(channel.raw.exchange_declare, control, "fanout", durable=True)
+        channel.send(channel.raw.queue_bind, self.inbox, control)
+
+    async def _bind_again(self) -> None:
+        self._bind()
+        channel = self._channel
+        await channel.call(channel.raw.queue_declare, self.inbox, passive=True)
 
     def _on_end(self, link: Link) -> None:
         if not self._ended and link.error is None:

@@ -8,6 +8,7 @@ from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.slot import Slot
+from palermo.brokers.rabbitmq.together import together
 from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import PalermoError
@@ -47,6 +48,10 @@ class PushSource:
     def queues(self) -> tuple[str, ...]:
         """The one that it serves, unless that is paused."""
         return () if self.paused else (self.queue,)
+
+    async def prepare(self) -> None:
+        """Make the queue, and ready what its jobs will come by."""
+        await together(self.declarer.ensure(self.queue), *(slot.prepare() for slot in self._slots))
 
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()

@@ -7,8 +7,8 @@ way from one to the other, so only what is found twice, some time apart and with
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from palermo.brokers.rabbitmq.arbiter import Arbiter
 from palermo.brokers.rabbitmq.census import census
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.presence import ask_workers
@@ -17,6 +17,9 @@ from palermo.core.keys import Holder, Key
 from palermo.core.topology import amqp_queue
 from palermo.errors import PalermoError
 from palermo.uniqueness import Stray
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.arbiter import Arbiter
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -68,7 +71,7 @@ async def running(exchange: str, link: Link) -> set[str] | None:
     return None if len(workers) < alive else {job.id for worker in workers for job in worker.jobs}
 
 
-async def watch(exchange: str, link: Link, arbiter: Arbiter, now: Callable[[], float], apart: Apart) -> None:
+async def watch(exchange: str, link: Link, arbiter: "Arbiter", now: Callable[[], float], apart: Apart) -> None:
     """Free the keys of strays for as long as we lead."""
     before: Suspects = {}
     while True:

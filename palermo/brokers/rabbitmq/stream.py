@@ -113,11 +113,11 @@ class Stream:
 
     async def _is_whole(self, link: Link) -> bool:
         """Whether it is there; one that is being made is waited for."""
-        if not await _exists(link, self.name):
+        if not await exists(link, self.name):
             return False
         # The stream before the mark: what is there now without one was made before.
         for _ in range(round(self._patience / _LOOK_EVERY)):
-            if not await _exists(link, self._mark):
+            if not await exists(link, self._mark):
                 break
             await asyncio.sleep(_LOOK_EVERY)
         return True
@@ -308,7 +308,7 @@ class Follower:
             self._caught_up.set()
 
 
-async def _exists(link: Link, queue: str) -> bool:
+async def exists(link: Link, queue: str) -> bool:
     """Whether there is such a queue, of whoever it is."""
     channel = await link.channel()
     try:

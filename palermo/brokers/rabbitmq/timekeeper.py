@@ -4,11 +4,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo.broker import Session
 from palermo.brokers.rabbitmq.asking import Asking
-from palermo.brokers.rabbitmq.clock import Clock
 from palermo.brokers.rabbitmq.declarer import Declarer
 from palermo.brokers.rabbitmq.leader import Part, ask_leader, is_vacant
 from palermo.brokers.rabbitmq.link import Link
@@ -16,7 +15,10 @@ from palermo.brokers.rabbitmq.wire import to_message
 from palermo.core.topology import internal
 from palermo.entries import Change, Entry
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
-from palermo.timetable import Altered, Chosen, Scheduled, Tell
+from palermo.timetable import Altered, Chosen, Scheduled, Tell, nobody
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.clock import Clock
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -78,7 +80,7 @@ class Timekeeper:
             self._keeping = False
 
     async def _lead(self, fired: Tell) -> None:
-        clock = await Clock.take(self._session, self._declarer, fired)
+        clock = await self._take(fired)
         if clock is None:
             return
         log.info("keeping the time exchange=%s", self._session.exchange)
@@ -97,6 +99,12 @@ class Timekeeper:
             lost.cancel()
             await asyncio.wait({running, lost})
             await clock.close()
+
+    async def _take(self, fired: Tell = nobody) -> "Clock | None":
+        # What leads is as much code as what takes jobs, and most sessions never do.
+        from palermo.brokers.rabbitmq.clock import Clock
+
+        return await Clock.take(self._session, self._declarer, fired)
 
     async def show(self, chosen: Chosen, *, offset: int, limit: int) -> Scheduled:
         """See palermo.timetable.Timetable.scheduled."""
@@ -182,14 +190,14 @@ class Timekeeper:
         async with self._borrowing:
             if self._clock is not None or self._closed:
                 return
-            clock = await Clock.take(self._session, self._declarer)
+            clock = await self._take()
             if clock is None:
                 await asyncio.sleep(_SOON)
                 return
             self._clock = clock
             self._lingering = asyncio.ensure_future(self._linger(clock))
 
-    async def _linger(self, clock: Clock) -> None:
+    async def _linger(self, clock: "Clock") -> None:
         loop = asyncio.get_running_loop()
         running = asyncio.ensure_future(clock.run())
         try:
@@ -225,7 +233,7 @@ class Timekeeper:
         return True
 
     async def decide(
-        self, question: Mapping[str, object], read: Callable[[list[Part]], T], do: Callable[[Clock], Awaitable[T]]
+        self, question: Mapping[str, object], read: Callable[[list[Part]], T], do: Callable[["Clock"], Awaitable[T]]
     ) -> T:
         """What the leader answers; where nobody leads we take the lease for as long as it takes to do it."""
         for attempt in range(_ATTEMPTS if not self._keeping else _PATIENT):
@@ -238,7 +246,7 @@ class Timekeeper:
                 # We are about to lead, or another is.
                 await asyncio.sleep(0.1)
                 continue
-            clock = await Clock.take(self._session, self._declarer)
+            clock = await self._take()
             if clock is not None:
                 try:
                     await clock.learn()

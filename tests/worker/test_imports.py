@@ -1,0 +1,64 @@
+"""What a worker's processes import, and when: each module that one does not need costs it time to start, and memory."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+#: What the command imports before it forks, what the fork goes on with, and what the parent does.
+BEFORE = "import palermo.cli.worker, palermo.config, palermo.worker.run, palermo.worker.logs"
+TEMPLATE = f"{BEFORE}; import palermo.worker.template"
+PARENT = (
+    f"{BEFORE}; import palermo.worker.children, palermo.worker.runner, palermo.worker.parent, palermo.brokers.rabbitmq"
+)
+
+#: What finds nothing that a first job would wait for, in any of them.
+NOWHERE = (
+    *("importlib.metadata", "email", "zipfile", "tempfile", "tomllib", "zoneinfo", "cronsim", "difflib", "sqlite3"),
+    *("multiprocessing", "rich", "fastapi", "opentelemetry", "prometheus_client", "zstandard"),
+)
+
+
+def imported(program: str) -> set[str]:
+    """The modules of an interpreter that has run this, without those that an environment's own start brings."""
+    source = f"{program}\nimport sys; print(*sys.modules)"
+    paths = (str(Path(__file__).parents[2]), *{sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", source], env=environment, capture_output=True, text=True, check=True
+    )
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("program", "not_there"),
+    [
+        (BEFORE, ("hashlib", "ctypes", "uvloop", "pika", "palermo.client", "palermo.worker.loop")),
+        (TEMPLATE, ("uvloop", "pika", "palermo.worker.loop", "palermo.worker.shared_slot", "palermo.worker.crew")),
+        (
+            PARENT,
+            (
+                *("ctypes", "palermo.client", "palermo.worker.executor", "palermo.worker.template"),
+                *(f"palermo.brokers.rabbitmq.{name}" for name in ("clock", "arbiter", "dealer", "ticker")),
+                *(f"palermo.brokers.rabbitmq.{name}" for name in ("diagnosis", "migration")),
+            ),
+        ),
+    ],
+    ids=["before the fork", "template and slots", "parent"],
+)
+def test_no_process_of_a_worker_imports_what_it_does_not_need(program: str, not_there: tuple[str, ...]) -> None:
+    found = imported(program)
+
+    assert sorted(found & {*NOWHERE, *not_there}) == []
+
+
+def test_what_both_sides_of_the_fork_need_is_there_before_it() -> None:
+    before, template, parent = (
+        {name for name in imported(program) if name.startswith(("palermo.", "asyncio"))}
+        for program in (BEFORE, TEMPLATE, PARENT)
+    )
+
+    assert sorted((template & parent) - before) == []
