@@ -20,7 +20,7 @@ def _hooks() -> Iterator[None]:
     before = dict(hooks.registered._functions), dict(hooks._backends)
     yield
     hooks.registered._functions, hooks._backends = before[0], before[1]
-    hooks.registered._sorted = {}
+    hooks.registered._changed()
 
 
 @pytest.fixture
