@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from palermo.broker import Delivery, Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker
@@ -237,7 +238,10 @@ def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
     ]
 
 
-def test_a_process_that_stood_still_knows_nothing_of_its_job_and_is_excused_once() -> None:
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_process_that_stood_still_knows_nothing_of_its_job_and_is_excused_once(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     told: list[str] = []
 
     async def heard() -> list[str]:
@@ -258,7 +262,13 @@ def test_a_process_that_stood_still_knows_nothing_of_its_job_and_is_excused_once
         await until(heard, ["slow"])
         assert backlog.wanted == 1
 
-    asyncio.run(work())
+        backlog.began()
+        _stand_still()
+        backlog.add(Delivery(message=Message(id="2", queue="mail", job="shop.send"), slot=1))
+        await until(heard, ["slow", "slow"])
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(work())
 
 
 def _stand_still() -> None:

@@ -26,7 +26,9 @@ class Backlog:
         #: When the job began that runs, by the loop's clock; 0 while none does.
         self._began = 0.0
         self._excused = False
-        self._timer: asyncio.TimerHandle | None = None
+        #: What looks at it again, and when.
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
 
     @property
     def wanted(self) -> int:
@@ -78,11 +80,12 @@ class Backlog:
 
     def _watch(self) -> None:
         if self._timer is None and self._waiting and self._began:
-            self._timer = asyncio.get_running_loop().call_at(self._began + PATIENCE, self._look)
+            self._due = self._began + PATIENCE
+            self._timer = asyncio.get_running_loop().call_at(self._due, self._look)
 
     def _stood_still(self, now: float) -> bool:
         """Whether this process was stopped, or had no CPU, for so long that nothing is known of the job's duration."""
-        return self._timer is not None and now - self._timer.when() > _LATE
+        return self._timer is not None and now - self._due > _LATE
 
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
