@@ -56,6 +56,9 @@ class SqliteExpress:
             self._due = True
             self._loop.call_soon(self._turn)
 
+    def next(self, slot: int) -> None:
+        """Nothing: no slot holds a second job."""
+
     def offered(self, delivery: Delivery) -> bool:
         """Whether the slot has taken this delivery, which the consumer holds for it."""
         take = self._takes.get(delivery.slot)
