@@ -1,8 +1,10 @@
 """What an answer about a key means for a delivery, and a settlement for the key: the same for all brokers."""
 
+import time
 from dataclasses import dataclass, replace
 
 from palermo.broker import Delivery
+from palermo.core.delay import is_early
 from palermo.core.keys import lock_of
 from palermo.core.lifecycle import Ack, Fail, Retry, Settlement
 from palermo.core.message import Message
@@ -14,6 +16,13 @@ def must_ask(delivery: Delivery) -> bool:
     """Whether the job may run only if it has its key."""
     lock = lock_of(delivery.message)
     return lock is not None and lock.asks and not delivery.cancelled
+
+
+def is_plain(message: Message) -> bool:
+    """Whether the job may be run now without asking anybody: it needs neither key nor permit, and is due."""
+    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
+        return False
+    return message.run_at is None or not is_early(message, time.time())
 
 
 def runs_alone(message: Message) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from palermo.admission import is_plain
 from palermo.broker import Delivery, Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker
-from palermo.brokers.rabbitmq.express import is_plain
 from palermo.core.address import parse_url
 from palermo.core.keys import Lock, Mode, locked
 from palermo.core.lifecycle import Ack, Release

@@ -4,19 +4,15 @@ See palermo.broker.Express. Whatever needs a question first, about who ran it be
 goes the ordinary way, by `receive`.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 
+from palermo.admission import is_plain
 from palermo.broker import Delivery, Take
 from palermo.brokers.rabbitmq.poll import PollSource
 from palermo.brokers.rabbitmq.push import PushSource
 from palermo.brokers.rabbitmq.starts import Starts
 from palermo.brokers.rabbitmq.steering import Steering
-from palermo.core.delay import is_early
-from palermo.core.keys import lock_of
-from palermo.core.message import Message
-from palermo.core.permits import demand_of
 
 
 class RabbitmqExpress:
@@ -64,10 +60,3 @@ class RabbitmqExpress:
         self._source.ack(delivery)
         self._steering.gone(delivery)
         self._forget(delivery)
-
-
-def is_plain(message: Message) -> bool:
-    """Whether the job may be run without asking anybody, now."""
-    if not message.extra:  # a key, a limit, and a time that another program wrote are in headers of their own
-        return True
-    return lock_of(message) is None and demand_of(message) is None and not is_early(message, time.time())

@@ -6,16 +6,12 @@ slots that end in one turn. The transaction runs in the loop, as all of them do 
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from palermo.admission import is_plain
 from palermo.broker import Delivery, Take
 from palermo.brokers.sqlite.store import Busy
-from palermo.core.delay import is_early
-from palermo.core.keys import lock_of
-from palermo.core.message import Message
-from palermo.core.permits import demand_of
 from palermo.errors import PalermoError
 
 
@@ -81,10 +77,3 @@ class SqliteExpress:
                 self._claims.go_on(delivery.slot, delivery)
         for slot in slots:
             self._claims.go_on(slot, None)
-
-
-def is_plain(message: Message) -> bool:
-    """Whether the job may be run without asking anybody, now."""
-    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
-        return False
-    return message.run_at is None or not is_early(message, time.time())
