@@ -124,9 +124,9 @@ def side(place: Ground, wire: Wire, queue: str, commands: list[list[str]], count
         made.close()
 
 
-def play(place: Ground, wire: Wire, count: int, *, slots: int) -> tuple[Sample, Sample]:
+def play(place: Ground, wire: Wire, count: int, *, slots: int, prefetch: str) -> tuple[Sample, Sample]:
     """One round: turns of both, until one of them runs out of jobs."""
-    worker = [*WORKER, "--concurrency", str(slots)]
+    worker = [*WORKER, "--concurrency", str(slots), "--prefetch", prefetch]
     loops = [[sys.executable, "-m", bare.__name__, place.url, place.amqp_name(BARE_QUEUE)]] * slots
     with (
         side(place, wire, jobs.QUEUE, [worker], count) as palermo,
@@ -143,14 +143,15 @@ def play(place: Ground, wire: Wire, count: int, *, slots: int) -> tuple[Sample, 
 def main() -> None:
     parser = parser_of("Drain a queue with a worker, against bare pika callback loops at prefetch 1.", jobs=10_000)
     parser.add_argument("--slots", type=int, default=1, help="of the worker, and bare loops; %(default)s unless given")
+    parser.add_argument("--prefetch", default="1", help="of the worker: a number, or auto; the bare loops have 1")
     given = parser.parse_args()
     with ground(given.url) as place:
         wire = place.wire()
         place.make(BARE_QUEUE)
         contest(
-            f"drain: {given.slots} of a worker's slots, no-op jobs from one queue, against as many of pika's"
-            " SelectConnections at prefetch 1",
-            lambda _: play(place, wire, given.n, slots=given.slots),
+            f"drain: {given.slots} of a worker's slots at prefetch {given.prefetch}, no-op jobs from one queue,"
+            " against as many of pika's SelectConnections at prefetch 1",
+            lambda _: play(place, wire, given.n, slots=given.slots, prefetch=given.prefetch),
             rounds=given.rounds,
             goal=GOALS.get(given.slots, GOALS[4]),
             broker=place.version,

@@ -15,6 +15,7 @@ from palermo.core.lifecycle import Settlement
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.permits import LimitInfo
+from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.values import dataclass
@@ -47,7 +48,7 @@ class Delivery:
     cancelled_by: str = ""
     #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
     deaths: tuple[str, ...] = ()
-    #: The id of a worker that lives and still runs a job of this id, or that knows how it ended; "" if none does.
+    #: The id of a worker that lives and runs a job of this id, or that knows how it ended; "" if none does.
     running_at: str = ""
     #: The id of the job that has the key which this one needs: it is not to be run. "" if it may be.
     duplicate_of: str = ""
@@ -145,27 +146,28 @@ class Express(Protocol):
     def acknowledge(self, delivery: Delivery) -> None:
         """Settle one that was taken with Ack(), at once. Raises what `settle` raises."""
 
+    def next(self, slot: int) -> None:
+        """Whatever was taken for this slot is settled: show it the next job at once, if one is held for it."""
+
 
 class Consumer(Protocol):
-    """One worker's claim on jobs: at most one unsettled delivery per slot, over all its queues."""
+    """One worker's claim on jobs: at most one unsettled delivery per slot, and what its prefetch lets it hold."""
 
     @property
     def express(self) -> Express | None:
-        """The quick way of plain jobs; None where all go the ordinary one."""
+        """The quick way of plain jobs, if it has one."""
 
     async def receive(self, slot: int) -> Delivery:
         """The next job for this slot, by the selection's priority; waits as long as none is there.
 
-        Cancelling the call gives back whatever was on its way. Raises BrokerUnavailable
-        when the session is lost.
+        Cancelling the call gives back whatever was on its way. Raises BrokerUnavailable when the session is lost.
         """
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Do what the settlement says, so that at no instant is the job nowhere.
 
-        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went
-        back to its queue meanwhile, and BrokerUnavailable if the session is lost; in both
-        cases nothing was taken away.
+        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went back to its queue
+        meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
         """
 
     async def admit(self, delivery: Delivery) -> Delivery | None:
@@ -241,8 +243,7 @@ class Broker(Timetable, Entries, Protocol):
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         """The same for many, with their confirms overlapping; returns how many, once all are stored.
 
-        `sent` is called when all are on their way, so that what is published from then on is stored behind them. A
-        broker may leave that out.
+        A broker may call `sent` when all are on their way: what is published from then on is stored behind them.
         """
 
     async def consume(
@@ -253,12 +254,13 @@ class Broker(Timetable, Entries, Protocol):
         tag: str,
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
+        prefetch: Prefetch = ONE,
     ) -> Consumer:
         """Begin to take jobs for this many slots, numbered from 1, and show this worker to others.
 
-        `tag` is `pid:<pid>@<host>`; a slot's own is that and `/worker-<n>`. `report` is asked
-        whenever someone lists workers, and must be quick; `obey` does what others `command`.
-        Queues that are paused are left alone as long as they are.
+        `tag` is `pid:<pid>@<host>`; a slot's own is that and `/worker-<n>`. `report` is asked whenever someone lists
+        workers, and must be quick; `obey` does what others `command`. Paused queues are left alone. `prefetch` is how
+        many jobs a slot may hold at most.
         """
 
     async def queues(self) -> list[QueueInfo]:
@@ -361,8 +363,7 @@ class Session:
     queue_type: str = CLASSIC
     #: The queues, among those, that get priorities.
     prioritized: frozenset[str] = frozenset()
-    #: Whether it takes jobs: what that needs is opened at once.
-    takes: bool = False
+    takes: bool = False  #: jobs, so that all that needs is opened at once
     tenant_order: str = TURN  #: see palermo.core.shares
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
@@ -375,8 +376,7 @@ class Session:
     keep_events: bool = True
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
-    #: What the session is for, as far as the broker can show it: "client", "worker", …
-    name: str = "client"
+    name: str = "client"  #: what the session is for, as far as the broker can show it
 
     @property
     def prefix(self) -> str:

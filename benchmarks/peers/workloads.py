@@ -94,6 +94,11 @@ def _slots(slots: int) -> Setup:
     return _FILL.changed(slots=slots)
 
 
+def _ahead(slots: int) -> tuple[Entry, ...]:
+    """Palermo with slots that hold a few jobs while these are short."""
+    return _entries(_slots(slots).changed(prefetch="auto"), "palermo", suffix="-auto")
+
+
 def _drain(name: str, title: str, entries: tuple[Entry, ...], *, scale: float, base: str = "raw") -> Workload:
     player = partial(Draining, seconds=0.25 * scale)
     return Workload(name=name, title=title, entries=entries, base=base, player=player, metrics=_RATE, turns=2)
@@ -139,8 +144,8 @@ def _draining(scale: float) -> tuple[Workload, ...]:
         *(
             _drain(
                 f"drain-{slots}",
-                f"jobs that do nothing, {slots} slot{'s' * (slots > 1)}, one unacknowledged job a slot",
-                _entries(_slots(slots), *_ALL),
+                f"jobs that do nothing, {slots} slot{'s' * (slots > 1)}, one unacknowledged job a slot (-auto: a few)",
+                _entries(_slots(slots), *_ALL) + _ahead(slots),
                 scale=scale,
             )
             for slots in (1, 2, 4)
@@ -162,7 +167,7 @@ def _draining(scale: float) -> tuple[Workload, ...]:
         Workload(
             name="sleep",
             title="jobs of 5 ms, 4 slots: 800 a second at most",
-            entries=_entries(_slots(4), *_ALL),
+            entries=_entries(_slots(4), *_ALL) + _ahead(4),
             base="raw",
             player=partial(Draining, seconds=0.8 * scale, sleep=0.005),
             metrics=_RATE,

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from palermo.cli.edge import Run
+from palermo.core.prefetch import Prefetch
+from palermo.errors import SettingInvalid
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,6 +22,14 @@ def parse_duration(text: str) -> float:
         return config.parse_duration(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a duration. Write 90, 5m, 1h30m or 2d.") from None
+
+
+def parse_prefetch(text: str) -> Prefetch:
+    """A number, or "auto". Raises click.BadParameter."""
+    try:
+        return Prefetch.parse(text)
+    except SettingInvalid as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def parse_instant(text: str) -> float:

@@ -3,8 +3,9 @@
 import click
 
 from palermo.cli.edge import Run, imports
-from palermo.cli.options import broker_options, parse_duration
+from palermo.cli.options import broker_options, parse_duration, parse_prefetch
 from palermo.core.patterns import QueueSelection
+from palermo.core.prefetch import Prefetch
 from palermo.errors import MediaTypeUnknown
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -27,6 +28,14 @@ _POOLS = ("process", "thread", "async")
     default="process",
     show_default=True,
     help="What runs a job: a process each, threads of one process, or coroutines in it.",
+)
+@click.option(
+    "--prefetch",
+    type=parse_prefetch,
+    default="1",
+    show_default=True,
+    metavar="N|auto",
+    help="Jobs that a slot may hold while they are short; what waits 20 ms goes back to its queue.",
 )
 @click.option(
     "--scheduler/--no-scheduler",
@@ -83,6 +92,7 @@ def worker(
     queues: str | None,
     concurrency: int,
     pool: str,
+    prefetch: Prefetch,
     scheduler: bool,
     burst: bool,
     shutdown_timeout: float | None,
@@ -133,6 +143,7 @@ def worker(
         queues=selection,
         pool=pool,
         concurrency=concurrency,
+        prefetch=prefetch,
         burst=burst,
         scheduler=scheduler,
         accept=accepted,

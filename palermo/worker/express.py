@@ -107,5 +107,7 @@ class Express:
     def _over(self) -> None:
         self._delivery = None
         self._lane.freed()
+        if self._live.consumer.express is not None:
+            self._live.consumer.express.next(self._lane.number)
         if self._freed is not None and not self._freed.done():
             self._freed.set_result(None)

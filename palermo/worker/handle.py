@@ -8,6 +8,7 @@ from typing import IO, Any, Self
 
 from palermo.config import Settings, environment
 from palermo.core.patterns import QueueSelection
+from palermo.core.prefetch import Prefetch
 from palermo.errors import SettingInvalid
 from palermo.worker.options import POOLS
 
@@ -71,6 +72,7 @@ def start_worker(
     queues: Iterable[str] | str | None = None,
     pool: str = "process",
     concurrency: int = 1,
+    prefetch: int | str = 1,
     url: str | None = None,
     burst: bool = False,
     scheduler: bool = True,
@@ -93,12 +95,14 @@ def start_worker(
     `settings`, or else those of this process with `url` and `overrides` above them, travel
     in the environment, where no listing of processes shows them. Returns at once; the worker
     writes its log to the file `log`, or else to this process's stderr; `log_format` is
-    "text" or "json", `pool` "process", "thread" or "async". Raises SettingInvalid, QueueNameInvalid.
+    "text" or "json", `pool` "process", "thread" or "async", `prefetch` a number of jobs or "auto".
+    Raises SettingInvalid, QueueNameInvalid.
     """
     if pool not in POOLS:
         raise SettingInvalid(f"pool is {pool!r}; it is one of {', '.join(POOLS)}.")
     chosen = Settings.load(url=url, **overrides) if settings is None else settings
     command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool, "-c", str(concurrency)]
+    command += ["--prefetch", str(Prefetch.parse(str(prefetch)))]
     if queues is not None:
         command += ["-q", str(QueueSelection.parse(queues))]
     if burst:

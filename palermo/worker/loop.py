@@ -19,6 +19,7 @@ from palermo.core.journal import Level
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
+from palermo.core.prefetch import ONE
 from palermo.core.topology import worker_tag
 from palermo.crew import WorkerInfo
 from palermo.errors import BrokerError
@@ -285,8 +286,10 @@ class Worker:
 
     async def _consume(self, broker: Broker) -> Consumer:
         await subscribe(broker, self._subscriptions)
+        slots, prefetch = len(self._lanes), ONE if self.batches else self._options.prefetch
+        report, obey = self.report, self._orders.obey
         return await broker.consume(
-            self._selection, slots=len(self._lanes), tag=self._id, report=self.report, obey=self._orders.obey
+            self._selection, slots=slots, tag=self._id, report=report, obey=obey, prefetch=prefetch
         )
 
     def _opened(self, live: Live) -> None:

@@ -4,6 +4,7 @@ from dataclasses import field
 
 from palermo.config import Settings
 from palermo.core.patterns import QueueSelection
+from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.values import dataclass
 from palermo.errors import SettingInvalid
 from palermo.serialization import Accept
@@ -26,6 +27,8 @@ class WorkerOptions:
     pool: str = "process"
     #: How many slots, each of which runs one job at a time.
     concurrency: int = 1
+    #: How many jobs a slot may hold while they are short: the one that it runs, and those that wait behind it.
+    prefetch: Prefetch = ONE
     #: Leave with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
     burst: bool = False
     accept: Accept = field(default_factory=Accept.default)

@@ -21,11 +21,11 @@ from tests.tcp_proxy import TcpProxy
 
 #: Workers that are pushed the jobs of one queue and workers that ask for those of several, of every pool.
 WORKERS = {
-    "process push": ("-q", "mail", "-c", "3"),
+    "process push": ("-q", "mail", "-c", "3", "--prefetch", "auto"),
     "process poll": ("-q", "mail,images,reports,calls", "-c", "2"),
     "thread push": ("--pool", "thread", "-q", "images", "-c", "4"),
     "thread poll": ("--pool", "thread", "-q", "images,reports", "-c", "4"),
-    "async push": ("--pool", "async", "-q", "feeds", "-c", "40"),
+    "async push": ("--pool", "async", "-q", "feeds", "-c", "40", "--prefetch", "4"),
     "async poll": ("--pool", "async", "-q", "feeds,calls", "-c", "20"),
 }
 

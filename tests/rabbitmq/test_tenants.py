@@ -12,6 +12,7 @@ from pika.exceptions import ChannelClosedByBroker
 from palermo.broker import Session, open_broker
 from palermo.brokers.rabbitmq import dealer, strays
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.clock import Clock
 from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue
@@ -59,6 +60,25 @@ def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
                 await until(there, False)
         await publisher.close()
         await worker.close()
+
+    asyncio.run(work())
+
+
+def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(session: Session) -> None:
+    async def work() -> None:
+        broker, other = await open_broker(session), await open_broker(session)
+        assert isinstance(other, RabbitmqBroker)
+        await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
+        clock = await Clock.take(session, other._declarer_on)
+        assert clock is not None
+        try:
+            totals = clock.dealer.answer({"ask": "tenants", "queue": None}, lambda _: None)
+            assert totals is not None
+            assert await totals == {"totals": {"jobs": 6}}
+        finally:
+            await clock.close()
+            await broker.close()
+            await other.close()
 
     asyncio.run(work())
 

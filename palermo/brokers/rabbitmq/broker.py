@@ -41,6 +41,7 @@ from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.permits import LimitInfo
+from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, is_failed
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
@@ -108,6 +109,7 @@ class RabbitmqBroker:
         tag: str,
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
+        prefetch: Prefetch = ONE,
     ) -> RabbitmqConsumer:
         self._audits.wanted = False  # a worker, which trims, need not remember what is in the log
         link = await self._consume_link()
@@ -121,9 +123,11 @@ class RabbitmqBroker:
         names: Names | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
-            source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag)
+            source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag, prefetch=prefetch)
             readied.append(source.prepare())
         else:
+            if prefetch.most > 1:
+                log.info("prefetch is 1, since this worker serves several queues queues=%s", selection)
             source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             names = None if selection.fixed else await follow(self._registry, link, source.know)
             await source.know(names.known if names is not None else set())

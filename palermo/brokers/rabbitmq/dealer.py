@@ -90,7 +90,7 @@ class Dealer:
                 task.cancel()
 
     async def learn(self) -> None:
-        """Find out who there is, without dealing."""
+        """Know who there is; who has just begun to lead may be asked before it has looked."""
         if await self._seats.are_there():
             await self._read()
 
@@ -172,15 +172,18 @@ class Dealer:
         return None
 
     async def _totals(self) -> Mapping[str, Any]:
+        await self.learn()
         return {"totals": await self.totals()}
 
     async def _rows(self, queue: str, send: Send) -> Mapping[str, Any]:
+        await self.learn()
         rows = [one.to_plain() for one in await self.tenants(queue)]
         for start in range(0, len(rows), _ROWS):
             send(Part({"rows": rows[start : start + _ROWS]}))
         return {}
 
     async def _let_go(self, queue: str, *, still: bool) -> Mapping[str, Any]:
+        await self.learn()
         await self.let_go(queue, still=still)
         return {}
 

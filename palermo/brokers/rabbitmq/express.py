@@ -54,6 +54,9 @@ class RabbitmqExpress:
         self._starts.watch()
         return True
 
+    def next(self, slot: int) -> None:
+        self._source.next(slot)
+
     def acknowledge(self, delivery: Delivery) -> None:
         self._check(delivery)
         channel, tag = delivery.token

@@ -23,6 +23,7 @@ from palermo.brokers.sqlite.timekeeper import Timekeeper
 from palermo.core.message import Message
 from palermo.core.patterns import QueueSelection
 from palermo.core.permits import LimitInfo
+from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.topology import check_exchange_name
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
@@ -92,6 +93,7 @@ class SqliteBroker:
         tag: str,
         report: Callable[[], WorkerInfo],
         obey: Obey = deaf,
+        prefetch: Prefetch = ONE,
     ) -> SqliteConsumer:
         await holders.bury(self._store, self._directory)
         reported = report()

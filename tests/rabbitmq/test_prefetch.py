@@ -1,0 +1,280 @@
+"""What a slot holds behind the job that it runs: how many, in which order, and that it goes back where that is due."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from palermo.broker import Delivery, Session, open_broker
+from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.backlog import Backlog
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack
+from palermo.core.message import Message
+from palermo.core.patterns import QueueSelection
+from palermo.core.prefetch import PATIENCE, Prefetch
+from palermo.core.topology import QUORUM
+from palermo.crew import WorkerInfo
+from tests.contract.kit import until
+
+
+class Worker:
+    """One that takes jobs and has them run for as long as the test says."""
+
+    def __init__(self, broker: RabbitmqBroker, consumer: Any) -> None:
+        self.broker = broker
+        self.consumer = consumer
+
+    async def put(self, count: int) -> list[str]:
+        ids = [f"{number:04}" for number in range(count)]
+        await self.broker.publish_many(Message(id=id, queue="mail", job="shop.send", body=b"[]") for id in ids)
+        return ids
+
+    async def pending(self) -> int:
+        (queue,) = [one for one in await self.broker.queues() if one.name == "mail"]
+        return queue.pending
+
+    async def end(self, delivery: Delivery) -> str:
+        await self.consumer.settle(delivery, Ack())
+        return delivery.message.id
+
+    async def run(self, slot: int = 1) -> str:
+        """One job, which takes no time."""
+        return await self.end(await self.consumer.receive(slot))
+
+
+@asynccontextmanager
+async def worker(session: Session, prefetch: str, slots: int) -> AsyncIterator[Worker]:
+    broker = await open_broker(session)
+    assert isinstance(broker, RabbitmqBroker)
+    info = WorkerInfo(
+        id="pid:1@h", host="h", pid=1, queues=("mail",), slots=slots, state="idle", started_at=time.time()
+    )
+    consumer = await broker.consume(
+        QueueSelection.parse("mail"),
+        slots=slots,
+        tag="pid:1@h",
+        report=lambda: info,
+        prefetch=Prefetch.parse(prefetch),
+    )
+    try:
+        async with asyncio.timeout(60):
+            yield Worker(broker, consumer)
+    finally:
+        await consumer.close()
+        await broker.close()
+
+
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(rabbitmq_url: str, exchange: str) -> Play:
+    def go(work: Callable[[Worker], Awaitable[None]], prefetch: str, *, slots: int = 1, **more: Any) -> None:
+        async def within() -> None:
+            session = Session(address=parse_url(rabbitmq_url), exchange=exchange, **more)
+            async with worker(session, prefetch, slots) as made:
+                await work(made)
+
+        asyncio.run(within())
+
+    return go
+
+
+def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(8)
+        first = await at.consumer.receive(1)
+        # Seven: all but the one that runs.
+        await until(at.pending, 7)
+        assert list(at.consumer.held()) == [first]
+        assert [await at.end(first), *[await at.run() for _ in range(7)]] == ids
+        assert await at.pending() == 0
+
+    play(work, "5")
+
+
+def test_another_slot_takes_what_waited_behind_a_long_job(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(4)
+        first = await at.consumer.receive(1)
+        others = [await at.run(slot=2) for _ in range(3)]
+        assert sorted([first.message.id, *others]) == ids
+        assert await at.end(first) == first.message.id
+        assert await at.pending() == 0
+
+    play(work, "4", slots=2)
+
+
+def test_short_jobs_come_from_what_is_held_in_their_order(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(300)
+        assert [await at.run() for _ in range(300)] == ids
+
+    play(work, "16")
+
+
+def test_auto_begins_with_one_holds_more_while_jobs_are_short_and_one_again(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(2_000)
+        first = await at.consumer.receive(1)
+        await until(at.pending, 1_999)
+        ran = [await at.end(first)]
+        slot = at.consumer._source._slots[0]
+        # On a machine that has much else to do even these may be slow for a while.
+        while slot._count == 1:
+            ran.append(await at.run())
+        slow = await at.consumer.receive(1)
+        await until(at.pending, 2_000 - len(ran) - 1)
+        assert len(slot._backlog) == 0
+        ran += [await at.end(slow), await at.run()]
+        assert slot._count == 1
+        ran += [await at.run() for _ in range(50)]
+        assert ran == ids[: len(ran)]
+
+    play(work, "auto")
+
+
+def test_one_is_one(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(3)
+        first = await at.consumer.receive(1)
+        await until(at.pending, 2)
+        assert [await at.end(first), await at.run(), await at.run()] == ids
+
+    play(work, "1")
+
+
+def test_whoever_takes_at_once_is_shown_the_next_as_soon_as_it_is_free(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        shown: list[str] = []
+
+        def take(delivery: Delivery) -> bool:
+            shown.append(delivery.message.id)
+            asyncio.get_running_loop().call_soon(end, delivery)
+            return True
+
+        def end(delivery: Delivery) -> None:
+            at.consumer.express.acknowledge(delivery)
+            at.consumer.express.next(1)
+
+        at.consumer.express.offer_to(1, take)
+        ids = await at.put(100)
+        # What comes before anybody waits goes the ordinary way.
+        ordinary: list[str] = []
+        while len(shown) + len(ordinary) < 100:
+            waiting = asyncio.ensure_future(at.consumer.receive(1))
+            await asyncio.wait({waiting}, timeout=0.05)
+            if waiting.done():
+                ordinary.append(await at.end(waiting.result()))
+            else:
+                waiting.cancel()
+                await asyncio.wait({waiting})
+        assert sorted([*shown, *ordinary]) == ids
+        assert len(shown) > 50
+
+    play(work, "8")
+
+
+def test_what_is_held_goes_back_when_the_slot_rests_and_when_the_worker_leaves(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(10)
+        first = await at.end(await at.consumer.receive(1))
+        await at.consumer.rest(1)
+        await until(at.pending, 9)
+        assert [first, await at.run()] == ids[:2]
+        last = await at.consumer.receive(1)
+        await at.consumer.close()
+        await until(at.pending, 8)
+        assert last.message.id == ids[2]
+
+    play(work, "6")
+
+
+def test_what_is_held_goes_back_when_the_queue_is_paused(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(6)
+        first = await at.consumer.receive(1)
+        await at.broker.pause("mail")
+        await until(at.pending, 5)
+        await at.end(first)
+        await at.broker.resume("mail")
+        assert [await at.run() for _ in range(5)] == ids[1:]
+
+    play(work, "6")
+
+
+def test_what_is_held_behind_a_parked_job_goes_back(play: Play) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(5)
+        parked = await at.consumer.receive(1)
+        await at.consumer.park(parked)
+        assert [await at.run() for _ in range(4)] == ids[1:]
+        assert await at.end(parked) == ids[0]
+        assert await at.pending() == 0
+
+    play(work, "4")
+
+
+def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(at: Worker) -> None:
+        ids = await at.put(20)
+        first = await at.consumer.receive(1)
+        await until(at.pending, 19)
+        assert [await at.end(first), *[await at.run() for _ in range(19)]] == ids
+        assert at.consumer._source._slots[0]._count == 1
+
+    with caplog.at_level(logging.INFO, "palermo.rabbitmq"):
+        play(work, "8", queue_type=QUORUM)
+    assert [record.getMessage() for record in caplog.records if "prefetch" in record.getMessage()] == [
+        "prefetch is 1, since the queue counts what is given back queue=mail type=quorum"
+    ]
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_process_that_stood_still_knows_nothing_of_its_job_and_is_excused_once(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    told: list[str] = []
+
+    async def heard() -> list[str]:
+        return told
+
+    async def work() -> None:
+        backlog = Backlog(Prefetch(5), slow=lambda: told.append("slow"), resize=lambda: told.append("resize"))
+        backlog.began()
+        backlog.add(Delivery(message=Message(id="1", queue="mail", job="shop.send"), slot=1))
+        _stand_still()
+        backlog.ended()
+        assert (backlog.wanted, told) == (5, [])
+
+        backlog.began()
+        _stand_still()
+        await asyncio.sleep(0)
+        assert (backlog.wanted, told) == (5, [])
+        await until(heard, ["slow"])
+        assert backlog.wanted == 1
+
+        backlog.began()
+        _stand_still()
+        backlog.add(Delivery(message=Message(id="2", queue="mail", job="shop.send"), slot=1))
+        await until(heard, ["slow", "slow"])
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(work())
+
+
+def _stand_still() -> None:
+    """As under SIGSTOP: no timer of this process fires in its time."""
+    time.sleep(5 * PATIENCE)
+
+
+def test_patience_is_what_the_documentation_says() -> None:
+    assert PATIENCE == 0.02
