@@ -3,10 +3,10 @@
 import getpass
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from palermo.core.journal import Kind
+from palermo.core.values import dataclass
 
 if TYPE_CHECKING:
     from palermo.client import Client

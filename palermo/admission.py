@@ -1,7 +1,7 @@
 """What an answer about a key means for a delivery, and a settlement for the key: the same for all brokers."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from palermo.broker import Delivery
 from palermo.core.delay import is_early
@@ -10,6 +10,7 @@ from palermo.core.lifecycle import Ack, Fail, Retry, Settlement
 from palermo.core.message import Message
 from palermo.core.permits import demand_of
 from palermo.core.unique import End, Start, Why, with_content
+from palermo.core.values import dataclass
 
 
 def must_ask(delivery: Delivery) -> bool:

@@ -5,7 +5,7 @@ mends itself: when it is lost every call raises BrokerUnavailable, and its owner
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from palermo.core.address import Address
@@ -17,6 +17,7 @@ from palermo.core.permits import LimitInfo
 from palermo.core.prefetch import ONE, Prefetch
 from palermo.core.shares import TURN
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
+from palermo.core.values import dataclass
 from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
 from palermo.entries import Entries
 from palermo.errors import BrokerError, UrlInvalid
@@ -352,8 +353,7 @@ class Session:
     queue_type: str = CLASSIC
     #: The queues, among those, that get priorities.
     prioritized: frozenset[str] = frozenset()
-    #: Whether it takes jobs: what that needs is opened at once.
-    takes: bool = False
+    takes: bool = False  #: jobs, so that all that needs is opened at once
     tenant_order: str = TURN  #: see palermo.core.shares
     #: Seconds that opening, and publishing one message, may take.
     timeout: float = 5.0
@@ -366,8 +366,7 @@ class Session:
     keep_events: bool = True
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
-    #: What the session is for, as far as the broker can show it: "client", "worker", …
-    name: str = "client"
+    name: str = "client"  #: what the session is for, as far as the broker can show it
 
     @property
     def prefix(self) -> str:

@@ -9,11 +9,12 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from fnmatch import fnmatchcase
 
 from palermo.core.topology import FAILED_QUEUE
+from palermo.core.values import dataclass
 from palermo.errors import NotBrowsable, NotFound, SettingInvalid
 from palermo.inspector import Inspector
 from palermo.rows import Row

@@ -4,11 +4,13 @@ import sys
 import typing
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
+
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

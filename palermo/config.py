@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from urllib.parse import quote
 from palermo.core.address import DEFAULT_URL, Address, parse_url
 from palermo.core.journal import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
+from palermo.core.values import dataclass
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.events import EVENTS_AGE, EVENTS_BYTES
 from palermo.readers import READERS, Wrong

@@ -1,8 +1,10 @@
 """The workers of a broker as others see them, what they are told from afar, and what they answer."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

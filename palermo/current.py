@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
+
+from palermo.core.values import dataclass
 
 T = TypeVar("T")
 

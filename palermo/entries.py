@@ -9,11 +9,12 @@ So a tick fires once, whoever dies when.
 import base64
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.values import dataclass
 from palermo.errors import NotFound
 from palermo.recurring import Recurring
 

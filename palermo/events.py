@@ -7,10 +7,10 @@ again.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from palermo.core.topics import Event, matches
+from palermo.core.values import dataclass
 
 if TYPE_CHECKING:
     from palermo.broker import Swept

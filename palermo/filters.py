@@ -1,10 +1,11 @@
 """Which failed jobs are meant: the filters of `palermo failed`, of the inspector and of the web page."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fnmatch import fnmatchcase
 
 from palermo.core.failure import fingerprint
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

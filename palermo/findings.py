@@ -1,6 +1,6 @@
 """What `palermo doctor` finds: one thing that was checked, and what to do about it."""
 
-from dataclasses import dataclass
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,10 @@ What asks the broker is in palermo/results.py, which is imported when it is firs
 enqueues jobs does not pay for it.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from palermo.core.values import dataclass
 
 if TYPE_CHECKING:
     from palermo.client import Client

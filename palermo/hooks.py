@@ -9,10 +9,10 @@ coroutines: some run where no event loop can be.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Bounded by size and age, and as durable as the broker's queues. See palermo.core
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from palermo.core.journal import Batch
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,10 @@
 """Where a job is at this moment, as far as a look at the broker tells: nothing is taken, and little is read."""
 
-from dataclasses import dataclass
-
 from palermo.broker import Broker, Keep, Stop, Verdict
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
+from palermo.core.values import dataclass
 from palermo.crew import RunningJob
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
 from palermo.failures import read_failed

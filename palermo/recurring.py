@@ -8,12 +8,13 @@ time alone, counted from the epoch, so that all workers agree on its ticks.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from palermo.core.topology import check_job_queue
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 if TYPE_CHECKING:

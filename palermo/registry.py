@@ -4,11 +4,12 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from palermo.core.topology import DEFAULT_QUEUE
+from palermo.core.values import dataclass
 from palermo.errors import ArgumentsInvalid, JobNameTaken, JobNotFound, OptionInvalid
 from palermo.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
 

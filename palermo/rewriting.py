@@ -1,12 +1,13 @@
 """Other arguments for a job that has failed: its body written anew, everything else as it was."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from palermo.core.arguments import unpack
 from palermo.core.message import Message
 from palermo.core.preview import preview
+from palermo.core.values import dataclass
 from palermo.errors import DecodeError, MediaTypeUnknown, SerializationError, SignatureInvalid
 from palermo.serialization import SIGNED, Serializers, media_type
 

@@ -8,7 +8,7 @@ not apply, or cannot be decoded without running foreign code, is None.
 import base64
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from typing import Any
@@ -21,6 +21,7 @@ from palermo.core.lifecycle import JobState, attempts
 from palermo.core.message import Message
 from palermo.core.permits import LimitInfo
 from palermo.core.preview import preview
+from palermo.core.values import dataclass
 from palermo.crew import WorkerInfo
 from palermo.errors import SerializationError
 from palermo.serialization import Serializers

@@ -7,8 +7,9 @@ came and went in between can be told; a bounded number of such samples gives rat
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from palermo.core.values import dataclass
 from palermo.rows import Row
 
 #: Seconds that rates are taken over, unless another time is asked for.

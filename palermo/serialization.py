@@ -7,7 +7,7 @@ and what goes in comes out exactly or not at all.
 
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from palermo.classes import LOOKING, NO_CLASSES, dotted_name
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.topics import OCTETS, is_untyped, typed
+from palermo.core.values import dataclass
 from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 from palermo.plugins import installed
 

@@ -1,13 +1,14 @@
 """What has become of a job: one state, and what else is known of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
 from palermo.core.journal import Kind, Record
 from palermo.core.lifecycle import JobState
 from palermo.core.outcome import kept
+from palermo.core.values import dataclass
 from palermo.locating import Place
 from palermo.rows import CANCELLED, SCHEDULED, Row, instant, plain
 

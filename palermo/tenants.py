@@ -6,8 +6,9 @@ On RabbitMQ whoever keeps the time deals them out, so without a worker that does
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ Jobs that wait to be tried again are among them: they bear the error of the try 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ it was admitted is what workers see to: palermo.broker.Consumer.admit.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from palermo.core.keys import Claim, Key
 from palermo.core.unique import Answer
+from palermo.core.values import dataclass
 
 #: The largest body, in bytes, of a job that is enqueued with a key, debounced or throttled.
 MAX_KEYED_BODY = 4 * 1024 * 1024

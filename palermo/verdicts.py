@@ -8,7 +8,6 @@ leaves them) count as one job and go together.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from palermo.broker import Keep, Move, Remove, Stop, Swept, Verdict
@@ -17,6 +16,7 @@ from palermo.core.keys import UNIQUE_KEY
 from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
 from palermo.core.topology import check_id, check_job_queue
+from palermo.core.values import dataclass
 from palermo.errors import DuplicateJob, NotFound, PalermoError
 from palermo.filters import FailedFilter
 from palermo.rows import Row, instant, plain

@@ -7,7 +7,7 @@ How a tag looks among the bytes is the serializer's business, see Format.wrap. A
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from palermo.classes import LOOKING, Unrestored, dotted_name
 from palermo.core.preview import brief
+from palermo.core.values import dataclass
 from palermo.errors import DecodeError, EncodeError
 from palermo.serializers import moments
 

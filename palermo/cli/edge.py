@@ -16,12 +16,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from palermo.cli.text import one_line
+from palermo.core.values import dataclass
 from palermo.errors import (
     BrokerRefused,
     BrokerUnavailable,

@@ -1,7 +1,7 @@
 """What `palermo top` shows: queues, workers, rates and the newest failures, as large as the terminal is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from rich.box import SIMPLE_HEAD
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from palermo.cli.text import duration, one_line, shorter
 from palermo.core.topology import is_failed
+from palermo.core.values import dataclass
 from palermo.rows import Row, instant
 from palermo.sampling import Rates
 

@@ -1,8 +1,9 @@
 """Broker URLs: what they say, and how to print them without the password."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import parse_qsl, unquote
 
+from palermo.core.values import dataclass
 from palermo.errors import UrlInvalid
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/"

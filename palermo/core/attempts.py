@@ -5,10 +5,10 @@ or a requeue takes them off, the one that leaves is written here in short.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import Failure, printable
+from palermo.core.values import dataclass
 
 #: Characters of one error's message.
 MAX_MESSAGE = 500

@@ -5,11 +5,12 @@ in the slot, where the exceptions and the user's backoff functions are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from palermo.core.message import Message
 from palermo.core.retry import FAIL, Backoff, is_delay, quartic, seconds
 from palermo.core.retry import backoff as parse
+from palermo.core.values import dataclass
 from palermo.errors import LockExpired, OptionInvalid
 
 #: How many retries there are where a job asks for some and says no number; Sidekiq's.

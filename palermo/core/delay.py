@@ -10,9 +10,10 @@ The shortest stretches come round again after RING of them, so that few names se
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0

@@ -6,10 +6,11 @@ and most exactly, percentiles to the width of a bucket of palermo.core.histogram
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeGuard
 
 from palermo.core.histogram import LAST, Histogram, bucket, merge, quantile, upper
+from palermo.core.values import dataclass
 
 #: More than any job takes; beyond it a number in a record is taken for nonsense.
 _MOST = 2.0**40

@@ -1,7 +1,9 @@
 """What is kept of an error: enough to understand it, cut to sizes a header can hold."""
 
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from palermo.core.values import dataclass
 
 MAX_MESSAGE = 2_000
 MAX_STACK_TRACE = 16_000

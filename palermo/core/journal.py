@@ -8,9 +8,10 @@ be used side by side. docs/journal.md has the table of kinds; a test compares.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from palermo.core.values import dataclass
 
 #: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
 VERSION = 1

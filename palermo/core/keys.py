@@ -5,11 +5,12 @@ What becomes of a key is in palermo/core/unique.py; docs/design.md says why noth
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.values import dataclass
 
 #: The headers by which a message says that it needs a key: how long, which, and how many seconds it stays closed then.
 UNIQUE, UNIQUE_KEY, LINGER = "unique", "unique-key", "unique-linger"

@@ -5,7 +5,7 @@ does anything: no clock, no broker, no log. The chart in docs/lifecycle.md is dr
 from TRANSITIONS; test_docs.py fails when they differ.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from palermo.core.attempts import Attempt, append
@@ -13,6 +13,7 @@ from palermo.core.failure import Failure
 from palermo.core.message import Message, fit
 from palermo.core.outcome import Value
 from palermo.core.topology import FAILED_QUEUE, failed_queue
+from palermo.core.values import dataclass
 
 
 class JobState(StrEnum):

@@ -6,7 +6,7 @@ fail the job with its body and headers untouched.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ from palermo.core import attempts
 from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure, cut
 from palermo.core.topology import DEFAULT_QUEUE, is_failed
+from palermo.core.values import dataclass
 from palermo.errors import HeadersTooLarge
 
 #: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these.

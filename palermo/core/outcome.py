@@ -2,10 +2,10 @@
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.message import JSON
+from palermo.core.values import dataclass
 
 #: The most that the setting max_result may allow, in bytes: a batch of a few such is still one message.
 MAX_RESULT = 512 * 1024

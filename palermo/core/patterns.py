@@ -10,10 +10,10 @@ At every look the one to begin with is drawn, five times in six high, so that lo
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from palermo.core.topology import check_job_queue, is_failed
+from palermo.core.values import dataclass
 from palermo.errors import QueueNameInvalid
 
 _GLOB = frozenset("*?[")

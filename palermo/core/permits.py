@@ -10,10 +10,11 @@ first is called when one is free; those that wait for their turn by a rate come 
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 #: The headers by which a message says that it is limited.

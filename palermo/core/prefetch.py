@@ -5,8 +5,7 @@ than the jobs of late would end in that time, and when one runs longer all that 
 it takes some short jobs in a row until a slot holds more than one again.
 """
 
-from dataclasses import dataclass
-
+from palermo.core.values import dataclass
 from palermo.errors import SettingInvalid
 
 AUTO = "auto"

@@ -5,9 +5,9 @@ first failure's; the default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeGuard
 
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 #: Seconds until the next try, by how many tries there were and a number from 0 to 1 that is left to chance.

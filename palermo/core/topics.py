@@ -5,11 +5,12 @@ patterns of its groups into a queue `<prefix>_<group>` for each: docs/wire.md, "
 a job that bears the group's name.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
 from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue
+from palermo.core.values import dataclass
 from palermo.errors import QueueNameInvalid, TopicInvalid
 
 #: A routing key is a short string of AMQP.

@@ -5,11 +5,12 @@ the answer come out. Whoever applies it stores all of that together, or none of 
 may ask for what, and in which order with everything else that happens to a job.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from palermo.core.keys import Claim, Closed, Ended, Holder, Kept, Key, Mode, Phase, lock_of
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 
 #: What a second enqueue may do: answer with the first job, raise, put its arguments in the place of those of the
 #: first if that waits (else run after it), or have the job run once more after the run that is under way.

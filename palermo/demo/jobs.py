@@ -6,9 +6,9 @@ import logging
 import tokenize
 import warnings
 from collections.abc import Generator
-from dataclasses import dataclass
 
 import palermo
+from palermo.core.values import dataclass
 
 log = logging.getLogger("palermo.demo")
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from palermo.cli.edge import masked
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.topology import DEFAULT_EXCHANGE
+from palermo.core.values import dataclass
 from palermo.demo.show import Screen
 from palermo.demo.story import DemoFailed, Story
 from palermo.errors import NotFound

@@ -1,6 +1,6 @@
 """When something else was deployed: told from the workers that come up, each with its release."""
 
-from dataclasses import dataclass
+from palermo.core.values import dataclass
 
 #: A worker that comes up with the release before within so many seconds of a deploy is one that was late.
 ROLLING = 900.0

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import printable
 from palermo.core.journal import ENDS, Kind, Record
+from palermo.core.values import dataclass
 from palermo.history.filters import STATES
 from palermo.rows import Row, instant, plain
 

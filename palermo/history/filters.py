@@ -1,9 +1,10 @@
 """Which finished jobs and which actions are meant: the filters of the pages, the API and the commands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from palermo.core.journal import Kind
+from palermo.core.values import dataclass
 from palermo.errors import OptionInvalid
 
 #: How a run of a job ended, as listings call it, by the kind of the record that tells it. The first four are final.

@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from palermo.broker import Broker
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.core.journal import Batch
+from palermo.core.values import dataclass
 from palermo.errors import PalermoError
 from palermo.first_of import first_of
 from palermo.history.reading import Once, Taker

@@ -1,8 +1,8 @@
 """Tallies along time: of one queue, say, and of all queues together, in bounded memory."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from palermo.core.values import dataclass
 from palermo.history.tally import Tally
 from palermo.history.windows import COARSE, Grid, Window, begin
 

@@ -7,10 +7,10 @@ the number of cells, and not by how much the journal holds. `now` is an argument
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.journal import Batch, Kind
+from palermo.core.values import dataclass
 from palermo.history.deploys import Deploy, Deploys
 from palermo.history.series import MOST_CELLS, Cell, Dimension, Series
 from palermo.history.tally import Tally

@@ -1,11 +1,12 @@
 """What `counts` records add up to: jobs by what became of them, how long they waited and how long they ran."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from palermo.core.durations import Durations
 from palermo.core.journal import ENDS, Kind
+from palermo.core.values import dataclass
 from palermo.rows import Row
 
 #: What a `counts` record may say a number of.

@@ -5,8 +5,9 @@ the fine grid lie in one of the coarse each.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from palermo.core.values import dataclass
 
 
 class Window(StrEnum):

@@ -6,7 +6,8 @@ group of targets: it would rename ours to exported_job.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from palermo.core.values import dataclass
 
 GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 

@@ -4,10 +4,10 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 from palermo.config import Settings
+from palermo.core.values import dataclass
 from palermo.crew import STATES, WorkerInfo
 from palermo.errors import SettingInvalid
 from palermo.history.tally import Tally

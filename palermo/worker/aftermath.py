@@ -6,7 +6,7 @@ raise changes more than what they were asked for.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from palermo import hooks
@@ -16,6 +16,7 @@ from palermo.core.failure import Failure, class_name, from_exception
 from palermo.core.lifecycle import Dropped, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.retry import quartic
+from palermo.core.values import dataclass
 from palermo.registry import JobDefinition
 
 log = logging.getLogger("palermo.worker")

@@ -4,11 +4,11 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from palermo.core.message import Message, made
+from palermo.core.values import dataclass
 from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two looks at the memory of running jobs.

@@ -1,10 +1,11 @@
 """What a worker is told when it starts."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from palermo.config import Settings
 from palermo.core.patterns import QueueSelection
 from palermo.core.prefetch import ONE, Prefetch
+from palermo.core.values import dataclass
 from palermo.errors import SettingInvalid
 from palermo.serialization import Accept
 from palermo.worker.limits import Limits

@@ -8,11 +8,11 @@ the signals do, but for `quiet`, which ends with `resume` and not only with the 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 from palermo.crew import Order, RunningJob
 from palermo.worker.dumps import Dumps
 from palermo.worker.outcomes import Outcomes, describe, mark

@@ -6,12 +6,12 @@ worker that still runs can be asked: this is memory, and it fades.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 from palermo.worker.pipe import plain, unpack_result
 
 #: Seconds for which an outcome is kept, and how many at most.

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 from palermo.entries import Entry
 from palermo.events import Subscription
 from palermo.worker.reporting import Report

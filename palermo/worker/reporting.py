@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from palermo.core.failure import printable
+from palermo.core.values import dataclass
 from palermo.worker.signals import leave_to_main_thread
 
 #: Seconds between two reports of a job.

@@ -6,9 +6,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from palermo.broker import Broker, Consumer, Session, open_broker
+from palermo.core.values import dataclass
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 from palermo.worker.timekeeping import Duties, keeping_time
 

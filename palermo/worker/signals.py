@@ -11,10 +11,11 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from palermo.core.values import dataclass
 
 if TYPE_CHECKING:
     import asyncio

@@ -24,9 +24,12 @@ import sys
 from collections import deque
 from typing import Any, NoReturn
 
-from palermo import client, hooks, jobs, schedules, subscribing
+from palermo import client, current, hooks, jobs, schedules, subscribing
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import Raised, Retrying
 from palermo.core.patterns import QueueSelection
 from palermo.core.topology import worker_tag
+from palermo.core.values import prepare
 from palermo.errors import PalermoError
 from palermo.registry import declaring
 from palermo.serialization import Serializers
@@ -117,6 +120,7 @@ class Template:
             except BaseException as error:
                 log.debug("before_first_fork hook failed", exc_info=True)
                 raise WorkerUnstartable(f"hook {hook.__qualname__} raised {describe(error)}") from error
+        prepare(current.CurrentJob, Failure, Raised, Retrying)
         # Slots share what was imported; without this their first collection would write to, and copy, every page.
         gc.collect()
         gc.freeze()

@@ -5,10 +5,10 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Self
 
 from palermo.broker import Broker
+from palermo.core.values import dataclass
 from palermo.entries import PUT, Change, Entry
 from palermo.errors import BrokerError, NotFound
 from palermo.schedules import is_stale

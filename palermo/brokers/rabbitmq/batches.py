@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.keys import Key
 from palermo.core.unique import End
+from palermo.core.values import dataclass
 
 log = logging.getLogger("palermo.rabbitmq")
 

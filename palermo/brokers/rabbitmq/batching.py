@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 from palermo.brokers.rabbitmq.changes import Changes
+from palermo.core.values import dataclass
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")

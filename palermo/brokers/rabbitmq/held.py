@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 
 from palermo.brokers.rabbitmq.declarer import Declarer
@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.seats import Seat, Seats, seat_queue
 from palermo.brokers.rabbitmq.wire import to_properties
 from palermo.core.message import Message
+from palermo.core.values import dataclass
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

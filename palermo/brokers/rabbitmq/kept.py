@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -22,6 +21,7 @@ from palermo.brokers.rabbitmq.sweep import Reader
 from palermo.brokers.rabbitmq.wiring import Wiring
 from palermo.core.message import EVENT_ID
 from palermo.core.topology import amqp_queue, internal
+from palermo.core.values import dataclass
 from palermo.errors import NotFound
 
 #: How many segments the stream is cut into; it forgets a whole one at a time. Bytes of the smallest and the largest.

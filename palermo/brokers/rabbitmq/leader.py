@@ -8,7 +8,6 @@ An answer comes in parts, the last of which bears the header `~end`.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pika import spec
@@ -17,6 +16,7 @@ from palermo.brokers.rabbitmq.later import lease
 from palermo.brokers.rabbitmq.link import Channel, Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
+from palermo.core.values import dataclass
 from palermo.errors import PalermoError
 
 REPLY_TO = "amq.rabbitmq.reply-to"

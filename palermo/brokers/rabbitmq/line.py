@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pika import spec
@@ -26,6 +26,7 @@ from palermo.brokers.rabbitmq.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.seats import Seat, seat_queue
 from palermo.core.shares import Wheel
 from palermo.core.topology import CLASSIC
+from palermo.core.values import dataclass
 from palermo.errors import NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from os import getpid
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -17,6 +16,7 @@ from palermo.brokers.rabbitmq.together import together
 from palermo.brokers.rabbitmq.translate import reply_code, translate
 from palermo.brokers.rabbitmq.transport import AsyncioConnection
 from palermo.core.address import Address
+from palermo.core.values import dataclass
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, UrlInvalid
 
 #: Seconds that one call on an open channel may take before the session counts as lost. Purging or

@@ -13,7 +13,6 @@ not by age, since a job may be scheduled for years ahead.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -23,6 +22,7 @@ from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.stream import Record, Stream
 from palermo.core.message import Message
 from palermo.core.topology import internal
+from palermo.core.values import dataclass
 from palermo.errors import BrokerUnavailable
 
 #: Marks that are remembered: about 20 MB of memory in each worker.

@@ -9,11 +9,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.starts import Seen, Starts, View, names
 from palermo.brokers.rabbitmq.translate import RESOURCE_LOCKED
+from palermo.core.values import dataclass
 from palermo.crew import WorkerInfo
 from palermo.errors import PalermoError
 

@@ -51,7 +51,7 @@ class PushSource:
 
     async def prepare(self) -> None:
         """Make the queue, and ready what its jobs will come by."""
-        await together(self.declarer.ensure(self.queue), *(slot.prepare() for slot in self._slots))
+        await together(*(slot.prepare() for slot in self._slots))
 
     async def receive(self, slot: int) -> Delivery:
         return await self._slots[slot - 1].receive()

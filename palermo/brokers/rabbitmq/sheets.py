@@ -6,7 +6,6 @@ each is met exactly once, and whether it came due before is a fact and no guess.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from pika import spec
@@ -22,6 +21,7 @@ from palermo.core.delay import Stretch, in_order, moved
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
 from palermo.core.topology import failed_queue
+from palermo.core.values import dataclass
 from palermo.errors import NotFound, PalermoError
 from palermo.timetable import CANCEL, GIVE_UP, Altered, Chosen, Scheduled
 

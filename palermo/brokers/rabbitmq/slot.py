@@ -206,31 +206,29 @@ class Slot:
         async with self._lock:
             if self._tag and self._channel is not None and self._channel.is_open:
                 return
-            await self._open()
-            assert self._channel is not None
-            count = self._source.allowed(await self._source.declarer.ensure(self._source.queue), self._backlog.wanted)
-            if count != self._count:
-                await self._channel.call(self._channel.raw.basic_qos, prefetch_count=count)
-                self._count = count
+            channel = await self._open()
             # Known before the call: a caller cancelled in its middle unsubscribes by it.
             tag = self._tag = self._source.tag(self._number)
-            self._source.link.raw.deliver_to(self._channel.raw, tag, self._on_delivered)
-            await self._channel.call(
-                self._channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag
-            )
+            self._source.link.raw.deliver_to(channel.raw, tag, self._on_delivered)
+            await channel.call(channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag)
 
     async def prepare(self) -> None:
-        """Open what jobs will come by, and let none come yet."""
+        """Make the queue and open what its jobs will come by, and let none come yet."""
         async with self._lock:
             await self._open()
 
-    async def _open(self) -> None:
-        if self._channel is None or not self._channel.is_open:
-            channel = self._channel = await self._source.link.channel()
-            channel.on_close(lambda: self._on_end(channel))
-            channel.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(channel))
-            await channel.call(channel.raw.basic_qos, prefetch_count=1)
-            self._count = 1
+    async def _open(self) -> Channel:
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            made = channel = self._channel = await self._source.link.channel()
+            made.on_close(lambda: self._on_end(made))
+            made.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(made))
+            self._count = 0
+        count = self._source.allowed(await self._source.declarer.ensure(self._source.queue), self._backlog.wanted)
+        if count != self._count:
+            await channel.call(channel.raw.basic_qos, prefetch_count=count)
+            self._count = count
+        return channel
 
     def _on_delivered(self, found: Delivered, data: bytes) -> None:
         self._take(read_delivered(found, data, self._source.queue), found.tag, found.redelivered)

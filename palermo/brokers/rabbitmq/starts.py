@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from palermo.brokers.rabbitmq.link import Link
 from palermo.brokers.rabbitmq.publisher import Publisher
 from palermo.brokers.rabbitmq.stream import Follower, Record, Stream
 from palermo.core.topology import internal
+from palermo.core.values import dataclass
 from palermo.crew import WorkerInfo
 from palermo.errors import PalermoError
 

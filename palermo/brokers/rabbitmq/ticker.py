@@ -18,7 +18,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from pika import spec
@@ -32,6 +31,7 @@ from palermo.brokers.rabbitmq.translate import PRECONDITION_FAILED
 from palermo.brokers.rabbitmq.wire import PERSISTENT, to_message, to_properties
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, internal
+from palermo.core.values import dataclass
 from palermo.entries import Change, Entry
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.timetable import Tell

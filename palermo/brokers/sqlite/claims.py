@@ -1,11 +1,11 @@
 """A claim on a job in the file, and how it ends: each in a transaction, and only if it still stands."""
 
 import sqlite3
-from dataclasses import dataclass
 
 from palermo.brokers.sqlite import marks, permits
 from palermo.brokers.sqlite.messages import Row, insert, release
 from palermo.brokers.sqlite.store import Work
+from palermo.core.values import dataclass
 
 #: The condition that a claim still stands.
 _OURS = "id = ? and holder = ? and claims = ?"
