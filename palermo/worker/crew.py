@@ -25,7 +25,7 @@ class Run:
     def __init__(self, slot: int, message: Message, done: Callable[[RunResult], None] | None = None) -> None:
         self.slot = slot
         self.message = message
-        #: Who is called with its result, where nobody waits for it in `Crew.ask`.
+        #: Who is called with its result, where nobody waits for that in `Crew.ask`.
         self.done = done
         #: The child that it runs in, while it does.
         self.crew: Crew | None = None
@@ -211,16 +211,15 @@ class Crew:
                 pipe.abort("sent an answer that means nothing")
 
     def _answered(self, pipe: SlotPipe, slot: int, result: RunResult) -> None:
-        run = self.runs.get(slot)
-        if run is not None and run.done is not None:
+        run, waiter = self.runs.get(slot), self._waiters.pop(slot, None)
+        if waiter is not None:
+            if not waiter.done():
+                waiter.set_result(result)
+        elif run is not None:
             self.leave(run)
             self._employer.answered(self, run, result)
-            return
-        waiter = self._waiters.pop(slot, None)
-        if waiter is None:
+        else:
             pipe.abort("sent an answer that nobody asked for")
-        elif not waiter.done():
-            waiter.set_result(result)
 
     def _lost(self, pipe: SlotPipe, why: str) -> None:
         if self.pipe is not pipe:  # it was told to leave
@@ -234,7 +233,7 @@ class Crew:
         for waiter in (ready, *waiters.values()):
             if waiter is not None and not waiter.done():
                 waiter.set_exception(SlotLost(why))
-        for run in [run for run in self.runs.values() if run.done is not None]:
+        for run in [run for run in self.runs.values() if run.slot not in waiters]:
             self.leave(run)
             self._employer.lost(self, run, why)
         for pong in self._pongs:
