@@ -37,6 +37,8 @@ class Duties:
     modules: tuple[str, ...] = ()
     #: Whether its configuration has a schedule, by which the entries of other such configurations are removed.
     configures: bool = False
+    #: Whether it does so from the first, since it ends when it finds no jobs.
+    at_once: bool = False
     #: Is told of the jobs that recurring ones have published.
     fired: Tell = nobody
 
@@ -48,19 +50,20 @@ class Duties:
             recurring=registered.recurring,
             modules=registered.modules,
             configures=bool(options.settings.schedule),
+            at_once=options.burst,
             fired=fired,
         )
 
 
-#: Seconds after the beginning of a session in which jobs are taken first: to lead is a lot of code, which is to be
-#: imported, and a lot to read.
+#: Seconds after the beginning of a session in which jobs are taken first, unless it leads at once: to lead is a lot of
+#: code, which is to be imported, and a lot to read.
 _JOBS_FIRST = 0.1
 
 
 @asynccontextmanager
 async def keeping_time(broker: Broker, duties: Duties) -> AsyncIterator[None]:
     """Keep the time in this session, and declare what recurs, as long as the context lasts."""
-    work = (_keep(broker, duties.fired), _declare(broker, duties)) if duties.wanted else ()
+    work = (_keep(broker, duties), _declare(broker, duties)) if duties.wanted else ()
     tasks = {asyncio.ensure_future(one) for one in work}
     try:
         yield
@@ -71,10 +74,10 @@ async def keeping_time(broker: Broker, duties: Duties) -> AsyncIterator[None]:
             await asyncio.wait(tasks, timeout=_GOODBYE)
 
 
-async def _keep(broker: Broker, fired: Tell) -> None:
+async def _keep(broker: Broker, duties: Duties) -> None:
     try:
-        await asyncio.sleep(_JOBS_FIRST)
-        await broker.keep_time(fired)
+        await asyncio.sleep(0.0 if duties.at_once else _JOBS_FIRST)
+        await broker.keep_time(duties.fired)
     except BrokerError as error:
         log.warning("no longer keeping the time broker=%s error=%r", broker.describe(), str(error))
     except Exception:  # the edge of the worker: a broker's bug here must not go unseen, nor end the worker
@@ -83,7 +86,7 @@ async def _keep(broker: Broker, fired: Tell) -> None:
 
 async def _declare(broker: Broker, duties: Duties) -> None:
     try:
-        await asyncio.sleep(_JOBS_FIRST)
+        await asyncio.sleep(0.0 if duties.at_once else _JOBS_FIRST)
         while True:
             try:
                 await declare(broker, duties)

@@ -51,6 +51,7 @@ class Timekeeper:
         try:
             while True:
                 rung.clear()
+                looked = time.monotonic()
                 due = await self._store.read(self._next)
                 if due is not None and due <= time.time():
                     jobs = await self._store.write(self._put_in_queues)
@@ -64,7 +65,7 @@ class Timekeeper:
                         await rung.wait()
                 except TimeoutError:
                     continue
-                await asyncio.sleep(_PACE)
+                await asyncio.sleep(max(0.0, looked + _PACE - time.monotonic()))
         finally:
             self.leads = False
             self._bell.ignore(rung.set)
