@@ -21,6 +21,7 @@ from palermo.core.keys import Claim
 from palermo.core.topology import check_id
 from palermo.errand import Errand
 from palermo.errors import BrokerUnavailable, UrlInvalid
+from palermo.ids import many_ids
 from palermo.io_thread import IoThread
 from palermo.jobs import Job
 from palermo.options import EnqueueOptions, ManyOptions, PublishOptions
@@ -106,7 +107,8 @@ class Client:
         made: list[Job] = []
         waiting: deque[tuple[Errand, list[Prepared]]] = deque()
         stored = 0
-        prepared = (prepare(self, *call, options) for call in calls)
+        fresh = many_ids().__next__
+        prepared = (prepare(self, *call, options, fresh) for call in calls)
         with tracing.enqueuing(None) as span:
             try:
                 for batch in batches(prepared, made):

@@ -27,6 +27,9 @@ class Running(Protocol):
 #: Replaced in a forked child, so always to be reached through the module.
 guard = threading.RLock()
 
+#: How many forks lie between this process and the first of its ancestors that ran this module.
+generation = 0
+
 running: set[Running] = set()
 
 #: What a forked child found: never to be closed, since their sockets and files are the parent's.
@@ -46,8 +49,9 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global guard
+    global guard, generation
     guard = threading.RLock()
+    generation += 1
     _inherited.extend(running)
     running.clear()
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,15 +76,19 @@ def prepare(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
+    fresh: Callable[[], str] = new_id,
 ) -> Prepared:
-    """Bind, ask the hooks, encode. Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise."""
+    """Bind, ask the hooks, encode; `fresh` gives ids.
+
+    Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
+    """
     given = {name: value for name, value in options.items() if value is not None}
     if given or not options.keys() <= _CALLABLE:
         check_options(options, CALLABLE, "enqueue")
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
     if not given and definition is not None and _is_bare(definition):
-        return _prepare_bare(client, definition, args, kwargs)
+        return _prepare_bare(client, definition, args, kwargs, fresh)
     if given and definition is not None and definition.batch is not None:
         check_batched(definition.name, options)
     declares = definition.declares if definition is not None else _UNDECLARED
@@ -104,7 +108,7 @@ def prepare(
     tenant, share = _tenant(chosen("tenant"), name, args, kwargs), chosen("share")
     own = settings.default_queue if definition is None else settings.queue_of(definition)
     queue = given.get("queue") or own
-    id = given.get("id") or new_id()
+    id = given.get("id") or fresh()
     if definition is not None and not hooks.permitted("before_enqueue", definition, args, kwargs):
         return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)
     serializer, compression, sign = chosen("serializer"), chosen("compression"), chosen("sign")
@@ -169,12 +173,16 @@ def _is_bare(definition: JobDefinition) -> bool:
 
 
 def _prepare_bare(
-    client: "Client", definition: JobDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
+    client: "Client",
+    definition: JobDefinition,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fresh: Callable[[], str],
 ) -> Prepared:
     """`prepare` for a job of which nothing but its queue is said anywhere, as for most: the same with fewer steps."""
     settings, name = client.settings, definition.name
     definition.bind(args, kwargs)
-    queue, id = settings.queue_of(definition), new_id()
+    queue, id = settings.queue_of(definition), fresh()
     if not hooks.permitted("before_enqueue", definition, args, kwargs):
         return Prepared(Job(id, queue, name, enqueued=False), None, definition, args, kwargs)
     encoded = client.serializers.encode(

@@ -33,6 +33,8 @@ def brief(value: object, room: int = PREVIEW) -> str:
         return repr(value[: PREVIEW + 1])  # type: ignore[index]
     if kind in _SHORT or (kind is int and -_SHORT_INT < value < _SHORT_INT):  # type: ignore[operator]
         return repr(value)
+    if kind is dict and len(value) <= PREVIEW:  # type: ignore[arg-type]
+        return "{" + ", ".join(_fields(value, room)) + "}"  # type: ignore[arg-type]
     if isinstance(value, (str, bytes, bytearray)):
         return repr(value[: PREVIEW + 1])
     if isinstance(value, (dict, list, tuple, set, frozenset)) and len(value) > PREVIEW:

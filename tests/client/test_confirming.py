@@ -1,8 +1,9 @@
 """What becomes of jobs that are sent without ado, on a session that is ready, when RabbitMQ does not just take them."""
 
+import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
@@ -14,7 +15,7 @@ from palermo.brokers.rabbitmq.pen import Pen
 from palermo.client import Client
 from palermo.config import Settings
 from palermo.errors import PublishRefused
-from palermo.ids import new_id
+from palermo.ids import many_ids, new_id
 
 
 @palermo.job(name="shop.confirmed")
@@ -133,10 +134,29 @@ def test_a_signal_handler_may_enqueue_while_its_thread_is_sending(client: Client
     assert set(numbers(client)[1:]) == {"1", "2", "3"}
 
 
-def test_an_id_is_a_random_uuid() -> None:
-    ids = {new_id() for _ in range(1_000)}
+@pytest.mark.parametrize("fresh", [new_id, many_ids().__next__], ids=["one", "many"])
+def test_an_id_is_a_random_uuid(fresh: Callable[[], str]) -> None:
+    ids = {fresh() for _ in range(1_000)}
 
     assert len(ids) == 1_000
     assert {(uuid.UUID(id).version, uuid.UUID(id).variant, str(uuid.UUID(id)) == id) for id in ids} == {
         (4, uuid.RFC_4122, True)
     }
+
+
+def test_a_forked_child_has_ids_of_its_own_amid_many() -> None:
+    ids = many_ids()
+    next(ids)
+    reading, writing = os.pipe()
+
+    child = os.fork()
+    if child == 0:
+        os.write(writing, next(ids).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+
+    with open(reading) as pipe:
+        of_child = pipe.read()
+    assert len(of_child) == 36
+    assert of_child not in {next(ids) for _ in range(200)}
