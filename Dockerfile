@@ -8,9 +8,11 @@ COPY requirements requirements
 COPY serializers serializers
 COPY palermo palermo
 COPY webui webui
-ENV PIP_CONSTRAINT=requirements/constraints.txt PIP_BUILD_CONSTRAINT=requirements/constraints.txt
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/palermo \
- && /opt/palermo/bin/pip install --no-cache-dir --disable-pip-version-check '.[fast,metrics,zstd]'
+ && /opt/palermo/bin/pip install --require-hashes --only-binary :all: --requirement requirements/image.txt \
+ && /opt/palermo/bin/pip install --no-deps --no-build-isolation '.[fast,metrics,zstd]' \
+ && /opt/palermo/bin/pip uninstall --yes setuptools
 
 FROM python:3.13-slim
 COPY --from=build /opt/palermo /opt/palermo

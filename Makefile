@@ -1,8 +1,9 @@
 # Everything here needs Python 3.11 or later with venv, git and make; all else goes into .venv.
 #
 #   make demo     Palermo in one terminal, with nothing else installed
-#   make test     the whole test suite; finds or installs a RabbitMQ by itself
-#   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again
+#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about eleven minutes
+#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about twenty-five minutes
+#   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make lint     ruff and mypy --strict
 #   make screenshots   every web page, into docs/images; takes some minutes
@@ -12,7 +13,8 @@
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
-#   make pins     new versions into requirements/constraints.txt
+#   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
+#   make pins     new versions into requirements/, with their hashes
 #   make clean    removes .venv and .venv-bench
 #
 # PYTHON=python3.12 chooses another Python than the newest one found, ARGS="-k name" goes to pytest, the demo or the benchmarks.
@@ -21,29 +23,39 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 PINS := requirements/constraints.txt
-NEEDS := pyproject.toml $(PINS)
+NEEDS := pyproject.toml $(PINS) requirements/runtime.txt requirements/development.txt
 
-# By environment rather than -c, so that what builds the package is pinned as well. The second is pip 25.3's name for it.
-PIP := PIP_CONSTRAINT=$(PINS) PIP_BUILD_CONSTRAINT=$(PINS) PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+# What is not exactly the file that was pinned is refused; what builds the package is among the pins. Palermo itself has no
+# hash, so it comes by itself, with nothing else.
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+PINNED := $(PIP) --require-hashes --requirement
+PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test soak endurance lint screenshots bench bench-start bench-peers bench-web bench-looks bench-journal pins clean
+.PHONY: demo test test-rest test-all soak endurance lint screenshots bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
 	@$(BIN)/palermo demo $(ARGS)
 
 # Four at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
-# their names, by which the long ones come first, and none is left alone with one in the end. What fails there, beside
-# three others on a machine that may be busy, has to pass alone: both runs are printed, and the second one counts.
-PYTEST = PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest
+# their names, by which the long ones come first, and none is left alone with one in the end. Nothing is run again: a
+# test that fails beside others has found a fault, in what it tests or in itself.
+# Bytecode is always written: without it each of four processes compiles all tests, and each worker all of Palermo.
+PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# What runs whole programs by their command lines, kills them or their broker, or drives a browser.
+REST := tests/acceptance tests/chaos tests/webui/browser
 test: $(VENV)/installed-dev
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
-	  echo "make test: once more, one at a time, what failed beside others"; \
-	  $(PYTEST) --last-failed --last-failed-no-failures none $(ARGS); }
+	$(PYTEST) $(REST:%=--ignore=%) $(ARGS)
+
+test-rest: $(VENV)/installed-dev
+	$(PYTEST) $(REST) $(ARGS)
+
+test-all: $(VENV)/installed-dev
+	$(PYTEST) $(ARGS)
 
 SECONDS := 600
 soak: $(VENV)/installed-dev
-	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
+	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) PALERMO_SOAK_PARTS=$(PARTS) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
 # Folders whose tests `make test` runs on one broker of the two.
 ENDURING := acceptance worker webui inspector history results cli events
@@ -86,14 +98,20 @@ bench-journal: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.journaled all $(ARGS)
 	$(BIN)/python -m benchmarks.replay
 
+bench-visits: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.visits --broker rabbitmq $(ARGS)
+	$(BIN)/python -m benchmarks.visits --broker sqlite $(ARGS)
+
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"
-	@$(PIP) --editable .
+	@$(PINNED) requirements/runtime.txt
+	@$(PALERMO)
 	@touch $@
 
 $(VENV)/installed-dev: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo and what its tests need into $(VENV) …"
-	@$(PIP) --editable '.[dev,fast,metrics,otel,zstd]'
+	@$(PINNED) requirements/development.txt
+	@$(PALERMO)
 	@touch $@ $(VENV)/installed
 
 $(PEERS)/installed: benchmarks/peers/requirements.txt

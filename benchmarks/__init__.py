@@ -1,1 +1,4 @@
-"""How fast Palermo is beside the bare client that it is built on. docs/performance.md says how to read the figures."""
+"""Benchmarks of Palermo beside the bare client below it.
+
+docs/internals/measurements.md says how to read the figures.
+"""

@@ -1,4 +1,4 @@
-"""How late delayed jobs come, what many of them cost, and whether kills of the broker lose any.
+"""Measures how late delayed jobs come, what many of them cost, and whether kills of the broker lose any.
 
     python -m benchmarks.delays lateness     1,000 jobs with random delays of 0.1 to 20 s
     python -m benchmarks.delays sustained    200 a second are scheduled, for 30 s
@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from benchmarks.ground import ground
-from palermo.broker import Broker, Session, open_broker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.scheduled import CANCEL, MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.core.address import parse_url
 from palermo.core.message import Message
-from palermo.timetable import CANCEL, MOVE, RUN, Altered, Chosen, Scheduled
 from palermo.worker.handle import WorkerHandle, start_worker
 from tests.chaos.survival import Receiver, survive, until
 from tests.rabbitmq_node import LocalNode, find_server
@@ -83,31 +83,33 @@ async def crowd(broker: Broker, receiver: Receiver, worker: WorkerHandle) -> Non
     told("due in 1 s behind them", receiver.late)
     print(f"memory of the worker that keeps the time: {before:.1f} MB before, {memory(worker):.1f} MB now")
 
-    async def timed(name: str, work: Awaitable[Scheduled | list[Altered]]) -> None:
+    async def timed(name: str, work: Awaitable[ScheduledPage | list[AlteredJob]]) -> None:
         begun = time.perf_counter()
         found = await work
         total = len(found) if isinstance(found, list) else found.total
         print(f"{name}: {time.perf_counter() - begun:.2f} s ({total:,})")
 
-    await timed("first page of 100", broker.scheduled(Chosen()))
-    await timed("page by another job's name", broker.scheduled(Chosen(job="other")))
-    await timed("cancel one by id", broker.alter_scheduled(Chosen(ids=frozenset(["far-99999"])), CANCEL))
-    await timed("move one by id", broker.alter_scheduled(Chosen(ids=frozenset(["far-5"])), MOVE, at=tomorrow + 5))
-    await timed("run one by id", broker.alter_scheduled(Chosen(ids=frozenset(["far-6"])), RUN))
-    looking = asyncio.ensure_future(broker.scheduled(Chosen(job="other")))
+    await timed("first page of 100", broker.scheduled(ScheduledFilter()))
+    await timed("page by another job's name", broker.scheduled(ScheduledFilter(job="other")))
+    await timed("cancel one by id", broker.alter_scheduled(ScheduledFilter(ids=frozenset(["far-99999"])), CANCEL))
+    await timed(
+        "move one by id", broker.alter_scheduled(ScheduledFilter(ids=frozenset(["far-5"])), MOVE, at=tomorrow + 5)
+    )
+    await timed("run one by id", broker.alter_scheduled(ScheduledFilter(ids=frozenset(["far-6"])), RUN))
+    looking = asyncio.ensure_future(broker.scheduled(ScheduledFilter(job="other")))
     receiver.late.clear()
     now = time.time()
     await broker.publish_many(message(f"beside-{n}", now + 0.5 + n * 0.01) for n in range(300))
     await until(lambda: sum(id.startswith("beside") for id in receiver.came) == 300)
     await looking
     told("due while all are looked through", receiver.late)
-    await timed("cancel all", broker.alter_scheduled(Chosen(), CANCEL))
+    await timed("cancel all", broker.alter_scheduled(ScheduledFilter(), CANCEL))
     print(f"memory of the worker that keeps the time: {memory(worker):.1f} MB")
 
 
 async def measure(url: str, what: str, queue_type: str) -> None:
     exchange = f"bench-{what}-{random.randrange(10**6)}"
-    session = Session(address=parse_url(url), exchange=exchange, timeout=30.0, queue_type=queue_type)
+    session = SessionParameters(address=parse_url(url), exchange=exchange, timeout=30.0, queue_type=queue_type)
     with start_worker(
         ["string"], queues="idle", url=url, exchange=exchange, queue_type=queue_type, log_level="error"
     ) as worker:

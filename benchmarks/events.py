@@ -1,7 +1,7 @@
-"""What telling an event costs, against enqueuing a job: `python -m benchmarks.events`.
+"""The cost of publishing an event, against enqueuing a job: `python -m benchmarks.events`.
 
-One process, one at a time, each confirmed before the next. The event goes to one group unless `--groups` says more,
-and is kept besides, unless events that nobody wants are refused (`--refuse`).
+One process, one at a time, each confirmed before the next. The event goes to one group unless `--groups` says more. It
+is kept besides, unless events that no group wants are refused (`--refuse`).
 """
 
 import argparse
@@ -11,8 +11,8 @@ from benchmarks.contest import Sample, contest
 from benchmarks.enqueuing import Side
 from benchmarks.ground import Ground, ground
 from benchmarks.jobs import ORDER, QUEUE, noop
-from palermo.client import Client, default_client
-from palermo.events import Subscription
+from palermo.client.client import Client, default_client
+from palermo.contract.events import Subscription
 
 #: The least that publishing is to reach of what enqueuing does, to one group.
 GOAL = 0.5

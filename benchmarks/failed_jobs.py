@@ -19,21 +19,21 @@ import httpx
 import pika
 
 from benchmarks.ground import Ground, ground
-from palermo.broker import Session
+from palermo.brokers.rabbitmq.amqp.connection import open_connection
+from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.link import open_link
-from palermo.brokers.rabbitmq.outbox import Outbox
-from palermo.brokers.rabbitmq.wire import to_properties
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.client.client import Client
+from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, QUORUM
-from palermo.filters import FailedFilter
-from palermo.inspector import Inspector
-from palermo.webui.failed import failures
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+from palermo.webui.failed.failed_jobs import failed_jobs
 from tests.webui.server import Web
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ _PAGES = (
 )
 
 
-def failed_jobs(count: int) -> Iterator[Message]:
+def many_failed(count: int) -> Iterator[Message]:
     """Failed jobs as a shop has them: 60 kinds, some of them frequent, with tracebacks of 2 KB."""
     chance = random.Random(4)
     began = int(time.time()) - count
@@ -85,7 +85,7 @@ def fill(place: Ground, count: int) -> None:
     """Put them there as they come, by the thousand."""
     place.connect()
     place.make("scratch")
-    waiting = failed_jobs(count)
+    waiting = many_failed(count)
     with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
         channel = connection.channel()
         channel.queue_declare(place.amqp_name(FAILED_QUEUE), durable=True)
@@ -99,11 +99,11 @@ def fill_quorum(place: Ground, count: int) -> None:
     """The same as workers do it, by which they are in the log of failed jobs too."""
 
     async def publish() -> None:
-        session = Session(address=parse_url(place.url), exchange=place.exchange, queue_type=QUORUM)
-        link = await open_link(session, "benchmark")
+        session = SessionParameters(address=parse_url(place.url), exchange=place.exchange, queue_type=QUORUM)
+        link = await open_connection(session, "benchmark")
         broker = RabbitmqBroker(session, link)
         outbox = Outbox(session, link, broker._declarer)
-        waiting = failed_jobs(count)
+        waiting = many_failed(count)
         while batch := list(islice(waiting, 1_000)):
             await outbox.publish_many(batch, into=lambda _: FAILED_QUEUE)
         await broker.close()
@@ -183,8 +183,8 @@ def measure(web: Web, count: int) -> None:
     web.http.timeout = httpx.Timeout(600)
     began = time.perf_counter()
     first, _ = timed(web, "/failures", 2)
-    view = failures(web.app.state.site).view
-    while not view.look(1).ready:
+    view = failed_jobs(web.app.state.site).view
+    while not view.update(1).ready:
         pass
     print(f"first load                {time.perf_counter() - began:8.1f} s, its progress shown after {first:.0f} ms")
     print(f"memory                    {before} MB before, {memory('VmRSS')} MB after, {memory('VmHWM')} MB at most")
@@ -205,8 +205,8 @@ def measure(web: Web, count: int) -> None:
         seconds, outcome = operation(web, body)
         print(f"requeue {what:18} {seconds:8.1f} s: {outcome}")
     began = time.perf_counter()
-    view.refresh()
-    while view.look(1).reading:
+    view.request_reading()
+    while view.update(1).reading:
         pass
     print(f"reading again             {time.perf_counter() - began:8.1f} s, {memory('VmHWM')} MB at most")
 

@@ -1,4 +1,4 @@
-"""What a job that fails costs: settled into a classic queue, into a quorum queue, and into the log of that as well.
+"""The cost of a job that fails: settled into a classic queue, into a quorum queue, and into its log as well.
 
     python -m benchmarks.failing [--url amqp://…] [--rounds 9] [-n 400] [--slots 1]
 
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from statistics import median
 from unittest.mock import patch
 
-from benchmarks.failed_jobs import failed_jobs
+from benchmarks.failed_jobs import many_failed
 from benchmarks.ground import ground
-from palermo.broker import Broker, Session, open_broker
-from palermo.brokers.rabbitmq.failed_log import FailedLog
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import CLASSIC, QUORUM
-from palermo.crew import WorkerInfo
 from tests.rabbitmq_tidy import delete_all
 
 _KINDS = (("classic", CLASSIC, True), ("quorum, no log", QUORUM, False), ("quorum and log", QUORUM, True))
@@ -57,7 +57,7 @@ async def settle_all(broker: Broker, jobs: Sequence[Message], slots: int) -> tup
 
 async def measured(url: str, kind: str, jobs: Sequence[Message], slots: int) -> tuple[float, float]:
     """Microseconds a job, and those of them that are this process's CPU."""
-    session = Session(address=parse_url(url), exchange=f"bench-{secrets.token_hex(4)}", queue_type=kind)
+    session = SessionParameters(address=parse_url(url), exchange=f"bench-{secrets.token_hex(4)}", queue_type=kind)
     broker = await open_broker(session)
     try:
         for some in (jobs[:50], jobs):  # the first ones make the queues
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=400, metavar="JOBS", help="of each; %(default)s unless given")
     parser.add_argument("--slots", type=int, default=1, help="jobs at once; %(default)s unless given")
     options = parser.parse_args()
-    jobs = list(failed_jobs(options.n))
+    jobs = list(many_failed(options.n))
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name, _, _ in _KINDS}
     with ground(options.url) as place:
         print(f"RabbitMQ {place.version}, {options.n:,} jobs with tracebacks of 2 KB, {options.slots} at once")

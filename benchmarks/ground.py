@@ -13,8 +13,8 @@ from pika.exceptions import ChannelClosedByBroker
 
 import palermo
 from benchmarks.jobs import ORDER, QUEUE, noop
+from palermo.client.decorator import FunctionJob
 from palermo.core.topology import FAILED_QUEUE, amqp_queue
-from palermo.jobs import FunctionJob
 from tests.rabbitmq_node import LocalNode, find_server, url_of
 from tests.rabbitmq_tidy import delete_all
 

@@ -1,10 +1,10 @@
-"""What the Python of a worker costs for each plain job, without system calls: `python -m benchmarks.hot`.
+"""The cost of a worker's Python for each plain job, without system calls: `python -m benchmarks.hot`.
 
-Parent and slot of a process pool, each with its real objects, both in this process: the parent is a whole worker on
-a real broker, whose deliveries are made here and whose writes go nowhere; the slot reads its frames from memory. All
-is hot, so these are the least microseconds that a job can take: in a worker, where caches are cold and the kernel has
-its share, it is about twice as much. What is counted is processor time, the least of many short runs, so that
-other work on the machine does not show. Two runs differ by some 3 %.
+Parent and slot of a process pool, each with its real objects, both in this process. The parent is a whole worker on a
+real broker, whose deliveries are made here and whose writes go nowhere. The slot reads its frames from memory. All is
+hot, so these are the least microseconds that a job can take: in a worker, where caches are cold and the kernel has its
+share, it is about twice as much. The figures are processor time, the least of many short runs, so that other work on
+the machine does not show. Two runs differ by some 3 %.
 """
 
 import asyncio
@@ -22,25 +22,27 @@ from pika import frame, spec
 import palermo.jobs
 from benchmarks import jobs
 from benchmarks.ground import Ground, Wire, ground, parser_of
-from palermo.brokers.rabbitmq.deliveries import Delivered, read_delivery, short
-from palermo.brokers.rabbitmq.wire import read_delivered, to_message, to_properties
-from palermo.config import Settings
+from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered, read_delivery, short
+from palermo.brokers.rabbitmq.amqp.messages import read_delivered, to_message, to_properties
+from palermo.contract.serialization import Accept, Serializers
+from palermo.core.lifecycle import SUCCEEDED
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
-from palermo.serialization import Accept, Serializers
-from palermo.worker.children import Children
-from palermo.worker.executor import Executor
-from palermo.worker.keeping import SUCCEEDED
+from palermo.core.queue_selection import QueueSelection
+from palermo.settings.settings import Settings
+from palermo.worker.child.executor import Executor
+from palermo.worker.child.slot import Slot
+from palermo.worker.child.titles import SlotTitle
+from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_reply
+from palermo.worker.ipc.messages import pack_message, unpack_message
+from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
-from palermo.worker.loop import Worker
 from palermo.worker.options import WorkerOptions
-from palermo.worker.pipe import HEADER, SUCCESS, BlockingPipe, SlotPipe, load, pack_message, pack_reply, unpack_message
-from palermo.worker.pool import Registered
-from palermo.worker.process import new_event_loop
-from palermo.worker.runner import ProcessRunner
-from palermo.worker.slot import Slot
-from palermo.worker.stacks import StackFile
-from palermo.worker.titles import SlotTitle
+from palermo.worker.parent.worker import Worker
+from palermo.worker.pools.children import Children
+from palermo.worker.pools.process_pool import ProcessPool
+from palermo.worker.pools.stack_file import StackFile
+from palermo.worker.pools.template_connection import Registered
+from palermo.worker.process import nameless_file, new_event_loop
 
 #: Jobs of one run.
 RUN = 250
@@ -78,6 +80,9 @@ class Fed(Nowhere):
         self._next += 1
         return self._frames[self._next % len(self._frames)]
 
+    def fileno(self) -> int:
+        return 0  # the slot looks whether a job has replaced it
+
 
 class Unforked(Children):
     """Children of a template that there is not: each is ready at once, and what is written to it is gone."""
@@ -90,7 +95,7 @@ class Unforked(Children):
 
     async def open(self) -> Registered:
         self.draining = asyncio.Event()
-        self.link.gone = asyncio.Event()
+        self.template.gone = asyncio.Event()
         return Registered(jobs=("benchmarks.jobs.noop",), queues=(jobs.QUEUE,), hooks=frozenset())
 
     async def launch(self, process: Any, connect: Callable[[], SlotPipe]) -> None:
@@ -116,12 +121,12 @@ class Parent:
             scheduler=False,
         )
         self._children = Unforked()
-        self._runner = ProcessRunner(self._children, slots=1, limits=Limits(), stacks=StackFile())
+        self._pool = ProcessPool(self._children, slots=1, limits=Limits(), stacks=StackFile(nameless_file()))
 
     async def start(self) -> None:
         """Returns once it waits for jobs."""
-        registered = await self._runner.start()
-        self.worker = Worker(self._options, self._runner, registered, host="localhost", pid=1)
+        registered = await self._pool.start()
+        self.worker = Worker(self._options, self._pool, registered, host="localhost", pid=1)
         self._running = asyncio.ensure_future(self.worker.run())
         while self.worker.idle() is None or not self._raw()._takers:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
@@ -129,14 +134,14 @@ class Parent:
 
     def subscription(self) -> tuple[int, str]:
         """The channel's number, and the consumer's tag."""
-        ((number, (_, tag, _)),) = self._raw()._takers.items()
-        return number, tag[1:].decode()
+        ((number, (_, read, _)),) = self._raw()._takers.items()
+        return number, read.keywords["consumer"][1:].decode()
 
     def _raw(self) -> Any:
-        live = self.worker.link.live
-        assert live is not None
-        consumer: Any = live.consumer
-        return consumer._source.link.raw
+        session = self.worker.sessions.current
+        assert session is not None
+        consumer: Any = session.consumer
+        return consumer._source.connection.raw
 
     def run(self, deliveries: list[bytes]) -> None:
         """Take each of these jobs, from the bytes of its delivery to those of its ack, which go nowhere."""
@@ -207,11 +212,11 @@ async def main(place: Ground, *, runs: int) -> None:
     read = [(found, data) for found, data in cut if isinstance(found, Delivered)]
     messages = [read_delivered(found, data, jobs.QUEUE) for found, data in read]
     frames = [pack_message("run", one) for one in messages]
-    chronicle, orders = parent.worker.chronicle, parent.worker._orders
+    job_events, orders = parent.worker.job_events, parent.worker._orders
     now = time.time()
 
     def recorded(one: Message) -> None:
-        chronicle.ended(1, one, SUCCEEDED, began=now, ended=now + 0.001, settled=True)
+        job_events.run_ended(1, one, SUCCEEDED, began_at=now, ended_at=now + 0.001, settled=True)
 
     serializers, accept = Serializers.default(), Accept.default()
     executor = Executor(registry=palermo.jobs.registry, serializers=serializers, accept=accept, worker="worker-1")
@@ -223,7 +228,7 @@ async def main(place: Ground, *, runs: int) -> None:
         ("  properties and headers to a message", each(lambda one: read_delivered(one[0], one[1], jobs.QUEUE), read)),
         ("  its frame for the slot", each(lambda one: pack_message("run", one), messages)),
         ("  the journal's counts", each(recorded, messages)),
-        ("  what is remembered of it", each(lambda one: orders.ended(one, SUCCEEDED, settled=True), messages)),
+        ("  what is remembered of it", each(lambda one: orders.job_ended(one, SUCCEEDED, settled=True), messages)),
         ("slot", each(lambda _: slot.turn(), messages)),
         ("  its frame to a message", each(lambda one: unpack_message(load(one[HEADER:])[1]), frames)),
         ("  the executor", each(lambda one: executor.run(one), messages)),

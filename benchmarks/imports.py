@@ -1,7 +1,7 @@
-"""What it costs to import Palermo, for a module that declares jobs: `python -m benchmarks.imports`.
+"""The cost of importing Palermo, for a module that declares jobs: `python -m benchmarks.imports`.
 
-CPU of a fresh interpreter that does nothing else, each in turn, so that what the machine does hits all of them. The
-lowest of many is what the import takes; the median is what it takes on this machine at this hour.
+CPU of a fresh interpreter that does nothing else, each in turn, so that other work of the machine hits all of them. The
+lowest of many is the price of the import; the median is its price on this machine at this hour.
 """
 
 import argparse
@@ -20,7 +20,7 @@ PROGRAMS = {
     "nothing": "pass",
     "palermo": "import palermo",
     "palermo, and a job": "import palermo\n@palermo.job(queue='mail')\ndef send(to): ...",
-    "palermo, to enqueue": "import palermo.client, palermo.brokers.rabbitmq",
+    "palermo, to enqueue": "import palermo.client.client, palermo.brokers.rabbitmq",
     "pika": "import pika",
 }
 

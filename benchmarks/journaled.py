@@ -1,4 +1,4 @@
-"""What the journal costs a worker: one slot draining a queue of jobs that do nothing, with the journal on and off.
+"""The cost of the journal for a worker: one slot drains a queue of jobs that do nothing, with the journal on and off.
 
     python -m benchmarks.journaled all        every job written down
     python -m benchmarks.journaled failures   the default: counts, and what goes wrong

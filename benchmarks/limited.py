@@ -1,4 +1,4 @@
-"""What limits cost, and how exactly a rate is kept.
+"""The cost of limits, and how exactly a rate is kept.
 
     python -m benchmarks.limited rate     50/s for 20 s, two workers of four slots: how near, how many in any second
     python -m benchmarks.limited cost     jobs a second: plain, with a priority, a limit, a rate, none of them ever met
@@ -19,8 +19,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
+from palermo.settings.settings import Settings
 
 PROGRAMS = Path(__file__).parents[1] / "tests" / "worker" / "programs"
 

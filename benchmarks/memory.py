@@ -1,8 +1,8 @@
-"""What a worker that waits takes of memory: `python -m benchmarks.memory`.
+"""The memory of a worker that waits: `python -m benchmarks.memory`.
 
-The proportional set size of its processes together, of which each shared page counts once: its parent, what forks its
-slots, and two slots that have run a few jobs each. Beside it bare pika loops, as many as there are slots, which share
-nothing but files.
+The proportional set size of its processes together, of which each shared page counts once: its parent, the template
+that forks its slots, and two slots that have run a few jobs each. Beside it bare pika loops, as many as there are
+slots, which share nothing but files.
 """
 
 import argparse

@@ -23,11 +23,11 @@ from pika import BasicProperties
 
 from benchmarks.ground import Ground, ground
 from benchmarks.processes import cpu_seconds
-from palermo.brokers.rabbitmq.wire import PERSISTENT
-from palermo.client import Client
-from palermo.config import Settings
-from palermo.core.journal import encode
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT
+from palermo.client.client import Client
+from palermo.core.journal_records import encode
 from palermo.core.topology import internal
+from palermo.settings.settings import Settings
 
 #: Records in a batch: as many as a busy worker stores together.
 _BATCH = 500
@@ -89,7 +89,7 @@ class WebProcess:
     """`palermo web`, started now."""
 
     def __init__(self, place: Ground) -> None:
-        command = [str(Path(sys.executable).with_name("palermo")), "web", "--port", "0"]
+        command = [str(Path(sys.executable).with_name("palermo")), "web", "--no-token", "--port", "0"]
         self.began = time.perf_counter()
         self._process = subprocess.Popen(command, env=place.environment(), stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None

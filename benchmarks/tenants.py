@@ -1,4 +1,4 @@
-"""What tenants cost: jobs taken per second with and without them, and thousands of them on one queue.
+"""The cost of tenants: jobs taken per second with and without them, and thousands of them on one queue.
 
     python benchmarks/tenants.py amqp://guest:guest@localhost:5672/ --tenants 10000
 
@@ -12,12 +12,12 @@ import time
 import uuid
 from contextlib import suppress
 
-from palermo.broker import Broker, Session, open_broker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
-from palermo.crew import WorkerInfo
+from palermo.core.queue_selection import QueueSelection
 
 
 def _message(tenant: str = "") -> Message:
@@ -55,10 +55,10 @@ async def _take(broker: Broker, count: int, slots: int) -> float:
 
 
 async def _run(url: str, jobs: int, tenants: int) -> None:
-    session = Session(address=parse_url(url), exchange=f"bench-{uuid.uuid4().hex[:8]}", timeout=60)
+    session = SessionParameters(address=parse_url(url), exchange=f"bench-{uuid.uuid4().hex[:8]}", timeout=60)
     publisher, leader, worker = [await open_broker(session) for _ in range(3)]
-    keeping = asyncio.ensure_future(leader.keep_time())
-    while not leader.leads:  # noqa: ASYNC110 - nobody tells
+    keeping = asyncio.ensure_future(leader.run_scheduler())
+    while not leader.is_leader:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
     for slots in (1, 4):
         for name, several in (("no tenant", 0), ("1 tenant", 1), ("10 tenants", 10)):

@@ -1,4 +1,4 @@
-"""What tracing costs a job, where nobody traces and where somebody does: `python -m benchmarks.traced`.
+"""The cost of tracing for a job, in a process that traces and in one that does not: `python -m benchmarks.traced`.
 
 One enqueue is entering and leaving its span, and marking the message; one run the same, with its result.
 Nothing is sent: the spans go to a processor that drops them. Microseconds of processor time, the median of rounds.

@@ -1,11 +1,11 @@
-"""What a key costs: the same jobs with `unique="until_done"`, each with a key of its own, against plain ones.
+"""The cost of a key: the same jobs with `unique="until_done"`, each with a key of its own, against plain ones.
 
     python -m benchmarks.unique enqueue    many in one call
     python -m benchmarks.unique one        one after the other
     python -m benchmarks.unique drain      a worker, of one slot unless --slots says otherwise
 
 Both sides take turns within each round: of 0.2 s in which the other is stopped, or of a quarter of the jobs. Another
-worker, on a queue of its own, keeps the time, and so decides about keys.
+worker, on a queue of its own, is the leader, and so decides about keys.
 """
 
 import argparse

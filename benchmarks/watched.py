@@ -1,10 +1,10 @@
-"""What the pages cost workers: throughput with somebody reading them in a loop, against nobody looking.
+"""The cost of the pages for workers: throughput while a reader loads them in a loop, against nobody looking.
 
     python -m benchmarks.watched [--url amqp://…] [--seconds 300]
 
-Two workers drain one queue, and the pages are served by a process of their own. Rounds are interleaved:
-one with the reader, one without, in turns of a few seconds, so that what else the machine does hits both.
-The reader asks for the overview, the workers and the failures, one after the other, five times a second.
+Two workers drain one queue, and the pages are served by a process of their own. Rounds are interleaved: one with the
+reader, one without, in turns of a few seconds, so that other work of the machine hits both. The reader asks for the
+overview, the workers and the failures, one after the other, five times a second.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def served(place: Ground) -> Iterator[tuple[str, int]]:
     """`palermo web` as a process of its own; its address and its pid."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "palermo", "web", "--port", str(port)]
+    command = [sys.executable, "-m", "palermo", "web", "--no-token", "--port", str(port)]
     process = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stderr=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"

@@ -13,7 +13,7 @@ import palermo
 
 @dataclass
 class Report:
-    """Restored as what it was: the annotation below names it."""
+    """The job's result. It is restored as this class, since the annotation of `report` names it."""
 
     pages: int
     skipped: list[int]

@@ -15,7 +15,7 @@ class CardExpired(Exception):
 
 @palermo.job(queue="mail")
 class SendMail:
-    """A class has `process`, and its queue may be its own."""
+    """A job that is a class: it has `process`, and may have a queue of its own."""
 
     def process(self, to: str, *, subject: str = "hi") -> None:
         print(f"mail to {to}: {subject}")
@@ -23,7 +23,7 @@ class SendMail:
 
 @palermo.job
 def resize(path: str, width: int = 640) -> None:
-    """A function is a job as well; this one takes its time."""
+    """A job that is a function; this one takes its time."""
     time.sleep(0.2)
     print(f"{path} is {width} pixels wide now")
 

@@ -25,7 +25,7 @@ def exporter() -> SpanExporter:
 
 
 def trace_as(service: str) -> None:
-    """From here on this process makes spans."""
+    """Have this process make spans from here on."""
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(exporter()))
     trace.set_tracer_provider(provider)
@@ -33,7 +33,7 @@ def trace_as(service: str) -> None:
 
 @palermo.hook
 def after_fork_trace(worker: WorkerContext) -> None:
-    # In each slot, and not where the module is imported: what sends spans is a thread, which no fork takes along.
+    # In each slot, and not where the module is imported: a thread sends the spans, and a fork does not copy threads.
     trace_as("shop-worker")
 
 

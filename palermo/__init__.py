@@ -15,19 +15,20 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from palermo.client.decorator import JobClass, job
+from palermo.client.handle import Job
 from palermo.errors import PalermoError
-from palermo.handles import Job
-from palermo.hooks import DontEnqueue, DontProcess, failure_backend, hook
-from palermo.jobs import JobClass, job
+from palermo.jobs.failure_backends import failure_backend
+from palermo.jobs.hooks import DontEnqueue, DontProcess, hook
 
 if TYPE_CHECKING:
-    from palermo.client import Client, connect, enqueue, job_by_id, publish, publish_async
-    from palermo.config import Settings
-    from palermo.core.decision import Discard, Retry, Snooze
-    from palermo.core.retry import Exponential, Fixed, Linear
-    from palermo.current import current_job, track
-    from palermo.inspector import Inspector
-    from palermo.subscribing import subscribe
+    from palermo.client.client import Client, connect, enqueue, job_by_id, publish, publish_async
+    from palermo.client.subscribe import subscribe
+    from palermo.core.backoff import Exponential, Fixed, Linear
+    from palermo.core.retry_policy import Discard, Retry, Snooze
+    from palermo.inspector.inspector import Inspector
+    from palermo.jobs.current import current_job, track
+    from palermo.settings.settings import Settings
     from palermo.worker.handle import start_worker
 
 __all__ = [
@@ -60,33 +61,33 @@ __all__ = [
     "track",
 ]
 
-#: What a module that only declares jobs does not need, and so does not pay for.
+#: Names that a module which only declares jobs does not need. They are imported at first use.
 _LAZY = {
-    "Client": "palermo.client",
-    "connect": "palermo.client",
-    "enqueue": "palermo.client",
-    "job_by_id": "palermo.client",
-    "publish": "palermo.client",
-    "publish_async": "palermo.client",
-    "Settings": "palermo.config",
-    "Discard": "palermo.core.decision",
-    "Retry": "palermo.core.decision",
-    "Snooze": "palermo.core.decision",
-    "Exponential": "palermo.core.retry",
-    "Fixed": "palermo.core.retry",
-    "Linear": "palermo.core.retry",
-    "current_job": "palermo.current",
-    "track": "palermo.current",
-    "Inspector": "palermo.inspector",
+    "Client": "palermo.client.client",
+    "connect": "palermo.client.client",
+    "enqueue": "palermo.client.client",
+    "job_by_id": "palermo.client.client",
+    "publish": "palermo.client.client",
+    "publish_async": "palermo.client.client",
+    "Settings": "palermo.settings.settings",
+    "Discard": "palermo.core.retry_policy",
+    "Retry": "palermo.core.retry_policy",
+    "Snooze": "palermo.core.retry_policy",
+    "Exponential": "palermo.core.backoff",
+    "Fixed": "palermo.core.backoff",
+    "Linear": "palermo.core.backoff",
+    "current_job": "palermo.jobs.current",
+    "track": "palermo.jobs.current",
+    "Inspector": "palermo.inspector.inspector",
     "start_worker": "palermo.worker.handle",
-    "subscribe": "palermo.subscribing",
+    "subscribe": "palermo.client.subscribe",
 }
 
 
 def inspector() -> "Inspector":
-    """Everything that can be seen of the default client's broker, and done to it. See palermo.inspector."""
-    from palermo.client import default_client
-    from palermo.inspector import Inspector
+    """An inspector of the default client's broker, to look at it and to change it. See palermo.inspector.inspector."""
+    from palermo.client.client import default_client
+    from palermo.inspector.inspector import Inspector
 
     return Inspector(default_client())
 
@@ -96,9 +97,9 @@ _inspector = inspector
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from palermo.plugins import version
+        from palermo.core.version import VERSION
 
-        return version()
+        return VERSION
     if name not in _LAZY:
         raise AttributeError(f"module 'palermo' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LAZY[name]), name)
@@ -110,7 +111,7 @@ def __dir__() -> list[str]:
 
 
 class _Inspector(ModuleType):
-    """The module palermo.inspector, called as the function above."""
+    """The module palermo.inspector.inspector, which can be called like the function `inspector` above."""
 
     def __call__(self) -> "Inspector":
         return _inspector()
@@ -118,7 +119,7 @@ class _Inspector(ModuleType):
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
-        # Importing palermo.inspector puts the module in the place of the function; so the module answers a call too.
+        # Importing palermo.inspector replaces the function `inspector` by the package, so the package is callable too.
         if name == "inspector" and isinstance(value, ModuleType):
             value.__class__ = _Inspector
         super().__setattr__(name, value)

@@ -1,4 +1,4 @@
-"""`python -m palermo` is the command `palermo`."""
+"""`python -m palermo` runs the command `palermo`."""
 
 from palermo.cli import main
 

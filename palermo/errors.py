@@ -36,7 +36,9 @@
     │   ├── LockExpired            it was still running when its claim ended
     │   ├── JobExpired             it was not started in time, and not run
     │   ├── DuplicateJob           another job has its key: raised when enqueuing, or why it was not run
-    │   └── JobTerminated          raised in a job that the ending worker stops and gives back
+    │   ├── JobTerminated          raised in a job that the ending worker stops and gives back
+    │   ├── JobCancelled           raised in a job that someone cancelled
+    │   └── WorkerDied             workers died while they ran it, as many times as max_deaths allows
     ├── ResultError                why a job's result cannot be had
     │   ├── JobFailed              there is none: the job failed, was discarded or cancelled
     │   ├── ResultTimeout          the job has not ended in time; a TimeoutError as well
@@ -45,7 +47,7 @@
     │   └── JournalOff             nothing is written down
     └── NotFound                   an id, a queue or a filter that names nothing
 
-A class per thing that a caller would handle differently. The text of each says what
+One class for each thing that a caller would handle differently. The text of each error says what
 happened, with the value, and what to do about it.
 """
 
@@ -53,7 +55,7 @@ happened, with the value, and what to do about it.
 class PalermoError(Exception):
     """The root: ``except palermo.PalermoError`` catches all that Palermo itself raises."""
 
-    #: How many jobs it is about.
+    #: How many jobs the error is about.
     jobs = 1
 
 
@@ -70,7 +72,7 @@ class UrlInvalid(SettingInvalid):
 
 
 class QueueNameInvalid(UsageError):
-    """A queue name outside the rule of docs/wire.md, or a name that is not for jobs."""
+    """A queue name outside the rule of docs/internals/wire.md, or a name that is not for jobs."""
 
 
 class IdInvalid(UsageError):
@@ -102,7 +104,10 @@ class BrokerRefused(BrokerError):
 
 
 class StoreInvalid(BrokerError):
-    """A SQLite file that cannot be a broker: not a database, read-only, full, or another machine's."""
+    """A SQLite file that cannot be used: a broker's, or that of a temporary index.
+
+    It is not a database, is read-only or another machine's, or the disk is full.
+    """
 
 
 class PublishRefused(BrokerError):
@@ -122,7 +127,7 @@ class NotBrowsable(BrokerError):
 
 
 class SerializationError(PalermoError):
-    """Values to bytes, or bytes to values, did not work."""
+    """Values could not be turned into bytes, or bytes into values."""
 
 
 class EncodeError(SerializationError):
@@ -130,7 +135,7 @@ class EncodeError(SerializationError):
 
 
 class BodyTooLarge(SerializationError):
-    """A body above 16 MiB, or one that would grow above 64 MB when decompressed."""
+    """A body above 16 MiB to enqueue; to run, one above 64 MB, or that would grow above that when decompressed."""
 
 
 class HeadersTooLarge(SerializationError):
@@ -194,7 +199,7 @@ class JobExpired(JobError):
 
 
 class DuplicateJob(JobError):
-    """Another job has the key that this one needs: `id` says which, `state` whether that waits, runs, or has ended."""
+    """Another job has the key that this one needs: `id` says which job, `state` whether it waits, runs or has ended."""
 
     def __init__(self, text: str, *, id: str = "", state: str = "") -> None:
         super().__init__(text)
@@ -219,7 +224,7 @@ class ResultError(PalermoError):
 
 
 class JobFailed(ResultError):
-    """A job whose result somebody waits for failed, was discarded, or was cancelled: `state` says which of them."""
+    """The awaited job failed, was discarded, or was cancelled: `state` says which."""
 
     def __init__(self, text: str, *, state: str = "failed", error: str = "", message: str = "") -> None:
         super().__init__(text)
@@ -230,19 +235,19 @@ class JobFailed(ResultError):
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """A job has not ended within the time that somebody waits for it."""
+    """The job has not ended within the time that the caller waits."""
 
 
 class ResultNotKept(ResultError):
-    """A job has ended, or will, and what it returns is not kept, or was forgotten."""
+    """The job has ended, or will, and its result is not kept, or was forgotten."""
 
 
 class ResultRefused(ResultError):
-    """What a job returned was not kept: above max_result, or not to be serialized."""
+    """The job's result was not kept: it is above max_result, or cannot be serialized."""
 
 
 class JournalOff(ResultError):
-    """The setting journal is off, so that nothing is known of what jobs returned."""
+    """The setting journal is off, so nothing is known of what jobs returned."""
 
 
 class NotFound(PalermoError):

@@ -16,8 +16,8 @@ from mypy.nodes import TypeInfo
 from mypy.plugin import ClassDefContext, Plugin
 from mypy.types import Instance
 
-_DECORATORS = frozenset({"palermo.jobs.job", "palermo.job"})
-_BASE = "palermo.jobs.JobClass"
+_DECORATORS = frozenset({"palermo.client.decorator.job", "palermo.job"})
+_BASE = "palermo.client.decorator.JobClass"
 
 
 class PalermoPlugin(Plugin):
@@ -34,7 +34,7 @@ def _add_base(context: ClassDefContext) -> bool:
     symbol = context.api.lookup_fully_qualified_or_none(_BASE)
     if symbol is None or not isinstance(symbol.node, TypeInfo):
         return False  # not analysed yet: mypy asks again
-    # Behind all others, where it shadows nothing; in front of `object`.
+    # Behind all other bases, where it shadows nothing; in front of `object`.
     info.bases = [base for base in info.bases if base.type.fullname != "builtins.object"] + [Instance(symbol.node, [])]
     info.mro = []
     calculate_mro(info, lambda: context.api.named_type("builtins.object", []))
@@ -42,5 +42,5 @@ def _add_base(context: ClassDefContext) -> bool:
 
 
 def plugin(version: str) -> type[Plugin]:
-    """What mypy calls."""
+    """The entry point that mypy calls."""
     return PalermoPlugin

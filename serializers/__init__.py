@@ -1,1 +1,1 @@
-"""The serializers and compressions that come with Palermo, found by entry point. See palermo/serialization.py."""
+"""The serializers and compressions that come with Palermo, found by entry point. See contract/serialization.py."""

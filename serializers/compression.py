@@ -1,4 +1,4 @@
-"""Compressions, as content_encoding names them. A bomb is an error here, not a full memory."""
+"""Compressions, as content_encoding names them. A decompression bomb raises an error and does not fill the memory."""
 
 import zlib
 from io import BytesIO
@@ -6,17 +6,17 @@ from typing import Any, Final, NoReturn
 
 from palermo.errors import BodyTooLarge, DecodeError, MediaTypeUnknown
 
-#: Bytes read at once. Of zstd, where 4 bytes may become 128 kB, only this much is put in at once,
-#: so that a bomb overshoots the limit by 32 MB at most.
+#: Bytes read at once. The zstd decoder, where 4 bytes may become 128 kB, gets only _ZSTD_CHUNK bytes at once, and fewer
+#: where the limit is small, so that a bomb exceeds the limit by 32 MB at most.
 _CHUNK: Final = 65_536
 _ZSTD_CHUNK: Final = 1_024
 
-#: What a zstd frame may ask the decoder to keep, in bytes; a power of two.
+#: The largest window that a zstd frame may ask the decoder to keep, in bytes; a power of two.
 _ZSTD_WINDOW: Final = 2**26
 
 
 class Gzip:
-    """RFC 1952, several members in a row included. Equal bytes make equal bytes: no time stamp."""
+    """RFC 1952, also several members in a row. Equal bytes give equal bytes, since no time stamp is written."""
 
     name = "gzip"
 
@@ -56,9 +56,10 @@ class Zstd:
         frame = library.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
         parts: list[bytes] = []
         size = 0
+        chunk = max(4, min(_ZSTD_CHUNK, limit // 16_384))
         try:
-            for start in range(0, len(data), _ZSTD_CHUNK):
-                part = frame.decompress(data[start : start + _ZSTD_CHUNK])
+            for start in range(0, len(data), chunk):
+                part = frame.decompress(data[start : start + chunk])
                 parts.append(part)
                 size += len(part)
                 if size > limit:

@@ -1,7 +1,7 @@
-"""JSON: the default, and what other languages write. Python's own values travel as tags.
+"""The JSON serializer: the default, and the format that other languages write. Python's own values become tags.
 
 ``{"$palermo": "date", "value": "2014-11-03"}`` is a date. A dict with a key of its own named
-"$palermo", or with keys that are not text, travels as a tag of pairs, so nothing is ambiguous.
+"$palermo", or with keys that are not text, becomes a tag of pairs, so nothing is ambiguous.
 nan and inf, which JSON lacks, are tags too; the bare NaN that some programs write is refused.
 """
 
@@ -35,12 +35,12 @@ _FORMAT: Final = Format(
     wrap=_wrap,
 )
 
-# is_plain and tagged have looked for cycles already, and for more than these checks would find.
+# is_plain and tagged have found cycles already, and more than these checks would find.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
 
 
 class JsonSerializer:
-    """RFC 8259 in UTF-8; a byte order mark is read over."""
+    """RFC 8259 in UTF-8; a byte order mark is skipped."""
 
     name = "json"
     media_type = JSON
@@ -50,7 +50,7 @@ class JsonSerializer:
         if is_plain(value, _FORMAT):
             try:
                 return _ENCODER.encode(value).encode()
-            except ValueError:  # nan, a number of very many digits, or half of a surrogate pair: the walk tells which
+            except ValueError:  # nan, a number of very many digits, or half of a surrogate pair: `tagged` finds out
                 pass
         return _ENCODER.encode(tagged(value, _FORMAT)).encode()
 
@@ -70,7 +70,7 @@ class JsonSerializer:
 
 
 def _decoded(decoder: json.JSONDecoder, text: str) -> object:
-    """The one value in the text. Without a look for blanks around it, unless there are some: nobody writes any."""
+    """The one value in the text. It looks for blanks around it only if there are some: hardly any body has them."""
     try:
         value, end = decoder.raw_decode(text)
     except json.JSONDecodeError:

@@ -1,17 +1,18 @@
-"""msgpack: smaller and quicker than JSON, with bytes and any dict keys of its own.
+"""The msgpack serializer: smaller and quicker than JSON; msgpack itself has bytes and any dict keys.
 
-Python's other values travel as in JSON, as maps, but what marks such a map is no text: it is
+Python's other values become maps, as in JSON, but the mark of such a map is no text: it is
 the key of extension type 80 ("P") without a payload. Its value is the kind, and the keys
 "value" and "class" hold the rest. msgpack's own timestamp is read, as UTC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import NoneType
 from typing import Any, Final
 
+from palermo.contract.wire_classes import FOR_DISPLAY
 from palermo.errors import DecodeError
-from palermo.serializers.tags import MAX_DEPTH, Format, is_plain, restored, tagged, too_deep
+from palermo.serializers.tags import MAX_DEPTH, Format, display_map, is_plain, restored, tagged, too_deep
 
 # A payload holding the value would have been the usual way. But each level would then need an unpacker of
 # its own within the outer one, each with 1,024 places on the C stack: 200 levels were a segmentation fault.
@@ -68,9 +69,12 @@ class MsgpackSerializer:
         import msgpack
 
         hook = partial(_restored, mark=msgpack.ExtType(EXTENSION, b""), classes=classes) if _MARK in data else None
+        hooks = (
+            {"object_pairs_hook": partial(_display_map, hook=hook)} if classes is FOR_DISPLAY else {"object_hook": hook}
+        )
         try:
             # strict_map_key would refuse every key but text and bytes.
-            value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, object_hook=hook)
+            value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, **hooks)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
         except (ValueError, TypeError, OverflowError) as error:  # TypeError: a list as the key of a map
@@ -78,6 +82,11 @@ class MsgpackSerializer:
         if too_deep(value):
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
         return value
+
+
+def _display_map(pairs: list[tuple[Any, Any]], *, hook: Callable[[dict[Any, Any]], object] | None) -> object:
+    found = display_map(pairs)
+    return hook(found) if hook is not None and isinstance(found, dict) else found
 
 
 def _restored(found: dict[Any, Any], *, mark: object, classes: Mapping[str, type]) -> object:

@@ -1,8 +1,8 @@
-"""Pickle: almost any Python value, and no protection whatever against who wrote it.
+"""The pickle serializer: it takes almost any Python value, and gives no protection against the writer of a body.
 
-Unpickling runs code that the bytes choose. So a worker refuses it until told
-``--accept pickle``, nothing unpickles in order to show, and signing is the way to
-accept it from a publisher that others can write beside.
+Unpickling runs code that the bytes choose. So a worker refuses pickle until it is told
+``--accept pickle``, and nothing is unpickled only to be shown. Where others can publish
+too, signing is the way to accept pickle from one publisher.
 """
 
 import pickle
@@ -27,7 +27,7 @@ class PickleSerializer:
         try:
             return pickle.dumps(value, protocol=_PROTOCOL)
         except Exception as error:  # a user's __reduce__ may raise anything
-            steps = _way_to_culprit(value)
+            steps = _path_to_unpicklable(value)
             raise EncodeError(f"{path(value, steps)} cannot be pickled: {type(error).__name__}: {error}") from error
 
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
@@ -40,7 +40,7 @@ class PickleSerializer:
             ) from error
 
 
-def _way_to_culprit(value: object) -> list[str]:
+def _path_to_unpicklable(value: object) -> list[str]:
     """The steps to the innermost item of lists, tuples and dicts that does not pickle by itself either."""
     steps: list[str] = []
     while len(steps) < MAX_DEPTH:
@@ -51,7 +51,7 @@ def _way_to_culprit(value: object) -> list[str]:
                 items = list(enumerate(value))
             case _:
                 break
-        bad = next(((key, item) for key, item in items if not _pickles(item)), None)
+        bad = next(((key, item) for key, item in items if not _can_pickle(item)), None)
         if bad is None:
             break
         steps.append(step(bad[0]))
@@ -59,7 +59,7 @@ def _way_to_culprit(value: object) -> list[str]:
     return steps
 
 
-def _pickles(value: object) -> bool:
+def _can_pickle(value: object) -> bool:
     try:
         pickle.dumps(value, protocol=_PROTOCOL)
     except Exception:  # as above

@@ -51,7 +51,7 @@ class Signed:
     def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
         """The inner media type and body. Raises SignatureInvalid if none of the keys signed it, DecodeError."""
         code, content_type, inner = _parts(body)
-        # All keys, always: how long it takes shall not tell which of them fits.
+        # All keys are tried, always: the time that it takes must not show which of them fits.
         fits = [hmac.compare_digest(_code(key, content_type, inner, job, id), code) for key in self._keys]
         if not any(fits):
             raise SignatureInvalid(
@@ -60,7 +60,7 @@ class Signed:
             )
         return content_type, inner
 
-    def look(self, body: bytes) -> tuple[str, bytes]:
+    def unwrap_unverified(self, body: bytes) -> tuple[str, bytes]:
         """The inner media type and body, not verified. Raises DecodeError."""
         _, content_type, inner = _parts(body)
         return content_type, inner
@@ -70,7 +70,7 @@ def _parts(body: bytes) -> tuple[bytes, str, bytes]:
     end = body.find(b"\n", 0, _LINE)
     words = body[: max(end, 0)].split(b" ")
     if len(words) != 3 or words[0] != VERSION or not all(words) or not words[2].isascii():
-        raise DecodeError(f"the body is not signed as docs/wire.md says: it begins {body[:40]!r}.")
+        raise DecodeError(f"the body is not signed as docs/internals/wire.md says: it begins {body[:40]!r}.")
     return words[1].lower(), words[2].decode("ascii"), body[end + 1 :]
 
 
@@ -83,4 +83,4 @@ def _code(key: bytes, content_type: str, body: bytes, job: str, id: str) -> byte
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # not "replace", by which two names could become one
+    return text.encode(errors="surrogatepass")  # not "replace", which could make one name of two

@@ -1,34 +1,40 @@
-"""What JSON and msgpack lack: Python values as tags of plain ones, and back, exactly or not at all.
+"""Tags: Python values that JSON and msgpack lack, written as plain values and read back, exactly or not at all.
 
 A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class.
-How a tag looks among the bytes is the serializer's business, see Format.wrap. A subclass
+The serializer decides how a tag looks in the bytes, see Format.wrap. A subclass
 (defaultdict, namedtuple, numpy.float64) is refused: it would come back as something else.
 """
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any, Final
 from uuid import UUID
 
-from palermo.classes import LOOKING, Unrestored, dotted_name
+from palermo.contract.wire_classes import FOR_DISPLAY, Unrestored, dotted_name
 from palermo.core.preview import brief
-from palermo.core.values import dataclass
 from palermo.errors import DecodeError, EncodeError
-from palermo.serializers import moments
+from palermo.serializers import datetimes
 
-#: How deep lists, dicts, sets and dataclasses may lie in each other. Low enough that whoever walks
+#: How deep lists, dicts, sets and dataclasses may lie in each other. Low enough that code which walks
 #: a decoded value by recursion (a preview, a row) is safe from RecursionError.
 MAX_DEPTH: Final = 100
 
 _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
-#: Items of which each is looked at rather than all at once.
+#: Up to this many items are checked one by one; more are checked all at once.
 _FEW: Final = 8
+#: With more members than this, their hashes are checked. Anybody can work out numbers that share one hash, or tuples of
+#: them, and n of these in one set cost n² comparisons; hashes of texts and bytes are random (PYTHONHASHSEED).
+_MANY: Final = 64
+_UNGUESSED: Final[frozenset[type]] = frozenset({str, bytes})
+_HASHED: Final = ("set", "frozenset", "dict")
+#: The most members with one hash in a set or a dict that is made to run a job.
+_SAME_HASH: Final = 100
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
-#: No key of any dict.
+#: An object that is no key of any dict.
 _NOTHING: Final = object()
 
 
@@ -52,7 +58,7 @@ class Format:
 
 
 class _Unwritable(Exception):
-    """On its way up from the culprit, collecting the path from its end to its start."""
+    """Raised where a value cannot be written; on its way up it collects the path, from its end to its start."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -63,8 +69,8 @@ class _Unwritable(Exception):
 def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     """Whether the value needs no tag, save for numbers and texts, which the encoder itself checks.
 
-    Looks at the types of a long list or dict at once, and at single items only where they are few or nest,
-    so that it costs less than the encoding, and for flat values a fraction of it.
+    It checks the types of a long list or dict at once, and single items only where they are few or nested.
+    So it costs less than the encoding, and for flat values a fraction of it.
     """
     return _is_plain(value, form.scalars, form.keys, form.reserved or _NOTHING, room)
 
@@ -95,7 +101,7 @@ def _is_plain(value: Any, scalars: frozenset[type], keys: frozenset[type], reser
 
 
 def tagged(value: object, form: Format) -> object:
-    """The value with a tag in place of all that is not plain.
+    """The value with tags in place of all values that are not plain.
 
     Raises EncodeError, which names the path to what cannot be written.
     """
@@ -106,7 +112,7 @@ def tagged(value: object, form: Format) -> object:
 
 
 def path(value: object, steps: list[str]) -> str:
-    """How a person names a place in the arguments that `core.arguments.pack` made one value of."""
+    """The name, for people, of a place in the arguments that `core.arguments.pack` made one value of."""
     if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and steps:
         text = steps[0].strip('["]') + "".join(steps[1:])
     else:
@@ -233,11 +239,11 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-#: Kind and how to write it, by exact type.
+#: The kind and the function that writes it, by exact type.
 _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
-    datetime: ("datetime", moments.write),
+    datetime: ("datetime", datetimes.write),
     date: ("date", date.isoformat),
-    time: ("time", moments.write),
+    time: ("time", datetimes.write),
     timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
     Decimal: ("decimal", str),
     UUID: ("uuid", str),
@@ -245,11 +251,11 @@ _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
     bytearray: ("bytearray", _base64),
 }
 
-#: The plain type and how to read it, by kind.
+#: The plain type and the function that reads it, by kind.
 _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
-    "datetime": (str, moments.read_datetime),
+    "datetime": (str, datetimes.read_datetime),
     "date": (str, date.fromisoformat),
-    "time": (str, moments.read_time),
+    "time": (str, datetimes.read_time),
     "timedelta": (list, lambda value: timedelta(*value)),
     "decimal": (str, Decimal),
     "uuid": (str, UUID),
@@ -265,7 +271,7 @@ _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
 
 
 def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]) -> object:
-    """The value that a tag stands for. Dataclasses and enums only of `classes`; Unrestored for LOOKING.
+    """The value that a tag stands for. Dataclasses and enums are in `classes`; FOR_DISPLAY leaves them Unrestored.
 
     Raises DecodeError for a tag that means nothing or names a class that was not given.
     """
@@ -278,14 +284,39 @@ def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]
     wanted, read = _READERS[kind]
     if type(value) is wanted:
         try:
+            if kind in _HASHED and isinstance(value, list) and len(value) > _MANY:
+                return _hashed(kind, value, classes)
             return read(value)
         except (ValueError, TypeError, ArithmeticError, LookupError, OSError):
             pass  # OSError: a time zone's name that is a directory
     raise DecodeError(f"the body has a {kind} that cannot be read: {brief(value):.80}.")
 
 
+def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
+    """A set or a dict of many members; for FOR_DISPLAY, one that could cost much stays Unrestored."""
+    keys = [key for key, _ in items] if kind == "dict" else items
+    if not _UNGUESSED.issuperset(map(type, keys)):
+        if classes is FOR_DISPLAY:
+            # Sorted, so that two values that were written from equal sets are equal.
+            return Unrestored(kind, "", sorted(items, key=repr))
+        hashes = sorted(map(hash, keys))
+        if any(map(int.__eq__, hashes, hashes[_SAME_HASH:])):
+            raise DecodeError(
+                f"the body has a {kind} of {len(keys):,} members of which more than {_SAME_HASH} share one hash,"
+                " as honest ones do not: it would take very long to make. Pass a list, or members of text."
+            )
+    return _READERS[kind][1](items)
+
+
+def display_map(pairs: list[tuple[Any, Any]]) -> object:
+    """A map that is decoded for FOR_DISPLAY: a dict, or Unrestored where a dict could cost much. Raises TypeError."""
+    if len(pairs) > _MANY and not _UNGUESSED.issuperset(type(key) for key, _ in pairs):
+        return Unrestored("dict", "", sorted(map(list, pairs), key=repr))
+    return dict(pairs)
+
+
 def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> object:
-    if classes is LOOKING:
+    if classes is FOR_DISPLAY:
         return Unrestored(kind, name, value)
     cls = classes.get(name)
     if cls is None:
@@ -307,10 +338,10 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
 
 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
-    """By its constructor, so that fields added since get their defaults, and then what no constructor takes.
+    """The instance, made by its constructor, so that fields added since get their defaults.
 
-    As with dataclasses.replace, __post_init__ runs again and should leave what it made alone, and an
-    InitVar without a default cannot be restored.
+    Fields that no constructor takes are set afterwards. As with dataclasses.replace, __post_init__ runs again and
+    should leave alone what it made before, and an InitVar without a default cannot be restored.
     """
     computed = {each.name for each in fields(cls) if not each.init} & values.keys()
     made = cls(**{name: value for name, value in values.items() if name not in computed})

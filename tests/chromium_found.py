@@ -1,4 +1,4 @@
-"""Which browser the tests drive: the first of these that is here, or can be had.
+"""Finds the browser that the tests drive: the first of these that is here, or can be had.
 
     PALERMO_TEST_CHROMIUM       the path of a Chromium or Chrome
     chromium, google-chrome     installed here
@@ -6,7 +6,7 @@
     apt-get install             as root on Debian
     playwright install          a download of Playwright's own
 
-Where none can be had the browser tests are skipped, and say so: all that the pages do is tested without one too.
+If none can be had, the browser tests are skipped, and say so: all that the pages do is tested without one too.
 """
 
 import os

@@ -16,8 +16,8 @@ import pytest
 from tests import chromium_found, promtool_found, rabbitmq_found
 from tests.debian import NotInstalled
 from tests.interop import clients
-from tests.rabbitmq_node import Node, url_of
-from tests.rabbitmq_tidy import delete_all
+from tests.rabbitmq_node import Node, url_of, with_durable_streams
+from tests.rabbitmq_tidy import Tidy
 from tests.scale import scaled
 
 # A shell that starts the tests in the background has SIGINT ignored, and what is ignored stays so in every program
@@ -87,22 +87,30 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def rabbitmq_url() -> Iterator[str]:
+def tidy() -> Tidy:
+    """Deletes what a test left on the broker that all share."""
+    return Tidy()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url(tidy: Tidy) -> Iterator[str]:
     """A broker that all tests share and none may harm."""
     if url := rabbitmq_found.given_url():
         yield url
         return
     with _found()() as node:
+        if node.evaluates_at_once:
+            tidy.nodes[url_of(node)] = node
         yield url_of(node)
 
 
 @pytest.fixture
-def exchange(request: pytest.FixtureRequest) -> Iterator[str]:
+def exchange(request: pytest.FixtureRequest, tidy: Tidy) -> Iterator[str]:
     """An exchange name of this test's own, so that tests on one broker never meet; what it left there is deleted."""
     name = f"test-{secrets.token_hex(6)}"
     yield name
     if "rabbitmq_url" in request.fixturenames:
-        delete_all(request.getfixturevalue("rabbitmq_url"), name)
+        tidy(request.getfixturevalue("rabbitmq_url"), name)
 
 
 @pytest.fixture
@@ -110,7 +118,7 @@ def start_node() -> Iterator[Callable[..., Node]]:
     """Makes private nodes, which a test may harm and which end with it; its arguments are rabbitmq_found.Launch's."""
     launch = _found()
     with contextlib.ExitStack() as nodes:
-        yield lambda **options: nodes.enter_context(launch(**options))
+        yield lambda **options: with_durable_streams(nodes.enter_context(launch(**options)))
 
 
 @pytest.fixture
@@ -123,7 +131,7 @@ def private_node(start_node: Callable[..., Node]) -> Node:
 def module_node() -> Iterator[Node]:
     """A running node of this module's own: for several tests that harm a broker and leave it running."""
     with _found()() as node:
-        yield node
+        yield with_durable_streams(node)
 
 
 def _found() -> rabbitmq_found.Launch:

@@ -71,6 +71,7 @@ class ContainerNode:
         for port in (self.port, *ports):
             container.with_bind_ports(port, port)
         self._container = container
+        self.evaluates_at_once = False
 
     def __enter__(self) -> "ContainerNode":
         with contextlib.ExitStack() as undo:
@@ -111,6 +112,10 @@ class ContainerNode:
         if code:
             raise NodeFailed(f"rabbitmqctl {' '.join(arguments)}: {text}")
         return text
+
+    def evaluate(self, expression: str) -> str:
+        """The value of an Erlang expression in the node, as Erlang prints it."""
+        return self.ctl("eval", f"{expression}.").strip()
 
     @property
     def _engine(self) -> Any:

@@ -1,11 +1,11 @@
-"""Which RabbitMQ the tests run on: the first of these that works here.
+"""Finds the RabbitMQ that the tests run on: the first of these that works here.
 
     PALERMO_TEST_URL            for tests that leave a broker as they found it
     Docker                      an engine that answers and has, or can fetch, the image
     rabbitmq-server             installed here, run as a private node
     apt-get install             as root on Debian or Ubuntu, and then the same
 
-Where none works the tests fail and say what to install. They never skip.
+If none works, the tests fail and say what to install. They never skip.
 """
 
 import os
@@ -37,7 +37,7 @@ class Launch(Protocol):
 
 
 def given_url() -> str | None:
-    """The broker that whoever runs the tests named."""
+    """The broker that the environment names for the tests."""
     return os.environ.get("PALERMO_TEST_URL") or None
 
 

@@ -1,4 +1,4 @@
-"""How much the longest tests do: what finds a fault in seconds, or with `make endurance` all that was promised."""
+"""The size of the longest tests: enough to find a fault in seconds, or with `make endurance` all that was promised."""
 
 import os
 from collections.abc import Sequence

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
+from tests.rabbitmq_node import free_port
+
 T = TypeVar("T")
 
 #: SO_LINGER, on, for no time: closing sends a reset instead of a farewell.
@@ -23,7 +25,9 @@ class TcpProxy:
     def __init__(self, host: str, port: int, *, cut: int = 65_536) -> None:
         self._target = (host, port)
         self._cut = cut
-        self.port = 0
+        # Not of the system's choice, which it would give to somebody else while this one does not listen; nor would a
+        # client that asks for such a port again and again, and gets it for its own end, be connected to itself.
+        self.port = free_port()
         #: How many connections were made.
         self.accepted = 0
         #: Seconds that every piece waits before it is handed on.
@@ -100,7 +104,7 @@ class TcpProxy:
         self._ask(acted())
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)

@@ -1,4 +1,4 @@
-"""The systemd unit and docs/deploying.md, held against the real command line."""
+"""The systemd unit and docs/guides/deploying.md, held against the real command line."""
 
 import re
 import shlex
@@ -10,12 +10,12 @@ import click
 import pytest
 
 from palermo.cli import main
-from palermo.config import parse_duration
+from palermo.core.times import parse_duration
 from palermo.worker.signals import SHUTDOWN_TIMEOUT
 
 _REPOSITORY = Path(__file__).parents[1]
 _UNIT = _REPOSITORY / "examples" / "systemd" / "palermo@.service"
-_DOCUMENT = (_REPOSITORY / "docs" / "deploying.md").read_text()
+_DOCUMENT = (_REPOSITORY / "docs" / "guides" / "deploying.md").read_text()
 
 
 def settings() -> dict[str, str]:
@@ -50,6 +50,19 @@ def test_the_unit_speaks_the_protocol_that_the_worker_does() -> None:
 
     assert (unit["Type"], unit["KillMode"], unit["User"]) == ("notify", "mixed", "palermo-%i")
     assert "WatchdogSec" in unit
+
+
+def test_the_unit_gives_jobs_no_more_than_they_need() -> None:
+    unit = settings()
+
+    assert (unit["UMask"], unit["ProtectHome"], unit["CapabilityBoundingSet"]) == ("0077", "true", "")
+    if shutil.which("systemd-analyze") is None:
+        return
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=45", str(_UNIT)]
+    if "--offline" not in subprocess.run([command[0], "--help"], capture_output=True, text=True, timeout=60).stdout:
+        return
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:

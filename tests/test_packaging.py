@@ -1,4 +1,4 @@
-"""What is installed is what is here: the list of packages, the entry points, the wheel, and the links."""
+"""The installed package has all that is here: the list of packages, the entry points, the wheel, and the links."""
 
 import os
 import shutil
@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from palermo import plugins
+import palermo
+from palermo.contract import plugins
 
 _REPOSITORY = Path(__file__).parents[1]
 _PROJECT: dict[str, Any] = tomllib.loads((_REPOSITORY / "pyproject.toml").read_text())
@@ -106,33 +107,31 @@ def test_every_entry_point_is_installed_and_loads(point: EntryPoint) -> None:
 
 
 @pytest.mark.parametrize("group", ["palermo.brokers", "palermo.serializers", "palermo.compressions"])
-def test_what_plugs_in_is_found_as_the_standard_library_finds_it(group: str) -> None:
-    found = plugins.installed(group)
+def test_what_palermo_brings_itself_is_what_its_package_says(group: str) -> None:
+    said = {(point.name, point.value) for point in entry_points(group=group) if point.value.startswith("palermo.")}
 
-    assert sorted(found) == sorted((point.name, point.value) for point in entry_points(group=group))
-    assert all(callable(each.load()) for each in found)
-    assert (plugins.version(), plugins.installed("palermo.nothing")) == (version("palermo"), ())
+    assert {(each.name, each.value) for each in plugins.own(group).values()} == said
+    assert all(callable(each.load()) for each in plugins.installed(group).values())
+    assert plugins.installed("palermo.nothing") == {}
 
 
-def test_what_plugs_in_is_found_in_folders_once_and_in_archives(tmp_path: Path) -> None:
+def test_the_version_is_the_one_that_is_installed() -> None:
+    assert palermo.__version__ == version("palermo")
+
+
+def test_what_others_plug_in_is_found(tmp_path: Path) -> None:
     text = "[console_scripts]\nx = a:b\n\n[palermo.brokers]\n# ours\nnats = nats_for_palermo:open_nats [tls]\n"
-    for folder in ("Nats.For_Palermo-1.0.dist-info", "later/nats.for_palermo-0.9.dist-info"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "entry_points.txt").write_text(text)
-    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
-        archive.writestr("kafka_for_palermo-1.0.dist-info/entry_points.txt", "[palermo.brokers]\nkafka = k:open\n")
-        archive.writestr("kafka_for_palermo-1.0.dist-info/METADATA", "Name: kafka-for-palermo\nVersion: 1.0\n")
+    (tmp_path / "nats_for_palermo-1.0.dist-info").mkdir()
+    (tmp_path / "nats_for_palermo-1.0.dist-info" / "entry_points.txt").write_text(text)
+    (tmp_path / "nats_for_palermo.py").write_text("def open_nats(session): raise LookupError('nats')\n")
     program = (
-        "import palermo.plugins as p; print(*(f'{name}={value}' for name, value in p.installed('palermo.brokers')))"
+        "import palermo.core.address as a, palermo.contract.broker as b\n"
+        "print(b.opener(a.parse_url('nats://here')).__name__)"
     )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, _REPOSITORY)))}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
 
-    def found(*places: Path) -> list[str]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*places, _REPOSITORY)))}
-        command = [sys.executable, "-c", program]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
-
-    assert found(tmp_path, tmp_path / "later").count("nats=nats_for_palermo:open_nats") == 1
-    assert "kafka=k:open" in found(tmp_path / "more.zip")
+    assert said.stdout.strip() == "open_nats"
 
 
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path) -> None:

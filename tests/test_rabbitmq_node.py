@@ -1,11 +1,14 @@
 """The nodes that other tests rely on."""
 
+import subprocess
+import sys
+
 import pika
 import pytest
 
 from tests import rabbitmq_found
 from tests.debian import NotInstalled
-from tests.rabbitmq_node import Node, url_of
+from tests.rabbitmq_node import Node, free_port, url_of
 
 
 def store(node: Node, body: bytes) -> None:
@@ -42,6 +45,15 @@ def test_a_private_node_is_another_than_the_shared_one_and_keeps_its_data_when_k
     assert "mine" in private_node.ctl("list_vhosts").split()
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(rabbitmq_url.rpartition("/")[0] + "/mine"))
+
+
+def test_a_port_is_given_to_one_process_of_tests_at_a_time() -> None:
+    port = free_port()
+    ask = f"from tests import rabbitmq_node as node; node._PORTS = [{port}]; node.free_port()"
+
+    other = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+
+    assert "NodeFailed" in other.stderr
 
 
 def test_without_any_broker_the_tests_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

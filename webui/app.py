@@ -1,4 +1,4 @@
-"""The application: put together from the pages, the API and what guards them."""
+"""The web application: put together from the pages, the API and the guard."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -12,23 +12,24 @@ from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
 from palermo.errors import PalermoError, SettingInvalid
-from palermo.webui import api, failed, health, journaled, metrics, pages
-from palermo.webui.api import document
-from palermo.webui.auth import FileAuthentication
-from palermo.webui.errors import answer, on_palermo_error
-from palermo.webui.guard import Doors, Guard
-from palermo.webui.looking import BoundedInspector
-from palermo.webui.origin import is_loopback
-from palermo.webui.people import Authenticate
-from palermo.webui.rendering import STATIC
-from palermo.webui.site import Site
+from palermo.settings.settings import Settings
+from palermo.webui import api, health, metrics, pages
+from palermo.webui.api import openapi
+from palermo.webui.base.site import Site
+from palermo.webui.base.users import Authenticate
+from palermo.webui.failed.failed_jobs import close_failed_jobs
+from palermo.webui.render.error_responses import error_response, on_http_error, on_invalid_request, on_palermo_error
+from palermo.webui.render.rendering import STATIC
+from palermo.webui.security.auth import FileAuthentication
+from palermo.webui.security.guard import AccessRules, Guard
+from palermo.webui.security.local_access import LocalAccess
+from palermo.webui.security.origin import is_loopback
+from palermo.webui.state.bounded_inspector import BoundedInspector
+from palermo.webui.state.journal_views import close_journal_views
 
 
 def create_app(
@@ -40,10 +41,10 @@ def create_app(
 ) -> FastAPI:
     """The web pages of one broker, to be served, or mounted under any path of another ASGI application.
 
-    The client is made from the settings unless one is given; it connects when first asked
-    something, and again by itself whenever it must. `auth` says whose a request is, with or without
-    the setting web_users; without either only this machine is let in. Other keywords are the
-    settings `web_*`, without those four letters: `read_only=True`, `hosts=["jobs.example.com"]`.
+    The client is made from the settings unless one is given. It connects when it is first used, and reconnects by
+    itself. `auth` finds the user of a request, and replaces the setting web_users. Without both, every program of this
+    machine is let in, and no other machine. Other keywords are the settings `web_*` without that prefix:
+    `read_only=True`, `hosts=["jobs.example.com"]`.
 
     Raises SettingInvalid.
     """
@@ -52,22 +53,24 @@ def create_app(
     chosen = _chosen(given, overrides)
     if auth is None and chosen.web_users:
         auth = FileAuthentication(chosen.web_users)
+    auth = auth or LocalAccess()
     far = [host for host in chosen.web_hosts if not is_loopback(host)]
-    if auth is None and far:
+    if isinstance(auth, LocalAccess) and far:
         raise SettingInvalid(
             f"web_hosts names {far[0]!r}, and without authentication the web pages are for this machine alone."
-            " Name a file of users in web_users, or pass auth= to create_app: see docs/web.md."
+            " Name a file of users in web_users, or pass auth= to create_app: see docs/guides/web.md."
         )
     client = client or Client(given)
     site = Site(
         client=client,
-        inspector=BoundedInspector(client),
+        inspector=BoundedInspector(client, hidden=chosen.web_redact),
         version=version("palermo"),
         secret=chosen.web_secret.encode() or secrets.token_bytes(32),
         read_only=chosen.web_read_only,
         hidden=chosen.web_redact,
+        routes={str(getattr(route, "name", "")): route for router in pages.ROUTERS for route in router.routes},
     )
-    doors = Doors(
+    rules = AccessRules(
         authenticate=auth,
         hosts=chosen.web_hosts,
         prefix=chosen.web_prefix,
@@ -79,8 +82,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         site.stopping.set()
-        await run_in_threadpool(failed.close, site)
-        await run_in_threadpool(journaled.close, site)
+        await run_in_threadpool(close_failed_jobs, site)
+        await run_in_threadpool(close_journal_views, site)
         if own:
             await run_in_threadpool(site.client.close)
 
@@ -92,20 +95,20 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[Middleware(Guard, site=site, doors=doors)],
+        middleware=[Middleware(Guard, site=site, rules=rules, error_response=error_response)],
         exception_handlers={
-            HTTPException: _on_http_error,
-            RequestValidationError: _on_invalid,
+            HTTPException: on_http_error,
+            RequestValidationError: on_invalid_request,
             PalermoError: on_palermo_error,
         },
     )
     app.state.site = site
-    # Pages first: a name that both have is then the page's, for `path`.
+    # Pages first: if a page and the API share a route's name, `path` must find the page.
     for router in pages.ROUTERS:
         app.include_router(router, include_in_schema=False)
     for router in api.ROUTERS:
         app.include_router(router, prefix="/api")
-    app.include_router(document.router, prefix="/api", include_in_schema=False)
+    app.include_router(openapi.router, prefix="/api", include_in_schema=False)
     app.include_router(health.router, include_in_schema=False)
     app.include_router(metrics.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -116,18 +119,5 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
     named = {f"web_{name}": value for name, value in overrides.items() if value is not None}
     unknown = [name for name in named if name not in {field.name for field in fields(Settings)}]
     if unknown:
-        raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}: see docs/web.md.")
+        raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}: see docs/guides/web.md.")
     return replace(settings, **named)
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers) if error.headers else None
-    return answer(request, error.status_code, str(error.detail), headers)
-
-
-async def _on_invalid(request: Request, error: Exception) -> Response:
-    """What the types of an operation do not allow, in one line: where it is, and what is wrong with it."""
-    assert isinstance(error, RequestValidationError)
-    found = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()[:10]]
-    return answer(request, 422, "; ".join(found) + ".")

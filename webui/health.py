@@ -1,4 +1,4 @@
-"""`/healthz`, for monitors: whether this server and the broker behind it answer."""
+"""`/healthz` for monitors: it says whether this server and its broker answer."""
 
 import threading
 import time
@@ -7,33 +7,39 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from palermo.errors import PalermoError
-from palermo.webui.site import Site
+from palermo.inspector.inspector import Inspector
+from palermo.webui.base.site import Site
 
 router = APIRouter()
 
-#: Seconds that an answer holds, so that nobody can load the broker by asking.
-_HOLDS = 2.0
+#: Seconds that an answer is cached, so that requests cannot load the broker.
+_CACHED = 2.0
 
-_one_at_a_time = threading.Lock()
+
+class BrokerHealth:
+    """Whether the broker answers: asked at most every two seconds, by one request at a time."""
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._lock = threading.Lock()
+        self._healthy, self._expires = False, 0.0
+
+    def is_healthy(self) -> bool:
+        """Whether the broker answers now, or did within the last two seconds."""
+        with self._lock:
+            if time.monotonic() >= self._expires:
+                try:
+                    self._inspector.queues()
+                    self._healthy = True
+                except PalermoError:
+                    self._healthy = False
+                self._expires = time.monotonic() + _CACHED
+            return self._healthy
 
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 def health(request: Request) -> Response:
-    """200 while the broker answers, 503 while it does not; nothing else is told."""
+    """200 while the broker answers, 503 while it does not. It tells nothing else."""
     site: Site = request.app.state.site
-    well = _is_well(site)
-    return JSONResponse({"status": "ok" if well else "broker unavailable"}, 200 if well else 503)
-
-
-def _is_well(site: Site) -> bool:
-    with _one_at_a_time:
-        well, until = site.kept.get("health", (False, 0.0))
-        if time.monotonic() < until:
-            return bool(well)
-        try:
-            site.inspector.queues()
-            well = True
-        except PalermoError:
-            well = False
-        site.kept["health"] = (well, time.monotonic() + _HOLDS)
-        return well
+    healthy = site.component(BrokerHealth, lambda: BrokerHealth(site.inspector)).is_healthy()
+    return JSONResponse({"status": "ok" if healthy else "broker unavailable"}, 200 if healthy else 503)

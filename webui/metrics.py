@@ -1,7 +1,7 @@
-"""`/metrics`: the whole system for Prometheus.
+"""`/metrics`: the metrics of the whole system for Prometheus.
 
-What is so at this moment comes from the sampled state that the pages have too, so that scrapers cost the broker
-nothing more; what has happened comes from the journal, as it is written from this process's start on.
+Gauges come from the sampled state that the pages use too, so that scrapers add no load to the broker. Counters come
+from the journal and count from the start of this process.
 """
 
 from collections import Counter
@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
+from palermo.contract.rows import Row
+from palermo.contract.worker_info import STATES
 from palermo.core.topology import is_failed
-from palermo.crew import STATES
 from palermo.errors import PalermoError, SettingInvalid
+from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
-from palermo.rows import Row
-from palermo.sampling import Snapshot
-from palermo.webui.journaled import journaled
-from palermo.webui.site import Site
-from palermo.webui.watching import totals_of, watching
+from palermo.webui.base.site import Site
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import live_state, totals_of
 
 if TYPE_CHECKING:
     from palermo.metrics.exposition import Families
 
 router = APIRouter()
 
-#: Seconds that what is told may be old, and that the first scrape waits for what the journal holds.
-_MAX_AGE, _PATIENCE = 2.0, 1.0
+#: Seconds: the greatest age of the sampled state, and how long the first scrape waits for the journal to be read.
+_MAX_AGE, _TIMEOUT = 2.0, 1.0
 
-#: Queues that are told apart.
-_MOST_QUEUES = 500
+#: The most queues with a label of their own.
+_MAX_QUEUES = 500
 
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])
 def metrics(request: Request) -> Response:
-    """All that palermo.metrics.catalogue has for the web process; 501 where prometheus_client is not installed."""
+    """All metrics of palermo.metrics.catalogue for the web process; 501 if prometheus_client is not installed."""
     try:
         check_installed()
     except SettingInvalid as error:
@@ -52,12 +52,12 @@ def metrics(request: Request) -> Response:
     if snapshot is not None:
         _queues(families, snapshot.queues, site)
         _workers(families, snapshot)
-    known = journaled(site)
-    progress = known.look(_PATIENCE)
-    if not known.off:
+    journal = journal_views(site)
+    progress = journal.wait_until_read(_TIMEOUT)
+    if not journal.off:
         families.set("palermo_journal_up", progress.ready and not progress.error)
-    families.tallies(known.totals.copy(), prefix="palermo_")
-    families.set("palermo_journal_lost_records_total", known.totals.lost)
+    families.tallies(journal.totals.copy(), prefix="palermo_")
+    families.set("palermo_journal_lost_records_total", journal.totals.lost)
     accept, encoding = (request.headers.get(name, "") for name in ("accept", "accept-encoding"))
     body, headers = expose(families, accept=accept, encoding=encoding)
     return Response(body, headers=headers)
@@ -66,39 +66,39 @@ def metrics(request: Request) -> Response:
 def _snapshot(site: Site) -> Snapshot | None:
     """Queues and workers; None while the broker does not answer."""
     try:
-        return watching(site).sampler.snapshot(_MAX_AGE, by_person=False)
+        return live_state(site).sampler.snapshot(_MAX_AGE, by_person=False)
     except PalermoError:
         return None
 
 
 def _queues(families: "Families", rows: list[Row], site: Site) -> None:
-    """What each queue holds. Those that share a label are added up; the oldest age and the workers are the most."""
+    """The metrics of each queue. Queues with one label are summed; of age, workers and paused the largest is kept."""
     now = datetime.now(UTC)
     try:
-        oldest = watching(site).oldest.of(rows)
-    except PalermoError:  # it went away meanwhile
+        oldest = live_state(site).oldest.of(rows)
+    except PalermoError:  # The broker went away after the snapshot.
         oldest = {}
-    names: Names = site.kept.setdefault("metrics", Names(_MOST_QUEUES))
-    told: dict[tuple[str, str], float] = {}
+    names = site.component(Names, lambda: Names(_MAX_QUEUES))
+    values: dict[tuple[str, str], float] = {}
     for row in rows:
         queue = names.of(row["name"])
         if is_failed(row["name"]):
-            _add(told, "palermo_failed_jobs", queue, row["pending"])
+            _add(values, "palermo_failed_jobs", queue, row["pending"])
             continue
-        _add(told, "palermo_queue_pending_jobs", queue, row["pending"])
-        _add(told, "palermo_queue_running_jobs", queue, row["in_progress"])
-        _most(told, "palermo_queue_workers", queue, row["workers"])
-        _most(told, "palermo_queue_paused", queue, row["paused"])
+        _add(values, "palermo_queue_pending_jobs", queue, row["pending"])
+        _add(values, "palermo_queue_running_jobs", queue, row["in_progress"])
+        _max(values, "palermo_queue_workers", queue, row["workers"])
+        _max(values, "palermo_queue_paused", queue, row["paused"])
         first = oldest.get(row["name"])
         if not row["pending"] or first is not None:
             age = (now - datetime.fromisoformat(first)).total_seconds() if first and row["pending"] else 0.0
-            _most(told, "palermo_queue_oldest_age_seconds", queue, max(0.0, age))
-    for (name, queue), value in told.items():
+            _max(values, "palermo_queue_oldest_age_seconds", queue, max(0.0, age))
+    for (name, queue), value in values.items():
         families.set(name, value, queue)
 
 
 def _workers(families: "Families", snapshot: Snapshot) -> None:
-    """Who works, and how many slots are taken."""
+    """The workers by state, and how many slots they have and use."""
     totals = totals_of(snapshot)
     states = Counter(worker["state"] for worker in snapshot.workers)
     for state in STATES:
@@ -107,9 +107,9 @@ def _workers(families: "Families", snapshot: Snapshot) -> None:
     families.set("palermo_slots_busy", totals.busy)
 
 
-def _add(told: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:
-    told[name, queue] = told.get((name, queue), 0) + value
+def _add(values: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:
+    values[name, queue] = values.get((name, queue), 0) + value
 
 
-def _most(told: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:
-    told[name, queue] = max(told.get((name, queue), 0), value)
+def _max(values: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:
+    values[name, queue] = max(values.get((name, queue), 0), value)

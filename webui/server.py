@@ -1,4 +1,4 @@
-"""`palermo web`, behind its command: one uvicorn that serves the application and ends in good order."""
+"""The server of `palermo web`: a uvicorn that serves the application and shuts down in good order."""
 
 import logging
 import socket
@@ -10,32 +10,35 @@ import uvicorn
 from fastapi import FastAPI
 
 from palermo.errors import SettingInvalid
-from palermo.webui.journaled import journaled
-from palermo.webui.site import Site
+from palermo.webui.base.site import Site
+from palermo.webui.connections import BACKLOG, Connections, Protocol
+from palermo.webui.security.local_access import PARAMETER
+from palermo.webui.state.journal_views import journal_views
 
 log = logging.getLogger("palermo.web")
 
-#: Seconds that running requests get when the server is told to end.
-GRACE = 5
+#: Seconds that running requests get when the server is told to stop.
+SHUTDOWN_TIMEOUT = 5
 
 
 class Server(uvicorn.Server):
-    """Ends with exit code 0 when it is told to: uvicorn's own dies of the signal once more."""
+    """A uvicorn server that ends with exit code 0 on a signal. uvicorn's own raises the signal again and dies of it."""
 
     def __init__(self, app: FastAPI, *, host: str, port: int) -> None:
         self._site: Site = app.state.site
         super().__init__(
             uvicorn.Config(
-                app,
+                Connections(app),
+                http=Protocol,
                 host=host,
                 port=port,
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                # The guard reads X-Forwarded-*, where web_trust_proxy says so.
+                # The guard reads X-Forwarded-* if web_trust_proxy is set.
                 proxy_headers=False,
-                timeout_graceful_shutdown=GRACE,
-                limit_concurrency=1_000,
+                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+                backlog=BACKLOG,
             )
         )
 
@@ -50,8 +53,8 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there, taken before anything is said. Raises SettingInvalid."""
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens on this address, opened before anything is printed. Raises SettingInvalid."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -60,11 +63,17 @@ def listening(host: str, port: int) -> socket.socket:
         raise SettingInvalid(f"cannot listen on {host} port {port}: {reason}. Choose with --host and --port.") from None
 
 
+def pages_url(host: str, port: int, prefix: str = "", token: str = "") -> str:
+    """The address of the pages, to be printed. It contains the start-up token, which is secret."""
+    where = f"[{host}]" if ":" in host else host
+    return f"http://{where}:{port}{prefix}/" + (f"?{PARAMETER}={token}" if token else "")
+
+
 def serve(app: FastAPI, *, host: str, port: int, at: socket.socket) -> None:
-    """Serve until TERM or INT: what runs is finished within GRACE seconds, and live streams end at once."""
+    """Serve until SIGTERM or SIGINT. Running requests then get SHUTDOWN_TIMEOUT seconds; live streams end at once."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     site: Site = app.state.site
     log.info("web pages served broker=%s", site.connected_to)
-    journaled(site)  # reading it may take a while, so it begins now
+    journal_views(site)  # Reading the journal may take a while, so it begins now.
     Server(app, host=host, port=port).run(sockets=[at])
     log.info("web pages stopped")

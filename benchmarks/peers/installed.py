@@ -1,4 +1,4 @@
-"""Which of the systems are here, and in which versions."""
+"""Finds the systems that are installed here, and their versions."""
 
 import json
 import platform

@@ -1,4 +1,5 @@
-"""How a job tells that it runs, at half a microsecond and no system call: each process writes to a file in its memory.
+"""Marks by which a job tells that it runs, at half a microsecond and no system call. Each process writes to a file in
+its memory.
 
 The file of a process holds a count and, in a ring, when each of its last jobs started and was enqueued. Both are
 the monotonic clock's nanoseconds, which all processes of a machine share. The driver reads the files as they are.

@@ -1,4 +1,4 @@
-"""What a contender does in its turns of a round, by workload, and what a round came to."""
+"""The turns of a contender in a round, by workload, and the scores of a round."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the rounds came to: medians, ratios to the base of the same round, and how far they differ."""
+"""The scores of the rounds: medians, ratios to the base of the same round, and how far they differ."""
 
 import statistics
 from collections.abc import Mapping, Sequence

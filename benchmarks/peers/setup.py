@@ -1,4 +1,4 @@
-"""How a system is to be run for one workload, told to its processes by an environment variable."""
+"""The setup of a system for one workload, told to its processes by an environment variable."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Where jobs wait: one RabbitMQ for all, a redis if there is one, a file for each that takes files."""
+"""The stores in which jobs wait: one RabbitMQ for all, a redis if there is one, a file for each system that takes
+files.
+"""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""A workload's result as a table in Markdown, for a terminal and for docs/performance.md alike."""
+"""A workload's result as a table in Markdown, for a terminal and for a page alike."""
 
 from collections.abc import Mapping, Sequence
 

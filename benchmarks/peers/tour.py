@@ -33,7 +33,7 @@ class Tour:
         self.left_out: dict[str, str] = {}
 
     def play(self, rounds: int) -> None:
-        """All rounds. Whoever fails is left out from then on, and the others go on."""
+        """Play all rounds. A contender that fails is left out from then on, and the others go on."""
         with ExitStack() as ended:
             for entry in self._entries:
                 contender = self._contenders[entry.label] = self._contender(entry)

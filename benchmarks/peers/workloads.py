@@ -1,4 +1,4 @@
-"""What is done, by whom, and in what it is told."""
+"""The workloads: their work, the systems that play them, and the units of their figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""The places where jobs can wait; each is found by its URL's scheme through the entry points `palermo.brokers`."""
+"""The brokers, in which jobs wait. Each is found by its URL's scheme through the entry points `palermo.brokers`."""

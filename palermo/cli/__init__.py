@@ -1,10 +1,10 @@
-"""The command `palermo`: its subcommands, loaded when they are called, and the edge where errors become one line."""
+"""The command `palermo`: its subcommands, each loaded when it is called."""
 
 from importlib import import_module
 
 import click
 
-from palermo.cli.edge import Edge, imports
+from palermo.cli.command_group import CommandGroup, imports
 from palermo.cli.options import broker_options
 
 #: Every command: where it lives, and its line in `palermo --help`. Nothing is imported to show them.
@@ -12,12 +12,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("palermo.cli.worker:worker", "Run jobs."),
     "enqueue": ("palermo.cli.enqueue:enqueue", "Enqueue one job and print its id."),
     "publish": ("palermo.cli.topics:publish", "Tell an event to all groups that subscribe, and print its id."),
-    "dequeue": ("palermo.cli.queues:dequeue", "Take waiting jobs out of their queue by name and arguments."),
-    "queues": ("palermo.cli.lists:queues", "List the queues."),
-    "jobs": ("palermo.cli.lists:jobs", "List the jobs that wait in a queue."),
-    "clients": ("palermo.cli.lists:clients", "List the clients that have jobs waiting in a queue."),
-    "workers": ("palermo.cli.lists:workers", "List the workers that are alive."),
-    "limits": ("palermo.cli.lists:limits", "List what limits and rates hold back."),
+    "dequeue": ("palermo.cli.queue_actions:dequeue", "Take waiting jobs out of their queue by name and arguments."),
+    "queues": ("palermo.cli.listings:queues", "List the queues."),
+    "jobs": ("palermo.cli.listings:jobs", "List the jobs that wait in a queue."),
+    "clients": ("palermo.cli.listings:clients", "List the clients that have jobs waiting in a queue."),
+    "workers": ("palermo.cli.listings:workers", "List the workers that are alive."),
+    "limits": ("palermo.cli.listings:limits", "List what limits and rates hold back."),
     "stats": ("palermo.cli.stats:stats", "Say how many jobs were processed and failed, and how long they took."),
     "top": ("palermo.cli.top:top", "Watch queues, workers, rates and the newest failures."),
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
@@ -32,11 +32,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("palermo.cli.control:resume", "End the pause of a queue."),
     "cancel": ("palermo.cli.control:cancel", "Have jobs not run, or end where they run."),
     "control": ("palermo.cli.control:control", "Quiet, resume, stop or kill workers, or see what they are doing."),
-    "status": ("palermo.cli.waiting:status", "Say where a job is, or how it ended."),
-    "wait": ("palermo.cli.waiting:wait", "Wait for jobs to end, and show what they returned."),
-    "purge": ("palermo.cli.queues:purge", "Remove all jobs that wait in a queue."),
-    "delete": ("palermo.cli.queues:delete", "Remove a queue and the jobs that wait in it."),
-    "migrate": ("palermo.cli.queues:migrate", "Make a queue one of another type, with all jobs in it."),
+    "status": ("palermo.cli.job_status:status", "Say where a job is, or how it ended."),
+    "wait": ("palermo.cli.job_status:wait", "Wait for jobs to end, and show what they returned."),
+    "purge": ("palermo.cli.queue_actions:purge", "Remove all jobs that wait in a queue."),
+    "delete": ("palermo.cli.queue_actions:delete", "Remove a queue and the jobs that wait in it."),
+    "migrate": ("palermo.cli.queue_actions:migrate", "Make a queue one of another type, with all jobs in it."),
     "web": ("palermo.cli.web:web", "Serve the web pages."),
     "web-user": ("palermo.cli.web:web_user", "Make a user of the web pages."),
     "check": ("palermo.cli.check:check", "Say whether all is well, for monitors and health checks."),
@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Commands(Edge):
+class Commands(CommandGroup):
     """The group of all commands, each imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,11 +1,11 @@
-"""`palermo check`: is all well, for monitors and health checks, which read the exit code."""
+"""`palermo check`: says by its exit code whether all is well, for monitors and health checks."""
 
 import click
 
-from palermo.cli.edge import FAILED, Run
+from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import print_json
-from palermo.cli.text import one_line
+from palermo.core.terminal_text import one_line
 
 
 @click.command()
@@ -31,7 +31,7 @@ from palermo.cli.text import one_line
 @json_option
 @click.pass_obj
 def check(
-    run: Run,
+    context: Context,
     /,
     max_pending: int | None,
     max_age: float | None,
@@ -44,9 +44,9 @@ def check(
 ) -> None:
     """Say in one line whether all is well: exit code 0 if it is, 1 if not, 3 if the broker cannot be reached.
 
-    Without options it asks only whether the broker answers. Looking takes no job.
+    Without options it asks only whether the broker answers. It takes no job from a queue.
     """
-    from palermo import checking
+    from palermo.inspector import check
 
     probes = [
         name
@@ -59,16 +59,16 @@ def check(
             f"{probes[0]} asks about one worker and goes with no other option", click.get_current_context()
         )
     if pidfile is not None:
-        worker_pid = checking.read_pidfile(pidfile)
+        worker_pid = check.read_pidfile(pidfile)
     if pidfile is not None and worker_pid is None:
-        found = checking.Checked(problems=(f"no worker runs with pidfile {pidfile}: there is no such file",))
+        found = check.CheckResult(problems=(f"no worker runs with pidfile {pidfile}: there is no such file",))
     elif worker_pid is not None:
-        found = checking.check_worker(run.inspector(), worker_pid)
+        found = check.check_worker(context.inspector(), worker_pid)
     elif this_host:
-        found = checking.check_host(run.inspector())
+        found = check.check_host(context.inspector())
     else:
-        limits = checking.Limits(max_pending=max_pending, max_age=max_age, workers=workers, queues=queues)
-        found = checking.check(run.inspector(), limits)
+        limits = check.Limits(max_pending=max_pending, max_age=max_age, workers=workers, queues=queues)
+        found = check.check(context.inspector(), limits)
     if as_json:
         print_json(found.row())
     else:

@@ -1,17 +1,17 @@
-"""`palermo pause`, `resume`, `cancel` and `control`: steering workers from afar."""
+"""`palermo pause`, `resume`, `cancel` and `control`: steer workers through the broker."""
 
 from collections.abc import Sequence
 
 import click
 
-from palermo.cli.edge import FAILED, Run
+from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
-from palermo.cli.text import count, safe
+from palermo.contract.rows import Row
+from palermo.core.terminal_text import count, safe
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound
-from palermo.rows import Row
-from palermo.steering import ACTIONS, choose
+from palermo.inspector.control import ACTIONS, choose
 
 _CANCELLED = {
     "marked": "marked: it will not run if it still waits",
@@ -28,14 +28,14 @@ _CANCELLED = {
 @broker_options
 @json_option
 @click.pass_obj
-def pause(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
+def pause(context: Context, /, queues: tuple[str, ...], as_json: bool) -> None:
     """Have no worker take jobs from QUEUE until `palermo resume QUEUE`, whatever is restarted meanwhile.
 
     Running jobs go on, and jobs can be enqueued.
     """
     for queue in queues:
         check_job_queue(queue)
-    inspector = run.inspector()
+    inspector = context.inspector()
     known = {row["name"] for row in inspector.queues()}
     for queue in queues:
         if queue not in known:
@@ -57,11 +57,11 @@ def pause(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def resume(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
+def resume(context: Context, /, queues: tuple[str, ...], as_json: bool) -> None:
     """End the pause of QUEUE."""
     for queue in queues:
         check_job_queue(queue)
-    inspector = run.inspector()
+    inspector = context.inspector()
     before = {row["name"]: row for row in inspector.queues()}
     for queue in queues:
         inspector.resume(queue)
@@ -82,13 +82,13 @@ def resume(run: Run, /, queues: tuple[str, ...], as_json: bool) -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def cancel(run: Run, /, ids: tuple[str, ...], as_json: bool) -> None:
+def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
     """Have the jobs with these ids not run if they wait, and end where they run.
 
     Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
     are: `palermo failed discard` throws them away.
     """
-    rows = run.inspector().cancel(ids)
+    rows = context.inspector().cancel(ids)
     if as_json:
         print_json(rows)
         return
@@ -105,7 +105,7 @@ def cancel(run: Run, /, ids: tuple[str, ...], as_json: bool) -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def control(run: Run, /, action: str, workers: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
+def control(context: Context, /, action: str, workers: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
     """Have workers do something, and say what each of them answers.
 
     \b
@@ -117,13 +117,13 @@ def control(run: Run, /, action: str, workers: tuple[str, ...], every: bool, yes
 
     WORKER is an id as `palermo workers` shows it, its pid, or the beginning of the id.
     """
-    context = click.get_current_context()
+    ctx = click.get_current_context()
     if bool(workers) == every:
-        raise click.UsageError("name workers or say --all" + (", not both" if every else ""), context)
+        raise click.UsageError("name workers or say --all" + (", not both" if every else ""), ctx)
     asks = action == "kill" or (action == "stop" and every)
     if asks:
         ask_to_confirm(yes=yes)
-    inspector = run.inspector()
+    inspector = context.inspector()
     if asks and not yes:
         alive = inspector.workers()
         meant = [row["id"] for row in alive] if every else choose({row["id"]: row["pid"] for row in alive}, workers)
@@ -137,13 +137,13 @@ def control(run: Run, /, action: str, workers: tuple[str, ...], every: bool, yes
     elif action == "stack":
         _print_stacks(rows)
     else:
-        columns: list[Column] = [field("Worker"), ("Answer", lambda row: _said(action, row))]
+        columns: list[Column] = [field("Worker"), ("Answer", lambda row: _answer_text(action, row))]
         print_rows(rows, columns, as_json=False, none="no workers.")
     if not all(row["answered"] for row in rows):
         raise click.exceptions.Exit(FAILED)
 
 
-def _said(action: str, row: Row) -> str:
+def _answer_text(action: str, row: Row) -> str:
     if not row["answered"]:
         return "no answer; it may obey yet"
     if "error" in row:
@@ -160,6 +160,6 @@ def _print_stacks(rows: Sequence[Row]) -> None:
     for row in rows:
         click.echo(f"== {safe(row['worker'])}")
         if "text" not in row:
-            click.echo(_said("stack", row))
+            click.echo(_answer_text("stack", row))
             continue
         click.echo(safe(str(row["text"]), lines=True))

@@ -1,12 +1,13 @@
-"""`palermo demo`: the whole thing in one terminal."""
+"""`palermo demo`: shows the whole of Palermo in one terminal."""
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options
 
 
@@ -18,23 +19,23 @@ from palermo.cli.options import broker_options
 @click.option("--port", type=click.IntRange(0, 65_535), default=3000, show_default=True, help="Where; 0 for any.")
 @broker_options
 @click.pass_obj
-def demo(run: Run, concurrency: int, files: int | None, keep: bool, web: bool, port: int) -> None:
+def demo(context: Context, concurrency: int, files: int | None, keep: bool, web: bool, port: int) -> None:
     """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
 
     It parses the running Python's standard library, one job a file, and some files that are
     damaged. With --url it works in an exchange of its own, palermo-demo, and removes its queues.
     """
-    from palermo.demo.run import EXCHANGE, Options, run_demo
-    from palermo.demo.show import Screen
+    from palermo.demo.runner import EXCHANGE, DemoOptions, run_demo
+    from palermo.demo.screen import Screen
 
-    exchange = run.exchange or EXCHANGE
+    exchange = context.exchange or EXCHANGE
     if not exchange.startswith(EXCHANGE):
         raise click.UsageError(
             f"the demo removes all that is in its exchange; name one that begins with {EXCHANGE}, or none",
             click.get_current_context(),
         )
-    options = Options(
-        url=run.url,
+    options = DemoOptions(
+        url=context.url,
         exchange=exchange,
         slots=concurrency,
         files=files,
@@ -42,15 +43,15 @@ def demo(run: Run, concurrency: int, files: int | None, keep: bool, web: bool, p
         web=port if web else None,
         program=_program(),
     )
-    if run.url:
-        run.settings()  # refuses what no command line can use
+    if context.url:
+        context.settings()  # raises for a broker that no command line can use
     run_demo(options, Screen())
 
 
 def _program() -> str:
-    """How to call this command line again: by its name where that leads here, else by its path."""
+    """The words that call this command line again in a shell: its name if that leads here, else its path."""
     called = Path(sys.argv[0])
     if called.name != "palermo":
-        return f"{sys.executable} -m palermo"
+        return f"{shlex.quote(sys.executable)} -m palermo"
     found = shutil.which("palermo")
-    return "palermo" if found and Path(found).resolve() == called.resolve() else str(called)
+    return "palermo" if found and Path(found).resolve() == called.resolve() else shlex.quote(str(called))

@@ -1,14 +1,15 @@
-"""`palermo doctor`: what is wrong here, and what to do about it."""
+"""`palermo doctor`: says what is wrong here, and what to do about it."""
 
 import sys
 
 import click
 
-from palermo.cli.edge import FAILED, Run, masked
+from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import is_terminal, print_json
-from palermo.cli.text import one_line
-from palermo.findings import Finding
+from palermo.contract.diagnosis import Finding
+from palermo.core.address import masked
+from palermo.core.terminal_text import one_line
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
@@ -18,17 +19,18 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 @broker_options
 @json_option
 @click.pass_obj
-def doctor(run: Run, /, mend: bool, as_json: bool) -> None:
+def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
     """Look at versions, settings, permissions, queues, alarms and disks, and say what to do about what is wrong.
 
     Publishing and taking a job are tried on a queue of the doctor's own, which is removed.
     Exit code 0 where nothing is a problem, else 1; a warning may be as you want it.
     """
-    from palermo.config import colours_refused, sources
-    from palermo.doctor import examine, row
+    from palermo.inspector.doctor import examine, row
+    from palermo.settings.environment import colours_refused
+    from palermo.settings.settings import setting_origins
 
-    client = run.client()
-    found = examine(client, sources(url=run.url, exchange=run.exchange), mend=mend)
+    client = context.client()
+    found = examine(client, setting_origins(url=context.url, exchange=context.exchange), mend=mend)
     if as_json:
         print_json([row(finding) for finding in found])
     else:

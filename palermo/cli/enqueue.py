@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
 from palermo.core.topology import MAX_PRIORITY, check_job_queue
 from palermo.errors import SettingInvalid
-from palermo.options import EnqueueOptions
+from palermo.jobs.options import EnqueueOptions
 
 if TYPE_CHECKING:
-    from palermo.config import Settings
+    from palermo.settings.settings import Settings
 
 
 @click.command()
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @broker_options
 @click.pass_obj
 def enqueue(
-    run: Run,
+    context: Context,
     /,
     job: str,
     args_text: str | None,
@@ -51,7 +51,7 @@ def enqueue(
         check_job_queue(queue)
     if after is not None and at is not None:
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
-    client = run.client()
+    client = context.client()
     import_jobs(client.settings)
     options = EnqueueOptions(
         queue=queue, id=id, tenant=tenant, delay=after, run_at=at, keep_result=keep_result, priority=priority

@@ -1,12 +1,12 @@
-"""`palermo failed`: looking at failed jobs, running them again, throwing them away."""
+"""`palermo failed`: look at failed jobs, run them again, throw them away."""
 
 from typing import Any
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.lists import tell_rest, tell_unseen
+from palermo.cli.listings import note_rest, note_unread
 from palermo.cli.options import broker_options, filter_options, json_option, paging_options, yes_option
 from palermo.cli.output import (
     Column,
@@ -18,11 +18,11 @@ from palermo.cli.output import (
     print_rows,
     progress,
 )
-from palermo.cli.text import count, one_line, safe
+from palermo.core.terminal_text import count, one_line, safe
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
-from palermo.filters import FailedFilter
-from palermo.verdicts import Taken
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.judges import TakenJob
 
 
 @click.group()
@@ -36,11 +36,11 @@ def failed() -> None:
 @paging_options
 @filter_options
 @click.pass_obj
-def list_failed(run: Run, /, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
+def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the one that failed first on top."""
     offset = (page - 1) * limit
     wanted = FailedFilter(**filters)
-    listing = run.inspector().failed(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
+    listing = context.inspector().failed(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
     columns: list[Column] = [
         field("Id"),
         field("Queue"),
@@ -51,8 +51,8 @@ def list_failed(run: Run, /, as_json: bool, limit: int, page: int, newest: bool,
     ]
     print_rows(listing.rows, columns, as_json=as_json, none="no failed jobs.")
     if not as_json:
-        tell_rest(len(listing), listing.total, page=page)
-    tell_unseen(listing.unseen)
+        note_rest(len(listing), listing.total, page=page)
+    note_unread(listing.unseen)
 
 
 @failed.command("groups")
@@ -60,7 +60,7 @@ def list_failed(run: Run, /, as_json: bool, limit: int, page: int, newest: bool,
 @json_option
 @filter_options
 @click.pass_obj
-def list_groups(run: Run, /, as_json: bool, **filters: Any) -> None:
+def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
     """Failed jobs of one kind together: same job, same exception, same place in the code."""
     columns: list[Column] = [
         field("Count"),
@@ -70,7 +70,7 @@ def list_groups(run: Run, /, as_json: bool, **filters: Any) -> None:
         ("Error", lambda row: f"{row['error']}: {row['message']}"),
     ]
     with progress("group") as show:
-        rows = run.inspector().groups(FailedFilter(**filters), progress=show)
+        rows = context.inspector().groups(FailedFilter(**filters), progress=show)
     print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
 
 
@@ -79,9 +79,9 @@ def list_groups(run: Run, /, as_json: bool, **filters: Any) -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def show(run: Run, /, id: str, as_json: bool) -> None:
+def show(context: Context, /, id: str, as_json: bool) -> None:
     """Show all that is known about the failed job ID."""
-    row = run.inspector().failed_job(id)
+    row = context.inspector().failed_job(id)
     if as_json:
         print_json(row)
         return
@@ -107,8 +107,8 @@ def show(run: Run, /, id: str, as_json: bool) -> None:
     if len(row["attempts"]) > 1:
         click.echo("\nattempts")
         for each in row["attempts"]:
-            told = f"{each['class']}: {each['message']}"
-            click.echo(f"  {each['attempt']}  {each['failed_at'] or '?'}  {one_line(told)}")
+            text = f"{each['class']}: {each['message']}"
+            click.echo(f"  {each['attempt']}  {each['failed_at'] or '?'}  {one_line(text)}")
     if error["traceback"]:
         click.echo("\n" + safe(error["traceback"].rstrip(), lines=True))
 
@@ -130,7 +130,7 @@ def _selection_options(command: Any) -> Any:
 @json_option
 @click.pass_obj
 def requeue(
-    run: Run,
+    context: Context,
     /,
     ids: tuple[str, ...],
     every: bool,
@@ -152,7 +152,7 @@ def requeue(
         check_job_queue(to_queue)
     errors: list[PalermoError] = []
     with progress("requeue") as show:
-        taken = run.inspector().requeue(
+        taken = context.inspector().requeue(
             wanted, args=args, kwargs=kwargs, queue=to_queue, progress=show, on_error=errors.append
         )
     _conclude("requeued", wanted, taken, errors, as_json=as_json)
@@ -164,11 +164,11 @@ def requeue(
 @broker_options
 @json_option
 @click.pass_obj
-def discard(run: Run, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
+def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Throw failed jobs away: those named, or with --all those that the filters match."""
     wanted = _which(ids, every, FailedFilter(**filters))
     ask_to_confirm(yes=yes)
-    inspector = run.inspector()
+    inspector = context.inspector()
     if not yes:
         number = inspector.count_failed(wanted)
         if number:
@@ -195,12 +195,12 @@ def _which(ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str
 def _conclude(
     done: str,
     wanted: tuple[str, ...] | FailedFilter,
-    taken: list[Taken],
+    taken: list[TakenJob],
     errors: list[PalermoError],
     *,
     as_json: bool,
 ) -> None:
-    """Print what was done, and then end as the first of what went wrong wants it."""
+    """Print what was done, then raise the first error; NotFound if a filter matched nothing."""
     if as_json:
         print_json([job._asdict() for job in taken])
     elif taken or not errors:

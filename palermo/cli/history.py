@@ -1,23 +1,23 @@
-"""`palermo history` and `palermo audit`: what the journal tells."""
+"""`palermo history` and `palermo audit`: finished jobs and people's actions, from the journal."""
 
 import json
 from typing import Any
 
 import click
 
-from palermo.cli.edge import Run
-from palermo.cli.lists import tell_rest
+from palermo.cli.command_group import Context
+from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
 from palermo.cli.output import Column, field, note, print_json, print_rows, progress
+from palermo.contract.rows import Row
 from palermo.history.filters import STATES, AuditFilter, HistoryFilter
-from palermo.rows import Row
 
-#: What a step of a job's life says besides its kind, its instant and where it was.
-_TOLD = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
+#: The fields of a step that are shown without their names; all others are shown as `name=value`.
+_IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
 
 
 def _time_options(command: Any) -> Any:
-    """`--since`, `--until`, `--page` and `--limit`."""
+    """Add `--since`, `--until`, `--page` and `--limit`."""
     command = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")(
         command
     )
@@ -41,22 +41,22 @@ def _time_options(command: Any) -> Any:
 @click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")
 @click.option("--queue", metavar="QUEUE", help="Only from this queue; may hold * and ?.")
 @click.pass_obj
-def history(run: Run, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
+def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first; or with ID tell all that is known of that job, oldest first.
 
-    What is known the setting journal says: "failures" keeps what went wrong, "all" every job.
+    The setting journal decides what is known: "failures" keeps what went wrong, "all" every job.
     """
     wanted = HistoryFilter(**filters)
     if id is not None:
         if any(value is not None for value in filters.values()):
             raise click.UsageError("filters are for the list, not for one job", click.get_current_context())
         with progress("read") as show:
-            rows = run.inspector().life(id, progress=show)
-        steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _told)]
+            rows = context.inspector().life(id, progress=show)
+        steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
         return
     with progress("read") as show:
-        listing = run.inspector().history(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
+        listing = context.inspector().history(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -69,7 +69,7 @@ def history(run: Run, /, id: str | None, as_json: bool, limit: int, page: int, *
     ]
     print_rows(listing.rows, columns, as_json=as_json, none="no finished jobs in the journal.")
     if not as_json:
-        tell_rest(len(listing), listing.total, page=page)
+        note_rest(len(listing), listing.total, page=page)
 
 
 @click.command()
@@ -81,10 +81,12 @@ def history(run: Run, /, id: str | None, as_json: bool, limit: int, page: int, *
 @click.option("--action", metavar="ACTION", help="Only this action; may hold * and ?.")
 @click.option("--by", metavar="NAME", help="Only by this person; may hold * and ?.")
 @click.pass_obj
-def audit(run: Run, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
+def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List what people did to queues, jobs and workers, newest first, on the pages, by commands and in programs."""
     with progress("read") as show:
-        listing = run.inspector().audit(AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show)
+        listing = context.inspector().audit(
+            AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
+        )
     if as_json:
         print_json(listing.rows)
         return
@@ -113,13 +115,13 @@ def _where(row: Row) -> str:
     return str(row["worker"] or row["queue"])
 
 
-def _told(row: Row) -> str:
-    """The rest, as a line."""
+def _details(row: Row) -> str:
+    """The rest of a step, as one line."""
     if row["kind"] == "action":
         return str(row["what"] or "")
     error = row["error"]
     said = f"{error['class']}: {error['message']}" if error else row["text"] or ""
-    more = {name: value for name, value in row.items() if name not in _TOLD and value is not None}
+    more = {name: value for name, value in row.items() if name not in _IN_COLUMNS and value is not None}
     named = (
         f"{name}={value if isinstance(value, str | int | float) else json.dumps(value)}" for name, value in more.items()
     )

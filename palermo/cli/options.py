@@ -1,4 +1,4 @@
-"""The options that commands share, and how durations and instants are written."""
+"""The options that commands share, and the parsers of durations and instants."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.core.prefetch import Prefetch
 from palermo.errors import SettingInvalid
 
@@ -16,10 +16,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises click.BadParameter."""
-    from palermo import config
+    from palermo.core import times
 
     try:
-        return config.parse_duration(text)
+        return times.parse_duration(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a duration. Write 90, 5m, 1h30m or 2d.") from None
 
@@ -52,12 +52,12 @@ def parse_since(text: str) -> float:
 
 
 def broker_options(command: F) -> F:
-    """`--url`, `--exchange` and `--debug`; what they say is in the run that `click.pass_obj` hands over."""
+    """Add `--url`, `--exchange` and `--debug`; their values are in the Run that `click.pass_obj` hands over."""
 
     def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         # A flag given before the subcommand counts unless the subcommand says otherwise.
         if value and param.name is not None:
-            setattr(ctx.ensure_object(Run), param.name, value)
+            setattr(ctx.ensure_object(Context), param.name, value)
 
     def option(name: str, help: str, **more: Any) -> Callable[[F], F]:
         return click.option(name, help=help, callback=remember, expose_value=False, **more)
@@ -69,12 +69,12 @@ def broker_options(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """`--json`."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="JSON on stdout and nothing else.")(command)
 
 
 def paging_options(command: F) -> F:
-    """`--limit`, `--page` and `--newest`."""
+    """Add `--limit`, `--page` and `--newest`."""
     command = click.option("--newest", is_flag=True, help="Newest first.")(command)
     command = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")(
         command
@@ -85,9 +85,13 @@ def paging_options(command: F) -> F:
 
 
 def filter_options(command: F) -> F:
-    """The filters of `palermo failed`."""
+    """Add the filters of `palermo failed`."""
     for name, metavar, help in (
-        ("--text", "TEXT", "Only with this in the error message, the traceback, the arguments' preview or the id."),
+        (
+            "--text",
+            "TEXT",
+            "Only with this in the error message, the traceback, the id or the preview that the web shows.",
+        ),
         ("--error", "CLASS", "Only with this exception class: its dotted name or the last part of it."),
         ("--job", "NAME", "Only this job; may hold * and ?."),
         ("--queue", "QUEUE", "Only from this queue; may hold * and ?."),
@@ -99,5 +103,5 @@ def filter_options(command: F) -> F:
 
 
 def yes_option(command: F) -> F:
-    """`--yes`."""
+    """Add `--yes`."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)

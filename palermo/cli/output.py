@@ -1,4 +1,4 @@
-"""How the commands print: tables, JSON, notes, progress and questions.
+"""The output of the commands: tables, JSON, notes, progress and questions.
 
 Rows go to stdout and everything else to stderr, so that a pipe holds rows alone. On a
 terminal tables and progress are rich's; elsewhere they are plain aligned lines.
@@ -13,14 +13,14 @@ from typing import Any, TextIO
 
 import click
 
-from palermo.broker import Swept
-from palermo.cli.text import count, one_line, shorter, shown
-from palermo.rows import Row
+from palermo.contract.rows import Row
+from palermo.contract.sweep import SweepProgress
+from palermo.core.terminal_text import count, one_line, shorter, shown
 
-#: A plain line of progress at most this often, in seconds.
+#: The least seconds between two plain lines of progress.
 _EVERY = 2.0
 
-#: No cell of a plain table is wider, but for the last column's.
+#: The largest width of a cell in a plain table; the last column has no limit.
 _WIDTH = 60
 
 #: A column: its heading, and what it shows of a row.
@@ -28,13 +28,13 @@ Column = tuple[str, Callable[[Row], object]]
 
 
 def field(heading: str, name: str | None = None) -> Column:
-    """The column that shows a field of the row, the heading's own in lower case unless named."""
+    """A column that shows one field of the row: `name`, or else the heading in lower case."""
     key = name or heading.lower()
     return heading, lambda row: row[key]
 
 
 def print_json(value: Any) -> None:
-    """One value as JSON: an array a row a line, so that a long one is never text as a whole."""
+    """Print one value as JSON: an array with one row a line, so that a long array is never in memory as one text."""
     ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
     encoder = json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False)
     if not isinstance(value, list):
@@ -48,7 +48,7 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, none: str) -> None:
-    """The rows as a table, or as JSON; `none` says on stderr that there are none."""
+    """Print the rows as a table, or as JSON; without rows print `none` on stderr."""
     if as_json:
         print_json(list(rows))
         return
@@ -95,7 +95,7 @@ def _plain_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeri
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a remark for people on stderr."""
     click.echo(one_line(text), err=True)
 
 
@@ -118,7 +118,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def ask_to_confirm(*, yes: bool) -> None:
-    """Raises click.UsageError where a question would have to be asked and nobody can be."""
+    """Raise click.UsageError where a question must be asked and there is no terminal to ask on."""
     if not yes and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         raise click.UsageError(
             "this destroys something and there is no terminal to ask on; add --yes", click.get_current_context()
@@ -126,10 +126,10 @@ def ask_to_confirm(*, yes: bool) -> None:
 
 
 @contextmanager
-def progress(verb: str, of: str = "") -> Iterator[Callable[[Swept], None]]:
-    """Shows how far a sweep is, on stderr: a bar on a terminal, a line now and then elsewhere.
+def progress(verb: str, of: str = "") -> Iterator[Callable[[SweepProgress], None]]:
+    """Show how far a sweep is, on stderr: a bar on a terminal, a line now and then elsewhere.
 
-    `of` says what is gone through, where those are no jobs to be taken.
+    `of` names what the sweep reads, if it does not take jobs.
     """
     if is_terminal(sys.stderr):
         with _bar(verb) as show:
@@ -137,7 +137,7 @@ def progress(verb: str, of: str = "") -> Iterator[Callable[[Swept], None]]:
         return
     last = time.monotonic()
 
-    def line(swept: Swept) -> None:
+    def line(swept: SweepProgress) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
@@ -151,7 +151,7 @@ def progress(verb: str, of: str = "") -> Iterator[Callable[[Swept], None]]:
 
 
 @contextmanager
-def _bar(verb: str) -> Iterator[Callable[[Swept], None]]:
+def _bar(verb: str) -> Iterator[Callable[[SweepProgress], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -159,14 +159,14 @@ def _bar(verb: str) -> Iterator[Callable[[Swept], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task(verb, total=None)
 
-        def show(swept: Swept) -> None:
+        def show(swept: SweepProgress) -> None:
             bars.update(task, completed=swept.seen, total=swept.total)
 
         yield show
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line, aligned."""
+    """Print names and values, one a line, aligned."""
     lines = [(name, shown(value)) for name, value in facts if value is not None]
     width = max((len(name) for name, _ in lines), default=0)
     for name, value in lines:

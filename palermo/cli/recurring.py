@@ -1,17 +1,17 @@
-"""`palermo recurring`: jobs that run again and again, seen and changed."""
+"""`palermo recurring`: look at jobs that run again and again, and change them."""
 
 from typing import Any
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.enqueue import import_jobs, known, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import Column, field, note, print_json, print_rows
-from palermo.cli.text import safe
+from palermo.contract.recurring import MISSED
+from palermo.contract.rows import Row
+from palermo.core.terminal_text import safe
 from palermo.errors import NotFound
-from palermo.recurring import MISSED
-from palermo.rows import Row
 
 
 @click.group()
@@ -23,7 +23,7 @@ def recurring() -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def list_recurring(run: Run, /, as_json: bool) -> None:
+def list_recurring(context: Context, /, as_json: bool) -> None:
     """List the recurring jobs by name."""
     columns: list[Column] = [
         field("Name"),
@@ -32,7 +32,7 @@ def list_recurring(run: Run, /, as_json: bool) -> None:
         ("Last run", lambda row: row["last_run"]),
         ("Next run", lambda row: row["next_run"]),
     ]
-    print_rows(run.inspector().recurring(), columns, as_json=as_json, none="no recurring jobs.")
+    print_rows(context.inspector().recurring(), columns, as_json=as_json, none="no recurring jobs.")
 
 
 @recurring.command("show")
@@ -40,9 +40,9 @@ def list_recurring(run: Run, /, as_json: bool) -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def show(run: Run, /, name: str, as_json: bool) -> None:
+def show(context: Context, /, name: str, as_json: bool) -> None:
     """Show all of one recurring job."""
-    found = next((row for row in run.inspector().recurring() if row["name"] == name), None)
+    found = next((row for row in context.inspector().recurring() if row["name"] == name), None)
     if found is None:
         raise NotFound(f"no recurring job {name!r}; `palermo recurring list` shows those that there are.")
     if as_json:
@@ -71,12 +71,19 @@ def show(run: Run, /, name: str, as_json: bool) -> None:
 @broker_options
 @click.pass_obj
 def add(
-    run: Run, /, name: str, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, **times: Any
+    context: Context,
+    /,
+    name: str,
+    job: str,
+    args_text: str | None,
+    kwargs_text: str | None,
+    queue: str | None,
+    **times: Any,
 ) -> None:
-    """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces what has that name."""
+    """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces the one with that name."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
-    inspector = run.inspector()
-    import_jobs(run.settings())
+    inspector = context.inspector()
+    import_jobs(context.settings())
     inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
     if queue is None and known(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")
@@ -86,9 +93,9 @@ def add(
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @broker_options
 @click.pass_obj
-def remove(run: Run, /, names: tuple[str, ...]) -> None:
-    """Take recurring jobs away. What code declares comes back when its worker starts: disable that."""
-    inspector = run.inspector()
+def remove(context: Context, /, names: tuple[str, ...]) -> None:
+    """Take recurring jobs away. A job that code declares comes back when its worker starts: disable it instead."""
+    inspector = context.inspector()
     for name in names:
         inspector.remove_recurring(name)
 
@@ -97,9 +104,9 @@ def remove(run: Run, /, names: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @broker_options
 @click.pass_obj
-def enable(run: Run, /, names: tuple[str, ...]) -> None:
+def enable(context: Context, /, names: tuple[str, ...]) -> None:
     """Have recurring jobs run at their times again."""
-    inspector = run.inspector()
+    inspector = context.inspector()
     for name in names:
         inspector.switch_recurring(name, on=True)
 
@@ -108,9 +115,9 @@ def enable(run: Run, /, names: tuple[str, ...]) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @broker_options
 @click.pass_obj
-def disable(run: Run, /, names: tuple[str, ...]) -> None:
+def disable(context: Context, /, names: tuple[str, ...]) -> None:
     """Have recurring jobs not run until they are enabled, whatever is restarted."""
-    inspector = run.inspector()
+    inspector = context.inspector()
     for name in names:
         inspector.switch_recurring(name, on=False)
 
@@ -119,9 +126,9 @@ def disable(run: Run, /, names: tuple[str, ...]) -> None:
 @click.argument("name")
 @broker_options
 @click.pass_obj
-def run_now(run: Run, /, name: str) -> None:
+def run_now(context: Context, /, name: str) -> None:
     """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
-    click.echo(run.inspector().run_recurring(name))
+    click.echo(context.inspector().run_recurring(name))
 
 
 def _when(row: Row) -> str:

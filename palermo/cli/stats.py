@@ -1,16 +1,16 @@
-"""`palermo stats`: what the journal counted, in one report."""
+"""`palermo stats`: prints the counts in the journal as one report."""
 
 from collections.abc import Sequence
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
-from palermo.cli.text import duration, safe
-from palermo.rows import Row
+from palermo.contract.rows import Row
+from palermo.core.terminal_text import duration, safe
 
-#: The numbers of the summary, each with what it is called.
+#: The numbers of the summary, each with its title.
 _NUMBERS = (
     ("Enqueued", "enqueued"),
     ("Processed", "processed"),
@@ -36,13 +36,13 @@ _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 @broker_options
 @json_option
 @click.pass_obj
-def stats(run: Run, /, since: float | None, as_json: bool) -> None:
+def stats(context: Context, /, since: float | None, as_json: bool) -> None:
     """Say how many jobs were enqueued, processed and failed, how long they waited and ran: by queue, job and worker.
 
     Read from the journal, where workers count at every level but off. Failed counts runs, tried again or not.
     """
     with progress("read", of="batches of the journal") as show:
-        report = run.inspector().statistics(since, progress=show)
+        report = context.inspector().statistics(since, progress=show)
     if as_json:
         print_json(report)
         return

@@ -15,50 +15,54 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import is_terminal, print_json
-from palermo.cli.top_view import Scene, view
+from palermo.cli.top_screen import ScreenData, view
+from palermo.contract.journal import ReadFrom
+from palermo.contract.rows import Row
 from palermo.core.failure import printable
-from palermo.core.journal import Batch, Kind
+from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.errors import BrokerError
-from palermo.history.following import Following
-from palermo.inspector import Inspector
-from palermo.journal import Start
-from palermo.rows import Row
-from palermo.sampling import Samples, Snapshot
+from palermo.history.journal_follower import JournalFollower
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.rates import Samples, Snapshot
 
-#: How far back failures are shown, in seconds, and how many at most.
+#: How far back failures are shown, in seconds, and the most that are shown.
 _RECENT, _FAILURES = 3_600.0, 100
 
-#: Rates are those of so many of the last seconds.
-_RATED = 10.0
+#: Rates are measured over this many seconds before now.
+_RATE_WINDOW = 10.0
 
-#: Seconds that one snapshot waits for the journal; longer, and it is shown without failures.
-_PATIENCE = 5.0
+#: Seconds that one snapshot waits for the journal; after that it is shown without failures.
+_JOURNAL_TIMEOUT = 5.0
 
 
-class Tail:
-    """The newest failures that the journal tells of."""
+class RecentFailures:
+    """The newest failures in the journal."""
 
     def __init__(self, since: float) -> None:
         self._since = since
         self._rows: deque[Row] = deque(maxlen=_FAILURES)
 
-    def take(self, batch: Batch) -> None:
-        """Keep the failures in it."""
+    def take(self, batch: RecordBatch) -> None:
+        """Keep the failures of a batch."""
         for record in batch.records:
             at = record["at"]
-            if record["kind"] in (Kind.FAILED, Kind.RETRIED) and isinstance(at, int | float) and at >= self._since:
+            if (
+                record["kind"] in (RecordKind.FAILED, RecordKind.RETRIED)
+                and isinstance(at, int | float)
+                and at >= self._since
+            ):
                 texts = {name: printable(str(record.get(name) or "")) for name in _TEXTS}
-                self._rows.append({"at": at, **texts, "retried": record["kind"] == Kind.RETRIED})
+                self._rows.append({"at": at, **texts, "retried": record["kind"] == RecordKind.RETRIED})
 
     def reset(self) -> None:
-        """Forget them."""
+        """Forget all failures."""
         self._rows.clear()
 
     def newest(self) -> list[Row]:
-        """The newest first."""
+        """The failures, newest first."""
         rows = list(self._rows)  # in one step: the reading thread adds to it
         rows.sort(key=lambda row: -row["at"])
         return rows
@@ -75,80 +79,80 @@ _TEXTS = ("id", "job", "queue", "error", "message")
 @broker_options
 @json_option
 @click.pass_obj
-def top(run: Run, /, interval: float, once: bool, as_json: bool) -> None:
+def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None:
     """Watch queues, workers, rates and the newest failures, until q is pressed.
 
     Rates are those of the last ten seconds, or with --once of one interval.
     """
-    client = run.client()
+    client = context.client()
     now = time.time()
-    tail = Tail(now - _RECENT)
-    following = Following(client.settings, [tail], Start(since=now - _RECENT))
+    recent_failures = RecentFailures(now - _RECENT)
+    following = JournalFollower(client.settings, [recent_failures], ReadFrom(since=now - _RECENT))
     click.get_current_context().call_on_close(following.close)
     following.begin()
-    watch = Watch(Inspector(client), str(client.settings.address), tail)
-    watch.look()
+    live_data = LiveData(Inspector(client), str(client.settings.address), recent_failures)
+    live_data.refresh()
     if as_json or once or not is_terminal(sys.stdout):
         time.sleep(interval)
-        following.wait(_PATIENCE)
-        scene = watch.look()
+        following.wait(_JOURNAL_TIMEOUT)
+        data = live_data.refresh()
         if as_json:
-            print_json(scene.row())
+            print_json(data.row())
         else:
-            Console(highlight=False).print(view(scene))
+            Console(highlight=False).print(view(data))
         return
     with _keys() as pressed, suppress(KeyboardInterrupt):
-        _show(watch, pressed, interval)
+        _show(live_data, pressed, interval)
 
 
-class Watch:
-    """Looks again and again, and remembers enough for rates."""
+class LiveData:
+    """Takes snapshots of queues and workers, and remembers enough of them for rates."""
 
-    def __init__(self, inspector: Inspector, broker: str, tail: Tail) -> None:
+    def __init__(self, inspector: Inspector, broker: str, recent_failures: RecentFailures) -> None:
         self._inspector = inspector
-        self._samples = Samples(2 * _RATED + 120)
-        self._tail = tail
-        self._scene = Scene(at=time.time(), broker=broker)
+        self._samples = Samples(2 * _RATE_WINDOW + 120)
+        self._recent_failures = recent_failures
+        self._data = ScreenData(at=time.time(), broker=broker)
 
-    def look(self) -> Scene:
-        """What there is now. Raises BrokerError."""
+    def refresh(self) -> ScreenData:
+        """The data as they are now. Raises BrokerError."""
         queues, workers = self._inspector.queues(), self._inspector.workers()
         now = time.time()
         self._samples.add(Snapshot(at=now, queues=queues, workers=workers))
-        processed, failed = self._samples.throughput(now, _RATED)
-        self._scene = replace(
-            self._scene,
+        processed, failed = self._samples.throughput(now, _RATE_WINDOW)
+        self._data = replace(
+            self._data,
             at=now,
             queues=queues,
             workers=workers,
             processed=processed,
             failed=failed,
-            rates={row["name"]: self._samples.rates(row["name"], now, _RATED) for row in queues},
-            failures=self._tail.newest(),
+            rates={row["name"]: self._samples.rates(row["name"], now, _RATE_WINDOW) for row in queues},
+            failures=self._recent_failures.newest(),
             problem="",
         )
-        return self._scene
+        return self._data
 
-    def look_again(self) -> Scene:
-        """The same; what was seen last, with the problem, while the broker is away."""
+    def refresh_or_last(self) -> ScreenData:
+        """The data as they are now; while the broker is away, the last data with the problem."""
         try:
-            return self.look()
+            return self.refresh()
         except BrokerError as error:
-            return replace(self._scene, problem=f"{type(error).__name__}: {error} Trying again.")
+            return replace(self._data, problem=f"{type(error).__name__}: {error} Trying again.")
 
 
-def _show(watch: Watch, pressed: Callable[[float], str], interval: float) -> None:
+def _show(live_data: LiveData, pressed: Callable[[float], str], interval: float) -> None:
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(view(watch.look_again(), height=console.height, keys=True), refresh=True)
+            live.update(view(live_data.refresh_or_last(), height=console.height, keys=True), refresh=True)
             if "q" in pressed(interval).lower():
                 return
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Gives what is pressed within so many seconds, "" for nothing; the terminal is as before afterwards."""
+    """Yield a function that returns the keys pressed within so many seconds, "" for none; then restore the terminal."""
     if not is_terminal(sys.stdin):
 
         def wait(seconds: float) -> str:
@@ -164,7 +168,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         ready, _, _ = select.select([descriptor], [], [], seconds)
         if not ready:
             return ""
-        # A terminal that is gone reads as its end, at once and again and again.
+        # A read from a terminal that is gone returns the end of the file, at once and every time.
         return os.read(descriptor, 64).decode(errors="replace") or "q"
 
     tty.setcbreak(descriptor)

@@ -1,15 +1,15 @@
-"""`palermo publish` and `palermo topics`: events told, and who subscribes to them."""
+"""`palermo publish` and `palermo topics`: publish events, and show which groups subscribe to them."""
 
 import json
 from typing import Any, NoReturn
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option, parse_since, yes_option
 from palermo.cli.output import Column, confirm, field, note, print_rows, progress
-from palermo.cli.text import count, safe
-from palermo.rows import Row
+from palermo.contract.rows import Row
+from palermo.core.terminal_text import count, safe
 
 
 @click.command()
@@ -18,9 +18,9 @@ from palermo.rows import Row
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
 @broker_options
 @click.pass_obj
-def publish(run: Run, /, topic: str, payload: str | None, id: str | None) -> None:
+def publish(context: Context, /, topic: str, payload: str | None, id: str | None) -> None:
     """Tell an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
-    client = run.client()
+    client = context.client()
     click.echo(client.publish(topic, _parsed(payload), id=id))
 
 
@@ -31,16 +31,16 @@ def publish(run: Run, /, topic: str, payload: str | None, id: str | None) -> Non
 def topics(ctx: click.Context, as_json: bool) -> None:
     """See which groups subscribe to which topics; tell one of them old events again, or take it away."""
     if ctx.invoked_subcommand is None:
-        _show(ctx.ensure_object(Run), as_json=as_json)
+        _show(ctx.ensure_object(Context), as_json=as_json)
 
 
 @topics.command("list")
 @broker_options
 @json_option
 @click.pass_obj
-def list_topics(run: Run, /, as_json: bool) -> None:
+def list_topics(context: Context, /, as_json: bool) -> None:
     """List the groups by name, with their topics and queues."""
-    _show(run, as_json=as_json)
+    _show(context, as_json=as_json)
 
 
 @topics.command("replay")
@@ -50,11 +50,11 @@ def list_topics(run: Run, /, as_json: bool) -> None:
 @click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
 @broker_options
 @click.pass_obj
-def replay(run: Run, /, group: str, **old: Any) -> None:
-    """Tell events that are kept to GROUP once more, and to no other; print how many."""
+def replay(context: Context, /, group: str, **old: Any) -> None:
+    """Tell GROUP once more the events that are kept, and tell no other group; print how many."""
     with progress("replay") as show:
-        told = run.inspector().replay(group, **old, progress=show)
-    click.echo(told)
+        replayed = context.inspector().replay(group, **old, progress=show)
+    click.echo(replayed)
 
 
 @topics.command("remove")
@@ -62,16 +62,16 @@ def replay(run: Run, /, group: str, **old: Any) -> None:
 @yes_option
 @broker_options
 @click.pass_obj
-def remove(run: Run, /, groups: tuple[str, ...], yes: bool) -> None:
-    """Have no more events come to groups, until a worker of theirs starts. What waits in their queues stays."""
-    inspector = run.inspector()
+def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
+    """Have no more events come to groups, until a worker of theirs starts. Jobs that wait in their queues stay."""
+    inspector = context.inspector()
     confirm(f"have no more events come to {', '.join(groups)}?", yes=yes)
     for group in groups:
         inspector.unsubscribe(group)
 
 
-def _show(run: Run, *, as_json: bool) -> None:
-    inspector = run.inspector()
+def _show(context: Context, *, as_json: bool) -> None:
+    inspector = context.inspector()
     wiring = inspector.wiring()
     if not as_json:
         note(f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. {_kept(wiring)}")

@@ -1,11 +1,11 @@
-"""`palermo unique`: which job has which key, and taking one away."""
+"""`palermo unique`: show which job has which key, and free keys."""
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import Column, field, note, print_rows
-from palermo.rows import Row
+from palermo.contract.rows import Row
 
 
 @click.group()
@@ -18,9 +18,9 @@ def unique() -> None:
 @broker_options
 @json_option
 @click.pass_obj
-def list_keys(run: Run, /, strays: bool, as_json: bool) -> None:
+def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
     """List the keys that jobs have, by name."""
-    inspector = run.inspector()
+    inspector = context.inspector()
     if strays:
         columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
         print_rows(inspector.stray_keys(), columns, as_json=as_json, none="no key without its job.")
@@ -34,11 +34,11 @@ def list_keys(run: Run, /, strays: bool, as_json: bool) -> None:
 @click.option("--strays", is_flag=True, help="Those whose jobs are nowhere, as other programs leave them.")
 @broker_options
 @click.pass_obj
-def free(run: Run, /, keys: tuple[str, ...], strays: bool) -> None:
+def free(context: Context, /, keys: tuple[str, ...], strays: bool) -> None:
     """Take keys from their jobs, so that others may be enqueued; a job that waits takes its own when it starts."""
     if strays is bool(keys):
         raise click.UsageError("name keys, or give --strays", click.get_current_context())
-    inspector = run.inspector()
+    inspector = context.inspector()
     chosen = [str(row["key"]) for row in inspector.stray_keys()] if strays else list(keys)
     freed = inspector.free_keys(chosen) if chosen else []
     note(f"freed {len(freed)} key(s).")

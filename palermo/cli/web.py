@@ -1,12 +1,15 @@
-"""`palermo web` and `palermo web-user`: the pages in a browser, and who may see them."""
+"""`palermo web` and `palermo web-user`: serve the web pages, and make their users."""
 
 import ipaddress
+import os
+import stat
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 import click
 
-from palermo.cli.edge import Run
+from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options
 from palermo.errors import SettingInvalid
 
@@ -18,6 +21,7 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Where to listen; 0 for any.  [default: 3000]")
 @click.option("--users", metavar="FILE", help="Who may sign in: made with `palermo web-user`.")
+@click.option("--no-token", is_flag=True, help="Without users, ask this machine for no token.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name these pages have; may hold *.")
 @click.option("--prefix", metavar="PATH", help="What a proxy takes from the beginning of every path.")
 @click.option("--trust-proxy", is_flag=True, default=None, help="Believe X-Forwarded-For, -Host, -Prefix and -Proto.")
@@ -28,12 +32,13 @@ _ROLES = ("viewer", "operator", "admin")
 @broker_options
 @click.pass_obj
 def web(
-    run: Run,
+    context: Context,
     /,
     modules: tuple[str, ...],
     host: str | None,
     port: int | None,
     users: str | None,
+    no_token: bool,
     hosts: tuple[str, ...],
     prefix: str | None,
     trust_proxy: bool | None,
@@ -42,14 +47,16 @@ def web(
 ) -> None:
     """Serve the web pages until TERM or INT.
 
-    Each MODULE (shop.tasks) is imported, the current directory being importable: jobs that are
-    enqueued by hand are then checked against their signatures. On anything but this machine itself it wants
-    a file of users. docs/web.md tells of proxies, roles and the API.
+    Each MODULE (shop.tasks) is imported; the current directory is importable. Jobs that are
+    enqueued by hand are then checked against their signatures. Without users the pages are for this machine alone:
+    the link that is printed holds a token, which opens the pages until the command ends. To serve other machines
+    it needs a file of users. docs/guides/web.md describes proxies, roles and the API.
     """
-    settings = run.settings(
+    settings = context.settings(
         web_host=host,
         web_port=port,
         web_users=users,
+        web_token=False if no_token else None,
         web_hosts=hosts or None,
         web_prefix=prefix,
         web_trust_proxy=trust_proxy,
@@ -64,15 +71,17 @@ def web(
             " `palermo web-user NAME >> users` and add --users users; or listen on 127.0.0.1."
         )
     from palermo.webui import create_app
-    from palermo.webui.server import listening, serve
+    from palermo.webui.security.local_access import LocalAccess, new_token
+    from palermo.webui.server import open_socket, pages_url, serve
     from palermo.worker import logs
 
-    named = () if _is_anywhere(host) or _is_loopback(host) else (host,)
-    app = create_app(settings=settings, hosts=(*settings.web_hosts, *named))
-    with listening(host, port) as at:
+    token = new_token() if settings.web_token and not settings.web_users else ""
+    named = () if _is_anywhere(host) else (host,)
+    auth = None if settings.web_users else LocalAccess(token)
+    app = create_app(settings=settings, auth=auth, hosts=(*settings.web_hosts, *named))
+    with open_socket(host, port) as at:
         logs.configure(level="info", format=log_format)
-        where = f"[{host}]" if ":" in host else host
-        click.echo(f"http://{where}:{at.getsockname()[1]}{settings.web_prefix}/", err=True)
+        click.echo(pages_url(host, at.getsockname()[1], settings.web_prefix, token), err=True)
         serve(app, host=host, port=port, at=at)
 
 
@@ -86,8 +95,8 @@ def web_user(name: str, role: str, by_token: bool) -> None:
     The password is asked for on a terminal, and else read from stdin. A token is made here, and shown on
     stderr this once: the line holds only its hash.
     """
-    from palermo.webui.people import Role
-    from palermo.webui.userfile import password_line, token_line
+    from palermo.webui.base.users import Role
+    from palermo.webui.security.user_file import password_line, token_line
 
     if not name.strip() or set(name) & set(":\n\r#"):
         raise click.UsageError("a name has no colon, no # and no line break", click.get_current_context())
@@ -96,7 +105,16 @@ def web_user(name: str, role: str, by_token: bool) -> None:
         click.echo(f"the token of {name}, shown only now: {token}", err=True)
     else:
         line = password_line(name, Role.named(role), _password())
+    _keep_private()
     click.echo(line)
+
+
+def _keep_private() -> None:
+    """Let this user alone read and write the file that stdout goes to, if the shell has just made it."""
+    with suppress(OSError, ValueError):
+        found = os.fstat(sys.stdout.fileno())
+        if stat.S_ISREG(found.st_mode) and not found.st_size:
+            os.fchmod(sys.stdout.fileno(), 0o600)
 
 
 def import_modules(modules: tuple[str, ...]) -> None:

@@ -2,10 +2,10 @@
 
 import click
 
-from palermo.cli.edge import Run, imports
+from palermo.cli.command_group import Context, imports
 from palermo.cli.options import broker_options, parse_duration, parse_prefetch
-from palermo.core.patterns import QueueSelection
 from palermo.core.prefetch import Prefetch
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import MediaTypeUnknown
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -86,7 +86,7 @@ _POOLS = ("process", "thread", "async")
 @broker_options
 @click.pass_obj
 def worker(
-    run: Run,
+    context: Context,
     /,
     modules: tuple[str, ...],
     queues: str | None,
@@ -113,11 +113,11 @@ def worker(
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
     TERM and INT let running jobs finish, QUIT waits for them however long they take; a second
-    INT kills them. What is killed runs again later. USR2 pauses, CONT goes on. HUP starts anew with
-    fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/signals.md has the whole table.
+    INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with
+    fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/reference/signals.md has the whole table.
     """
     selection = None if queues is None else QueueSelection.parse(queues)
-    settings = run.settings(metrics_port=metrics_port, metrics_host=metrics_host)
+    settings = context.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     modules = modules or tuple(settings.imports)
     if not modules:
         raise click.UsageError(
@@ -125,11 +125,11 @@ def worker(
             click.get_current_context(),
         )
     with imports():
-        from palermo.serialization import Accept
+        from palermo.contract.serialization import Accept
         from palermo.worker import logs
         from palermo.worker.limits import Limits
         from palermo.worker.options import WorkerOptions
-        from palermo.worker.run import run_worker
+        from palermo.worker.parent.run import run_worker
 
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
     try:

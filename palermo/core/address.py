@@ -1,22 +1,26 @@
-"""Broker URLs: what they say, and how to print them without the password."""
+"""Broker URLs: parsed, and printed without the password."""
 
-from dataclasses import field
+import re
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from palermo.core.values import dataclass
 from palermo.errors import UrlInvalid
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
+#: A password in a URL: the text up to the last @ within a word, since a password may hold an @ that is not escaped;
+#: without an @, text after a colon that is no port. Compiled when first used.
+_PASSWORD = r"(?<=://)(?:[^:@\s]*:\S*(?=@)|[^:@/\s\[]*:(?!\d+\b)[^/\s]+)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A broker URL, read. ``str()`` of it shows ``***`` in place of the password, and so does ``repr()``."""
+    """A parsed broker URL. ``str()`` shows ``***`` in place of the password; ``repr()`` leaves the password out."""
 
     scheme: str
-    #: Host and port, in the order to be tried; empty for a file.
+    #: Hosts with ports, in the order in which they are tried; empty for a file.
     hosts: tuple[tuple[str, int], ...] = ()
     username: str = ""
     password: str = field(default="", repr=False)
@@ -24,7 +28,7 @@ class Address:
     vhost: str = "/"
     #: The path of the embedded broker's file; ":memory:" for one that ends with its process.
     path: str = ""
-    #: The query, by the client library's own names.
+    #: The parameters of the query, named as in the client library.
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
@@ -37,10 +41,10 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """The address a URL names.
+    """The address that a URL names.
 
-    Raises UrlInvalid, in words that hold no password. `redis://` parses and is refused
-    when opened, until its broker is there.
+    Raises UrlInvalid; its text never holds the password. `redis://` is parsed, and refused
+    when it is opened: there is no such broker yet.
     """
     scheme, found, rest = url.partition("://")
     scheme = scheme.lower()
@@ -48,10 +52,17 @@ def parse_url(url: str) -> Address:
         raise UrlInvalid(
             "the broker URL has no scheme. Write amqp://user:password@host:5672/vhost or sqlite:///file.db."
         )
+    whole = rest
     rest, _, query = rest.partition("?")
     options = tuple(parse_qsl(query, keep_blank_values=True))
     if scheme == "sqlite":
         return _sqlite(rest, options)
+    if "@" in whole.partition("/")[2] or "@" in query:
+        # The text before such an @ is not a host but the beginning of a password.
+        raise UrlInvalid(
+            f"the {scheme} URL has an @ behind its first / or ?. In user, password and virtual host write / as %2F,"
+            " ? as %3F and @ as %40."
+        )
     authority, _, path = rest.partition("/")
     if "/" in path:
         raise UrlInvalid(f"the virtual host in the {scheme} URL has a slash; write it as %2F.")
@@ -86,5 +97,14 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
     else:
         host, _, port = text.partition(":")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise UrlInvalid(f"port {port!r} in the broker URL is not a number from 1 to 65535.")
+        # It may be a password whose @ was left out.
+        raise UrlInvalid(
+            "the port in the broker URL is not a number from 1 to 65535. Write amqp://user:password@host:5672/vhost,"
+            " and in user and password / as %2F, ? as %3F and @ as %40."
+        )
     return unquote(host) or "localhost", int(port) if port else default_port
+
+
+def masked(text: str) -> str:
+    """The text with the passwords in its URLs hidden, also in malformed URLs."""
+    return re.sub(_PASSWORD, lambda found: found[0].partition(":")[0] + ":***", text)

@@ -1,4 +1,4 @@
-"""How a job's arguments become one value to serialize, and come back: docs/wire.md, "Arguments"."""
+"""Packs a job's arguments into one value to serialize, and unpacks them again: docs/internals/wire.md, "Arguments"."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -11,7 +11,7 @@ BOTH = "both"
 def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, str]:
     """One value that holds the arguments, and the `arguments` header that goes with it.
 
-    A list for positional ones, a dict for named ones, and both in one dict where a call has both.
+    The value is a list of positional arguments, a dict of named ones, or a dict of both where a call has both.
     """
     if args and kwargs:
         return {"args": list(args), "kwargs": dict(kwargs)}, BOTH
@@ -21,7 +21,7 @@ def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, 
 
 
 def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
-    """The same for a job declared with arguments="one": its single argument as it is. Raises ArgumentsInvalid."""
+    """Like `pack`, for a job declared with arguments="one": its single argument as it is. Raises ArgumentsInvalid."""
     given = [*args, *kwargs.values()]
     if len(given) != 1:
         raise ArgumentsInvalid(f'{job} is declared with arguments="one" and was given {len(given)}; pass exactly one.')
@@ -34,11 +34,11 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
     `arguments` is the message's header of that name. `one` is for jobs declared with
     arguments="one", which get the body as their single argument whatever it is.
 
-    Raises DecodeError for a header that means nothing, or a body that does not have the shape it promises.
+    Raises DecodeError for an unknown header value, or a body that does not have the shape that the header promises.
     """
     if one:
         return [value], {}
-    if value.__class__ is list and not arguments:  # as nearly all are
+    if value.__class__ is list and not arguments:  # nearly all bodies
         return cast("list[object]", value), {}
     match arguments:
         case "both":

@@ -1,22 +1,25 @@
-"""What went wrong in the earlier tries of a job, kept with it within a budget.
+"""The log of a job's earlier errors, which the job carries within a budget of bytes.
 
-The latest error has headers of its own, with a traceback. Whenever another takes their place,
-or a requeue takes them off, the one that leaves is written here in short.
+The latest error has headers of its own, with a traceback. When a newer error replaces it,
+or a requeue removes it, its short form is appended to this log.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from palermo.core.failure import Failure, printable
-from palermo.core.values import dataclass
+from palermo.core.failure import MAX_CLASS, Failure, printable
 
-#: Characters of one error's message.
+#: The most characters of one error's message.
 MAX_MESSAGE = 500
 
-#: What all of them may measure, in bytes of UTF-8: a quarter of the frame that holds all headers.
+#: The largest size of the log, in bytes of UTF-8: a quarter of the frame that holds all headers.
 BUDGET = 32_000
 
-#: What an entry takes besides its texts.
+#: The numbers and instants of tries are below this.
+_BELOW = 2**33
+
+#: Bytes that an entry takes besides its texts.
 _FRAME = 80
 
 
@@ -24,7 +27,7 @@ _FRAME = 80
 class Attempt:
     """One try that failed."""
 
-    #: Which run it was, from 1.
+    #: The number of the run, from 1.
     number: int
     exception_class: str
     message: str
@@ -43,17 +46,17 @@ class Attempt:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes among the headers, or less."""
+        """An estimate of the bytes that it takes among the headers; never too high."""
         return _FRAME + len(self.exception_class.encode()) + len(self.message.encode())
 
 
 def append(log: Sequence[Attempt], attempt: Attempt, budget: int = BUDGET) -> tuple[Attempt, ...]:
-    """The log with one more, within the budget: the first is what began it and stays, and so do the newest."""
+    """The log with one more attempt, within the budget: the first attempt and the newest ones stay."""
     return cut((*log, attempt), budget)
 
 
 def cut(log: Sequence[Attempt], budget: int) -> tuple[Attempt, ...]:
-    """As many of them as the budget allows."""
+    """The attempts that fit the budget: the first, and the newest of the rest."""
     if sum(each.size for each in log) <= budget:
         return tuple(log)
     first, rest = log[0], log[1:]
@@ -68,7 +71,7 @@ def cut(log: Sequence[Attempt], budget: int) -> tuple[Attempt, ...]:
 
 
 def to_header(log: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """As the header `attempts-log` has them."""
+    """The value of the header `attempts-log`."""
     return [
         {
             "attempt": each.number,
@@ -81,10 +84,13 @@ def to_header(log: Sequence[Attempt]) -> list[dict[str, Any]]:
 
 
 def from_header(value: Sequence[Any]) -> tuple[Attempt, ...]:
-    """What such a header says; entries that say nothing are left out."""
+    """The log in the value of such a header; entries that are not valid are left out."""
     found = []
     for each in value:
         match each:
-            case {"attempt": int(number), "class": str(name), "message": str(text), "failed-at": int(failed_at)}:
+            case {"attempt": int(number), "class": str(name), "message": str(text), "failed-at": int(failed_at)} if (
+                0 <= number < _BELOW and 0 <= failed_at < _BELOW
+            ):
+                name, text = name[:MAX_CLASS], text[:MAX_MESSAGE]
                 found.append(Attempt(number=number, exception_class=name, message=text, failed_at=failed_at))
     return tuple(found)

@@ -1,28 +1,27 @@
-"""Many durations as a few numbers: how many, their sum, the least, the most, and a histogram for what is between.
+"""Many durations as a few numbers: count, sum, least, most, and a histogram for percentiles.
 
-Everything is in seconds. Adding up those of many workers and many minutes gives the numbers of all: sum, least
-and most exactly, percentiles to the width of a bucket of palermo.core.histogram.
+Everything is in seconds. The numbers of many workers and many minutes can be added up: sum, least and most
+stay exact, percentiles are exact to the width of a bucket of palermo.core.histogram.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from palermo.core.histogram import LAST, Histogram, bucket, merge, quantile, upper
-from palermo.core.values import dataclass
 
-#: More than any job takes; beyond it a number in a record is taken for nonsense.
+#: More seconds than any job takes; a larger number in a record is treated as nonsense.
 _MOST = 2.0**40
 
 
-#: Buckets by what they are called in a record that has been JSON, and in one that has not.
+#: Buckets by their keys in a record: text in a record that has been JSON, an integer in one that has not.
 _BUCKETS: Mapping[Any, int] = {key: number for number in range(LAST + 1) for key in (number, str(number))}
 
 
 @dataclass(slots=True)
 class Durations:
-    """What is known of how long something took, each time."""
+    """How long something took, over all the times that it happened."""
 
     count: int = 0
     sum: float = 0.0
@@ -31,8 +30,8 @@ class Durations:
     histogram: Histogram = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
-        """One more; below zero, as clocks that differ make it, counts as zero."""
-        # Twice for every job that is run: comparing costs half of what min and max do.
+        """Add one duration. A negative one, which comes from clocks that differ, counts as zero."""
+        # Called twice for every job that is run: comparing costs half of what min and max do.
         if seconds < 0.0:
             seconds = 0.0
         if seconds < self.least:
@@ -45,7 +44,7 @@ class Durations:
         self.histogram[number] = self.histogram.get(number, 0) + 1
 
     def merge(self, other: "Durations") -> None:
-        """Add those that another one knows of."""
+        """Add the durations of another."""
         self.count += other.count
         self.sum += other.sum
         self.least = min(self.least, other.least)
@@ -56,16 +55,16 @@ class Durations:
 
     @property
     def mean(self) -> float | None:
-        """The arithmetic mean; None for none."""
+        """The arithmetic mean; None without durations."""
         return self.sum / self.count if self.count else None
 
     def quantile(self, part: float) -> float | None:
-        """The duration that this part (0 to 1) of all did not exceed; within least and most; None for none."""
+        """The duration that this part (0 to 1) of all did not exceed, from least to most; None without durations."""
         found = quantile(self.histogram, part)
         return None if found is None else min(max(found, self.least), self.most)
 
     def fields(self, name: str) -> dict[str, Any]:
-        """As a record of the journal has them: `name` with the histogram, and its sum, min and max; {} for none."""
+        """The fields of a journal record: `name` with the histogram, and its sum, min and max; {} without durations."""
         if not self.count:
             return {}
         return {
@@ -76,7 +75,10 @@ class Durations:
         }
 
     def read(self, record: Mapping[str, Any], name: str) -> None:
-        """Add what `fields` made; by the histogram alone where a writer said no more, and nothing where it is none."""
+        """Add what `fields` made; where it is no histogram, nothing.
+
+        Where the record has the histogram alone, sum, least and most are estimated from it.
+        """
         buckets = record.get(name)
         if not isinstance(buckets, Mapping):
             return
@@ -102,7 +104,7 @@ def _is_duration(value: object) -> TypeGuard[float]:
 
 
 def _estimated(buckets: Mapping[Any, Any]) -> tuple[float, float, float]:
-    """What the sum, the least and the most may be."""
+    """The sum, the least and the most, estimated from a histogram."""
     known: Histogram = {}
     merge(known, buckets)
     first, last = min(known), max(known)

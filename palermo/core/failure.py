@@ -1,10 +1,9 @@
-"""What is kept of an error: enough to understand it, cut to sizes a header can hold."""
+"""The stored form of an error: enough to understand it, cut to sizes that a header can hold."""
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from palermo.core.values import dataclass
-
+MAX_CLASS = 500
 MAX_MESSAGE = 2_000
 MAX_STACK_TRACE = 16_000
 
@@ -15,7 +14,7 @@ _CUT = "\n… cut …\n"
 class Failure:
     """Why a job failed, and when."""
 
-    #: Dotted name of the exception's class, `palermo.errors.…` for Palermo's own.
+    #: Dotted name of the exception's class, `palermo.errors.…` for Palermo's own, at most 500 characters.
     exception_class: str
     #: ``str(exception)``, at most 2,000 characters.
     message: str
@@ -26,10 +25,10 @@ class Failure:
 
 
 def from_exception(error: BaseException, *, failed_at: int, skip: frozenset[str] = frozenset()) -> Failure:
-    """The failure that an exception is.
+    """The failure that describes an exception.
 
-    `skip` holds file names whose frames at the start of the traceback are Palermo's own
-    and tell a reader nothing.
+    `skip` holds the names of Palermo's own files. Their frames at the start of the traceback
+    are left out, since they tell a reader nothing.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in skip:
@@ -55,9 +54,10 @@ def class_name(kind: type[BaseException]) -> str:
 
 
 def cut(failure: Failure, *, message: int = MAX_MESSAGE, stack_trace: int = MAX_STACK_TRACE) -> Failure:
-    """The failure with its texts cut: the message at its end, in characters; the trace in its middle, in bytes."""
+    """The failure with its texts cut: class and message at the end, by characters, and the trace in the middle."""
     return replace(
         failure,
+        exception_class=printable(failure.exception_class)[:MAX_CLASS],
         message=printable(failure.message)[:message],
         stack_trace=cut_middle(printable(failure.stack_trace), stack_trace),
     )
@@ -66,7 +66,7 @@ def cut(failure: Failure, *, message: int = MAX_MESSAGE, stack_trace: int = MAX_
 def cut_middle(text: str, size: int) -> str:
     """The text in at most `size` bytes of UTF-8, with its middle left out if need be.
 
-    The start names the way in and the end the error; the middle is what recursion repeats.
+    The start shows the outermost calls and the end shows the error; the middle is what recursion repeats.
     """
     data = text.encode()
     if len(data) <= size:
@@ -86,17 +86,19 @@ def fingerprint(job: str, failure: Failure) -> str:
     """Twelve hexadecimal digits that failures of one kind share: same job, same class, same place."""
     import hashlib
 
-    text = "\0".join((job, failure.exception_class, place_of(failure.stack_trace)))
+    text = "\0".join((job, failure.exception_class, innermost_frame(failure.stack_trace)))
     return hashlib.blake2b(text.encode(errors="replace"), digest_size=6).hexdigest()
 
 
-def place_of(stack_trace: str) -> str:
-    """`file.py:function` of the newest frame in a Python traceback, or its last line but one in another language's.
+def innermost_frame(stack_trace: str) -> str:
+    """The innermost frame of a stack trace: `file.py:function` in a Python traceback, else the first line with "at ".
 
-    Line numbers are left out, so that an edit elsewhere in the file does not make a new group.
+    Python writes the innermost frame last; the JVM, .NET and JavaScript write it first. Line numbers of Python are left
+    out, so that an edit elsewhere in the file does not make a new group.
     """
-    for line in reversed(stack_trace.splitlines()):
-        text = line.strip()
+    lines = [line.strip() for line in stack_trace.splitlines()]
+    python = any(line.startswith('File "') and ", in " in line for line in lines)
+    for text in reversed(lines) if python else lines:
         if text.startswith('File "') and ", in " in text:
             path = text[6:].partition('"')[0]
             return f"{path.replace(chr(92), '/').rpartition('/')[2]}:{text.rpartition(', in ')[2]}"

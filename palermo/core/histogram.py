@@ -1,8 +1,8 @@
-"""Durations counted in buckets that grow by a quarter of an octave each: what percentiles are read from.
+"""Histograms of durations, from which percentiles are read; buckets grow by a quarter of an octave each.
 
-A histogram is a mapping from bucket to count; it travels as JSON, with the buckets as text. Merging
-is adding, so those of many workers and many minutes give the percentiles of all; each is exact to
-the width of its bucket, 19 per cent.
+A histogram maps buckets to counts; in JSON the buckets are text. Histograms are merged by adding, so
+those of many workers and many minutes give the percentiles of all. A percentile is exact to the width
+of its bucket, 19 per cent.
 """
 
 import math
@@ -24,17 +24,17 @@ def upper(bucket: int) -> float:
     return SMALLEST * math.exp2(bucket / _STEPS)
 
 
-#: Looked up at a third of a logarithm's price, twice for each job that runs.
+#: Looked up twice for each job that runs, at a third of the cost of a logarithm.
 _UPPER = [upper(number) for number in range(LAST)]
 
 
 def bucket(seconds: float) -> int:
-    """The bucket of a duration; what is negative, as clocks that differ make it, counts as none."""
+    """The bucket of a duration; a negative one, which comes from clocks that differ, counts as zero."""
     return bisect_left(_UPPER, seconds)
 
 
 def merge(into: Histogram, other: Mapping[int, int] | Mapping[str, int]) -> None:
-    """Add another histogram, also one that has been through JSON; what is no bucket and no count is left out."""
+    """Add another histogram, also one that has been JSON; entries that are no bucket or no count are left out."""
     for key, count in other.items():
         try:
             number = int(key)

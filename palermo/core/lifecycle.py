@@ -1,19 +1,18 @@
 """The life of a job: its states, and which settlement each result calls for.
 
 Everything that decides what happens to a job next is in this file, and nothing here
-does anything: no clock, no broker, no log. The chart in docs/lifecycle.md is drawn
+does anything: no clock, no broker, no log. The chart in docs/reference/lifecycle.md is drawn
 from TRANSITIONS; test_docs.py fails when they differ.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from palermo.core.attempts import Attempt, append
 from palermo.core.failure import Failure
-from palermo.core.message import Message, fit
-from palermo.core.outcome import Value
+from palermo.core.message import Message, fit_headers
+from palermo.core.stored_result import StoredResult
 from palermo.core.topology import FAILED_QUEUE, failed_queue
-from palermo.core.values import dataclass
 
 
 class JobState(StrEnum):
@@ -27,7 +26,7 @@ class JobState(StrEnum):
     DISCARDED = "discarded"  #: was taken away unfinished: by a person, or as its own code or policy said
 
 
-#: Every way from one state to another: what happens, from where, to where.
+#: Every transition: what happens, the state before, the state after.
 TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
     ("enqueue", None, JobState.PENDING),
     ("take", JobState.PENDING, JobState.WORKING),
@@ -55,15 +54,15 @@ class Succeeded:
     """The job returned, or a before_process hook skipped it, which is no failure."""
 
     skipped: bool = False
-    #: What it returned, of a job that keeps its result.
-    value: Value | None = None
-    #: Why that is not kept although it should be; "" where it is, or where nobody asked.
+    #: The returned value, if the job keeps its result.
+    value: StoredResult | None = None
+    #: Why the value is not kept although the job keeps its result; "" where it is, or where nobody asked.
     refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The job raised, or could not be run at all, or its process died under it; and that is the end of it."""
+    """The job raised, could not be run at all, or its process died; it does not run again by itself."""
 
     failure: Failure
 
@@ -79,7 +78,7 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The job is not worth doing any more: it said so itself, or its policy said so of its error."""
+    """The job is thrown away: it asked for that itself, or its policy says so for its error."""
 
     reason: str
 
@@ -94,64 +93,64 @@ class Cancelled:
     """A person cancelled the job, before it began or while it ran."""
 
 
-#: One each is enough: they say nothing else.
-INTERRUPTED, CANCELLED = Interrupted(), Cancelled()
+#: One instance of each is enough: they hold nothing.
+INTERRUPTED, CANCELLED, SUCCEEDED = Interrupted(), Cancelled(), Succeeded()
 
 Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
-class Batched:
+class BatchResult:
     """How each job of a batch ended, in their order."""
 
     results: tuple[Result, ...]
 
 
-#: How a run ended: that of one job, or of a batch.
-RunResult = Result | Batched
+#: How the run of one job, or of a batch, ended.
+RunResult = Result | BatchResult
 
 
-def each_of(result: RunResult, count: int) -> tuple[Result, ...]:
-    """How each of so many jobs ended that were run together; what is said of the run is said of each."""
-    if isinstance(result, Batched):
+def results_of_each(result: RunResult, count: int) -> tuple[Result, ...]:
+    """The results of `count` jobs that were run together. The result of the whole run holds for each of them."""
+    if isinstance(result, BatchResult):
         return (*result.results, *(Interrupted() for _ in range(count)))[:count]
     return (result,) * count
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Forget it."""
+    """Forget the message."""
 
-    #: Whether it was done, and not cancelled or dropped.
+    #: Whether the job was done, and not cancelled or dropped.
     done: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Store this copy among the failed jobs, and once that is confirmed forget the original."""
+    """Store this copy among the failed jobs; once that is confirmed, forget the original."""
 
     message: Message
-    #: Which queue of failed jobs.
+    #: The queue of failed jobs that takes it.
     queue: str = FAILED_QUEUE
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give it back to its queue, at its old place where the broker can."""
+    """Give the message back to its queue, at its old place where the broker can do that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
-    """Store this copy as one that is enqueued, for its time, and once that is confirmed forget the original."""
+class Reschedule:
+    """Store this copy as an enqueued job, for its time; once that is confirmed, forget the original."""
 
     message: Message
 
 
-Settlement = Ack | Fail | Retry | Release
+Settlement = Ack | Fail | Reschedule | Release
 
 
 def settle(message: Message, result: Result, *, worker: str, now: float, failed_per_queue: bool = False) -> Settlement:
-    """What the broker must do with a delivery whose run gave this result.
+    """The settlement of a delivery whose run gave this result.
 
     `worker` is the tag of the slot that ran it, `now` the Unix time; `failed_per_queue` keeps the
     failed jobs of every queue apart, in `failed:<queue>`.
@@ -163,8 +162,8 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
             return Ack(done=False)
         case Retrying(failure, delay):
             if failure is None:
-                return Retry(replace(message, run_at=now + delay))
-            return Retry(retry(message, failure, worker=worker, now=now, delay=delay))
+                return Reschedule(replace(message, run_at=now + delay))
+            return Reschedule(retry(message, failure, worker=worker, now=now, delay=delay))
         case Raised(failure):
             queue = failed_queue(message.queue, per_queue=failed_per_queue)
             return Fail(fail(message, failure, worker=worker), queue)
@@ -173,29 +172,29 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
 
 
 def without_value(result: Result) -> Result:
-    """How it went, without what it returned."""
+    """The result without the value that the job returned."""
     if isinstance(result, Succeeded) and (result.value is not None or result.refused):
         return Succeeded(result.skipped)
     return result
 
 
 def fail(message: Message, failure: Failure, *, worker: str) -> Message:
-    """The copy of the message that goes to `failed`: same id, body and headers, and the error's."""
-    return fit(_failed(message, failure, worker=worker, retries=message.retries or 0, run_at=None))
+    """The copy of the message that goes to `failed`: same id, body and headers, plus the error's headers."""
+    return fit_headers(_failed(message, failure, worker=worker, retries=message.retries or 0, run_at=None))
 
 
 def retry(message: Message, failure: Failure, *, worker: str, now: float, delay: float) -> Message:
-    """The copy of the message that runs again by itself after `delay` seconds, with the error for those who look."""
+    """The copy of the message that runs again by itself after `delay` seconds, with the error for people to see."""
     copy = _failed(message, failure, worker=worker, retries=(message.retries or 0) + 1, run_at=now + delay)
     policy_retries = (message.policy_retries or 0) + 1
-    return fit(replace(copy, policy_retries=policy_retries, retrying_since=message.retrying_since or now))
+    return fit_headers(replace(copy, policy_retries=policy_retries, retrying_since=message.retrying_since or now))
 
 
 def _failed(message: Message, failure: Failure, *, worker: str, retries: int, run_at: float | None) -> Message:
     return replace(
         message,
         failure=failure,
-        attempts=_with(message, message.retries or 0),
+        attempts=_with_latest_error(message, message.retries or 0),
         worker=worker,
         retries=retries,
         run_at=run_at,
@@ -206,13 +205,13 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
     """The copy of a failed message that runs again, in another queue if one is named.
 
     Same id; `retries` goes up by one, the policy's own count starts again at 0, and the
-    error is among the earlier ones. The instant of expiry is gone: whoever asks for it wants it run now.
+    error joins the earlier ones. The expiry is removed: a person who requeues a job wants it run now.
     """
     return replace(
         failed,
         queue=queue or failed.queue,
         failure=None,
-        attempts=_with(failed, (failed.retries or 0) + 1),
+        attempts=_with_latest_error(failed, (failed.retries or 0) + 1),
         worker=None,
         retries=(failed.retries or 0) + 1,
         policy_retries=0,
@@ -224,7 +223,7 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
 
 
 def give_up(retrying: Message) -> Message:
-    """The copy of a message that waits to be tried again that goes to `failed` instead, as without a retry left."""
+    """The copy of a message waiting for its retry that goes to `failed` instead, as if no retry were left."""
     policy_retries = retrying.policy_retries
     return replace(
         retrying,
@@ -235,12 +234,12 @@ def give_up(retrying: Message) -> Message:
 
 
 def attempts(message: Message, state: JobState) -> tuple[Attempt, ...]:
-    """All that is known of a job's tries that failed, oldest first; `state` is where it is now."""
-    return _with(message, (message.retries or 0) + (1 if state is JobState.FAILED else 0))
+    """The failed tries of a job as far as they are known, oldest first; `state` is the job's state now."""
+    return _with_latest_error(message, (message.retries or 0) + (1 if state is JobState.FAILED else 0))
 
 
-def _with(message: Message, number: int) -> tuple[Attempt, ...]:
-    """The earlier errors of a message and its latest, of the try with this number."""
+def _with_latest_error(message: Message, number: int) -> tuple[Attempt, ...]:
+    """The earlier errors of a message, and its latest as that of the try with this number."""
     if message.failure is None:
         return message.attempts
     return append(message.attempts, Attempt.of(message.failure, number))

@@ -1,42 +1,64 @@
-"""A job on the wire: what it is made of, and how it becomes headers and comes back.
+"""A job on the wire: its fields, and how they are written to headers and read from them.
 
-The law of this file is docs/wire.md. Reading never fails: a known header of the wrong
-type stays among the foreign ones and is described in `defect`, so that the worker can
+docs/internals/wire.md is the law of this file. Reading never fails: a known header of the wrong
+type stays among the foreign headers, and `defect` describes it, so that the worker can
 fail the job with its body and headers untouched.
 """
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
 from palermo.core import attempts
 from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure, cut
-from palermo.core.topology import DEFAULT_QUEUE, is_failed
-from palermo.core.values import dataclass
+from palermo.core.topology import DEFAULT_QUEUE, MAX_ID_BYTES, is_failed
 from palermo.errors import HeadersTooLarge
 
 #: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these.
 HeaderValue = Any
 Headers = Mapping[str, HeaderValue]
 
+
+class Opaque(bytes):
+    """A header's value in the broker's own form; Palermo passes it on and does not look into it."""
+
+    __slots__ = ()
+
+
 NO_HEADERS: Headers = MappingProxyType({})
 
 JSON = "application/json"
 
-#: The most a body may measure: RabbitMQ 4 refuses messages above 16 MiB by default (max_message_size).
+#: The largest body in bytes: RabbitMQ 4 refuses messages above 16 MiB by default (max_message_size).
 MAX_BODY = 16 * 1024 * 1024
 
-#: What all headers together may measure on the wire, in bytes. A content header is one frame, and a frame of more
+#: The largest size of all headers together on the wire, in bytes. A content header is one frame, and a frame of more
 #: than frame_max (131,072, of which 8 are its own) makes RabbitMQ close the connection; 131,064 was measured to pass.
-#: What is left of it here is room for the properties.
+#: The 4,096 bytes left over are room for the properties.
 MAX_HEADERS = 131_064 - 4_096
 
-#: No duration and no instant reaches this: beyond it, in the year 2242, the clocks of some systems end.
+#: Every duration and instant is below this: it is in the year 2242, after which the clocks of some systems end.
 MAX_SECONDS = 2.0**33
 
-#: Never published again. RabbitMQ drops a message whose old x-death shows a cycle, and CC and BCC route copies.
+#: Every count is below this, so that counting on from it stays within what a header can hold.
+_MAX_COUNT = 2**31
+
+#: Numbers from here on are read as milliseconds, as JavaScript writes them: as seconds they would be after 2242, and
+#: as milliseconds they begin in 1973.
+_MILLISECONDS = 1e11
+
+#: Compiled when first used.
+_DECIMAL_NUMBER = r"[0-9]{1,20}(\.[0-9]{1,20})?"
+
+#: The header that names the headers that had to be left out, and the most bytes that it may have.
+_DROPPED, _MAX_DROPPED = "dropped-headers", 1_000
+
+#: Headers that are never published again. RabbitMQ drops a message whose old x-death shows a cycle, and CC and BCC
+#: route copies.
 _STRIPPED = frozenset({"CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count"})
 _STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-")
 
@@ -63,6 +85,7 @@ _SECONDS = {
     "share": "share",
 }
 _TRUTH = {"keep-result": "keep_result"}
+_COUNTS = frozenset({"retries", "policy-retries", "max-retries"})
 _ATTEMPTS = "attempts-log"
 
 #: Headers with the fields that they are written from.
@@ -73,27 +96,28 @@ _WRITTEN_UNLESS_NONE = tuple(
     if header not in dict(_WRITTEN_UNLESS_EMPTY)
 )
 #: By the name of a field: the header that it is written to, and whether it is left out when it is empty, not only when
-#: it is None. Those of `id`, of what only a job has that has failed, and foreign ones are not among them.
+#: it is None. The header of `id`, those that only a failed job has, and foreign headers are not among them.
 HEADER_OF: Mapping[str, tuple[str, bool]] = {
     **{field: (header, True) for header, field in _WRITTEN_UNLESS_EMPTY},
     **{field: (header, False) for header, field in _WRITTEN_UNLESS_NONE},
 }
-#: By the name of a header: the field that takes it, and the type with which it does so without another look.
+#: By the name of a header: the field that takes it, and the type of a value that needs no conversion.
 _AS_IT_IS: dict[str, tuple[str, type]] = {
     **{name: (field, str) for name, field in _TEXT.items()},
     **{name: (field, int) for name, field in _NUMBER.items()},
     **{name: (field, bool) for name, field in _TRUTH.items()},
 }
 
-#: How a program that schedules without Palermo says when (docs/wire.md); `run-at` wins.
+#: The header in which a program without Palermo gives the time of a job; `run-at` wins over it. See
+#: docs/internals/wire.md.
 _FOREIGN_RUN_AT = "perform_job_at"
 
-#: Of a job that an event has become: its topic, and the event's own id.
+#: The headers of a job that an event has become: the event's topic, and the event's own id.
 TOPIC, EVENT_ID = "topic", "event-id"
 
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
-#: The headers that have a meaning here.
+#: The headers that Palermo reads itself.
 KNOWN_HEADERS = frozenset({"id", "queue", _ATTEMPTS, *_AS_IT_IS, *_SECONDS, *_FAILURE})
 
 
@@ -101,7 +125,7 @@ KNOWN_HEADERS = frozenset({"id", "queue", _ATTEMPTS, *_AS_IT_IS, *_SECONDS, *_FA
 class Message:
     """A job on the wire: what to run, with which bytes, and what has happened to it so far.
 
-    Without slots, so that `made` can make one at a tenth of the constructor's price.
+    The class has no slots, so that `make_message` can make a message at a tenth of the constructor's cost.
     """
 
     #: Text of 1 to 255 bytes, a UUID unless the caller chose one; kept through retries and requeues.
@@ -122,11 +146,11 @@ class Message:
     created_at: int | None = None
     #: How often it has been tried again, by policy or by hand; None on a fresh job, 0 after its first failure.
     retries: int | None = None
-    #: The same, by policy alone; a requeue by hand starts it again at 0.
+    #: How often policy alone has tried it again; a requeue by hand sets this to 0.
     policy_retries: int | None = None
     #: How often policy may try it again, where this one enqueue said so; None where the job's declaration decides.
     max_retries: int | None = None
-    #: Unix seconds of the first failure that policy answered; a requeue by hand forgets it.
+    #: Unix seconds of the first failure after which policy tried it again; a requeue by hand forgets it.
     retrying_since: float | None = None
     #: The arguments for people, at most 100 characters and then "..."; None where the publisher gave none.
     preview: str | None = None
@@ -138,13 +162,13 @@ class Message:
     expires_at: float | None = None
     #: Unix seconds before which it is not started; None for at once.
     run_at: float | None = None
-    #: Unix seconds of its enqueuing, from which its wait counts; None where nobody said, and after a requeue.
+    #: Unix seconds of its enqueue, from which its wait is counted; None where nobody said, and after a requeue.
     queued_at: float | None = None
     #: Whether what it returns is kept in the journal; None where the job's declaration decides.
     keep_result: bool | None = None
-    #: Whose job it is, where the jobs of a queue belong to several; "" for nobody's. See palermo.core.shares.
+    #: The tenant that the job belongs to, where several tenants share a queue; "" for none. See fair_scheduling.py.
     tenant: str = ""
-    #: How much of the queue its tenant is to have, beside others' 1; None for 1.
+    #: Its tenant's share of the queue, where other tenants have 1; None for 1.
     share: float | None = None
     #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
     failure: Failure | None = None
@@ -152,7 +176,7 @@ class Message:
     attempts: tuple[Attempt, ...] = ()
     #: The tag of the worker's slot in which it failed last.
     worker: str | None = None
-    #: Jobs that a worker has taken to be run in one call with this one; never on the wire.
+    #: Jobs that a worker has taken to run in one call with this one; never on the wire.
     companions: tuple["Message", ...] = ()
     #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.
     properties: Mapping[str, Any] = field(default_factory=lambda: NO_HEADERS)
@@ -163,7 +187,7 @@ class Message:
 
     @property
     def priority(self) -> int:
-        """What goes first in a queue that has priorities; 0 where its publisher did not say."""
+        """Its priority in a queue that has priorities: the highest goes first; 0 where its publisher did not say."""
         found = self.properties.get("priority")
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
@@ -173,7 +197,7 @@ class Message:
         return (self.retries or 0) + 1
 
     def waited(self, now: float) -> float | None:
-        """Seconds that it has waited since it could have been run; None where it is not known since when."""
+        """Seconds that it has waited since it could have been run; None where the start of the wait is not known."""
         if self.queued_at is None:
             return None
         since = self.queued_at
@@ -183,18 +207,18 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic of the event that became this job; "" of any other."""
+        """The topic of the event that became this job; "" for any other job."""
         found = self.extra.get(TOPIC)
         return found if isinstance(found, str) and isinstance(self.extra.get(EVENT_ID), str) else ""
 
     @property
     def signed_job(self) -> str:
-        """The job that a signature of the body covers; an event has one body for all groups, and covers its topic."""
+        """The name that a signature of the body covers: an event's topic, since groups share its body; else the job."""
         return self.topic or self.job
 
     @property
     def signed_id(self) -> str:
-        """The id that a signature of the body covers: all jobs that a recurring one publishes have one body."""
+        """The id that a signature of the body covers. All jobs of one event, or of one recurring job, share a body."""
         if self._event:
             return self._event
         name = self.extra.get("recurring")
@@ -207,11 +231,11 @@ class Message:
         return event if isinstance(event, str) and self.id.startswith(f"{event}@") else ""
 
 
-def made(fields: dict[str, Any]) -> Message:
-    """The message with these fields, which are not checked: what every job costs is spent here.
+def make_message(fields: dict[str, Any]) -> Message:
+    """The message with these fields, which are not checked, since every job pays for this function.
 
-    `properties` and `extra` must be among them; what else is left out has its default. The dict is the message's from
-    then on.
+    `properties` and `extra` must be among them; any other field that is left out has its default. The message owns the
+    dict from then on.
     """
     message = object.__new__(Message)
     object.__setattr__(message, "__dict__", fields)
@@ -219,7 +243,7 @@ def made(fields: dict[str, Any]) -> Message:
 
 
 def to_headers(message: Message) -> dict[str, HeaderValue]:
-    """All headers of the message, ready to publish; what only a first publication may carry is left out."""
+    """All headers of the message, ready to publish; those that only a first publication may carry are left out."""
     headers: dict[str, HeaderValue] = {"id": message.id}
     if message.extra:
         headers = {
@@ -255,11 +279,11 @@ def from_wire(
     new_id: Callable[[], str],
     properties: Mapping[str, Any] = NO_HEADERS,
 ) -> Message:
-    """The message that an AMQP message is. Never raises: what is wrong with it is in `defect`.
+    """The message read from an AMQP message. Never raises: `defect` says what is wrong with it.
 
-    `taken_from` is the queue it was taken from, which wins over its own `queue` header,
-    except in `failed`, and where it waits for its time (None): there that header says where it
-    belongs. `new_id` makes an id for a message that came without one.
+    `taken_from` is the queue it was taken from, and wins over the message's own `queue` header.
+    That header decides only for a queue of failed jobs, and where the message waits for its time
+    (None). `new_id` makes an id for a message that came without one.
     """
     away = taken_from is None or is_failed(taken_from)
     queue = DEFAULT_QUEUE if taken_from is None or away else taken_from
@@ -271,19 +295,25 @@ def from_wire(
         known = _AS_IT_IS.get(name)
         if known is not None:
             field, kind = known
-            if value.__class__ is kind:
+            if value.__class__ is kind and (name not in _COUNTS or _is_count(value)):
                 fields[field] = value
                 continue
         elif name == "id":
-            if isinstance(value, str):
-                message_id = message_id or value
-                continue
             if message_id:
+                continue
+            if isinstance(value, str) and len(value.encode()) <= MAX_ID_BYTES:
+                message_id = value
                 continue
         elif name == "queue":
             if isinstance(value, str):
                 queue = value if away else queue
                 continue
+        elif name == "run-at":
+            try:
+                fields["run_at"] = read_instant(value)
+                continue
+            except ValueError:
+                pass
         elif name in _SECONDS:
             if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
                 fields[_SECONDS[name]] = float(value)
@@ -299,9 +329,12 @@ def from_wire(
             extra[name] = value
             continue
         extra[name] = value
-        defects.append(f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {_wanted(name)}")
-    if extra and "run_at" not in fields:
-        fields["run_at"] = _foreign_run_at(extra)
+        defects.append(_defect(name, value))
+    if _FOREIGN_RUN_AT in extra and "run_at" not in fields:
+        try:
+            fields["run_at"] = read_instant(extra[_FOREIGN_RUN_AT])
+        except ValueError:
+            defects.append(_defect(_FOREIGN_RUN_AT, extra[_FOREIGN_RUN_AT]))
     fields["id"] = message_id or new_id()
     fields["queue"] = queue
     fields["extra"] = extra or NO_HEADERS
@@ -311,12 +344,24 @@ def from_wire(
         fields["failure"] = _failure_from(failure)
     if defects:
         fields["defect"] = "; ".join(defects)
-    return made(fields)
+    return make_message(fields)
+
+
+def _is_count(value: HeaderValue) -> bool:
+    return bool(0 <= value < _MAX_COUNT)
+
+
+def _defect(name: str, value: HeaderValue) -> str:
+    return f"header {name!r} is {str(value)[:80]!r} ({type(value).__name__}) and must be {_wanted(name)}"
 
 
 def _wanted(name: str) -> str:
+    if name == "id":
+        return f"text of 1 to {MAX_ID_BYTES} bytes"
+    if name in ("run-at", _FOREIGN_RUN_AT):
+        return "an instant from 1970 to 2242: Unix seconds or milliseconds, ISO 8601 with a zone, or a timestamp"
     if name in _NUMBER:
-        return "an integer"
+        return f"an integer from 0 to {_MAX_COUNT - 1}" if name in _COUNTS else "an integer"
     if name in _SECONDS:
         return "a number above 0"
     if name in _TRUTH:
@@ -324,11 +369,25 @@ def _wanted(name: str) -> str:
     return "a list" if name == _ATTEMPTS else "text"
 
 
-def _foreign_run_at(headers: Headers) -> float | None:
-    found = headers.get(_FOREIGN_RUN_AT)
-    if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found < MAX_SECONDS:
-        return float(found)
-    return None
+def read_instant(value: HeaderValue) -> float:
+    """The Unix seconds that a header means: a number, its text, a timestamp, or ISO 8601 text. Raises ValueError.
+
+    A number of 100,000,000,000 or more is in milliseconds.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        value = float(text) if re.fullmatch(_DECIMAL_NUMBER, text) else datetime.fromisoformat(text)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        seconds = value.timestamp()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = min(value, 1_000 * MAX_SECONDS) / (1 if value < _MILLISECONDS else 1_000)
+    else:
+        raise ValueError(f"{type(value).__name__} is no instant")
+    if not 0 <= seconds < MAX_SECONDS:
+        raise ValueError(f"{seconds} is before 1970 or after 2242")
+    return seconds
 
 
 def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
@@ -336,21 +395,23 @@ def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
     if "exception-class" not in headers:
         return None
     failed_at = headers.get("failed-at")
-    return Failure(
-        exception_class=str(headers["exception-class"]),
-        message=str(headers.get("exception-message") or ""),
-        stack_trace=str(headers.get("stack-trace") or ""),
-        failed_at=failed_at if isinstance(failed_at, int) else 0,
+    return cut(
+        Failure(
+            exception_class=str(headers["exception-class"]),
+            message=str(headers.get("exception-message") or ""),
+            stack_trace=str(headers.get("stack-trace") or ""),
+            failed_at=failed_at if isinstance(failed_at, int) and 0 <= failed_at < MAX_SECONDS else 0,
+        )
     )
 
 
-def fit(message: Message, limit: int = MAX_HEADERS) -> Message:
+def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
     """The message with its headers cut until they fit one frame.
 
-    First what is kept of earlier errors, then the traceback, then the message, then foreign
-    headers that leave no room: these are dropped, largest first, and named in `dropped-headers`.
+    It cuts first the earlier errors, then the traceback, then the error's message. Then it drops
+    foreign headers, largest first, and names them in `dropped-headers`.
     Only a message that has failed is cut; a fresh one that does not fit raises HeadersTooLarge,
-    since its caller can still mend it.
+    since its caller can still change it.
     """
     size = headers_size(to_headers(message))
     if size <= limit:
@@ -368,19 +429,33 @@ def fit(message: Message, limit: int = MAX_HEADERS) -> Message:
         message = replace(message, failure=cut(message.failure, stack_trace=stack_trace, message=text))
         if headers_size(to_headers(message)) <= limit:
             return message
-    extra = dict(message.extra)
-    dropped: list[str] = []
-    for name in sorted(extra, key=lambda name: headers_size({name: extra[name]}), reverse=True):
-        del extra[name]
-        dropped.append(name)
-        message = replace(message, extra=extra | {"dropped-headers": ", ".join(dropped)[:1_000]})
-        if headers_size(to_headers(message)) <= limit:
+    room = limit - headers_size(to_headers(replace(message, extra=NO_HEADERS)))
+    return replace(message, extra=without_largest(message.extra, room))
+
+
+def without_largest(headers: Headers, room: int) -> dict[str, HeaderValue]:
+    """The headers that fit `room` bytes: the largest are left out, and `dropped-headers` names them."""
+    kept = dict(headers)
+    sizes = {name: headers_size({name: value}) for name, value in kept.items()}
+    size = sum(sizes.values())
+    if size <= room:
+        return kept
+    before = kept.pop(_DROPPED, None)
+    names = [before] if isinstance(before, str) else []
+    size += _MAX_DROPPED - sizes.pop(_DROPPED, 0)
+    for name in sorted(kept, key=lambda name: sizes[name], reverse=True):
+        if size <= room:
             break
-    return message
+        del kept[name]
+        size -= sizes[name]
+        names.append(name)
+    if names:
+        kept[_DROPPED] = ", ".join(names).encode()[:_MAX_DROPPED].decode(errors="ignore")
+    return kept
 
 
 def headers_size(value: HeaderValue) -> int:
-    """At least as many bytes as the value takes in an AMQP field table."""
+    """An upper bound of the bytes that the value takes in an AMQP field table."""
     match value:
         case str():
             return 5 + len(value.encode(errors="replace"))

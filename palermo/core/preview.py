@@ -1,14 +1,14 @@
-"""The arguments for people: one line of at most 100 characters.
+"""A preview of a job's arguments for people: one line of at most 100 characters.
 
-Made at every enqueue, so it looks at no more of a value than can be shown: what a part leaves of
-the room is all that the next part gets.
+It is made at every enqueue, so it looks at no more of a value than can be shown: each part gets only
+the room that the parts before it left.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 PREVIEW = 100
 
-#: Whose repr is short, and raises nothing; and so do whole numbers below this one.
+#: The types whose repr is short and raises nothing; the same holds for whole numbers below _SHORT_INT.
 _SHORT = frozenset({float, bool, type(None)})
 _SHORT_INT = 10**18
 
@@ -50,7 +50,7 @@ def brief(value: object, room: int = PREVIEW) -> str:
 
 
 def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
-    """As many as there is room for, and the room that is left then, below 0 for none."""
+    """The texts of as many items as there is room for, and the room that is left then; below 0 for none."""
     parts: list[str] = []
     for item in items:
         text = brief(item, room)
@@ -64,7 +64,7 @@ def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
 def _fields(items: Mapping[object, object], room: int) -> list[str]:
     parts: list[str] = []
     for key, item in items.items():
-        # Short texts in place: that is what nearly all keys are, and many values.
+        # Short texts are written in place: nearly all keys are short texts, and many values.
         name = repr(key) if type(key) is str and len(key) <= PREVIEW else brief(key)
         short = type(item) is str and len(item) <= PREVIEW
         text = f"{name}: {repr(item) if short else brief(item, room)}"

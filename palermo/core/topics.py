@@ -1,25 +1,24 @@
-"""Events: their topics, the patterns that subscribe to these, the names of what carries them, and the job each becomes.
+"""Events: their topics, the patterns of subscriptions, the names of exchanges and queues, and the jobs they become.
 
-An event goes to the fanout `<prefix>_gateway`, from there to the topic exchange `<prefix>_distributor`, and by the
-patterns of its groups into a queue `<prefix>_<group>` for each: docs/wire.md, "Events". In its group's queue it is
-a job that bears the group's name.
+A publisher sends an event to the fanout exchange `<prefix>_gateway`. From there it goes to the topic exchange
+`<prefix>_distributor`, and by the patterns of each group into the group's queue `<prefix>_<group>`. See
+docs/internals/wire.md, "Events". In that queue it is a job with the group's name.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
 from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue
-from palermo.core.values import dataclass
 from palermo.errors import QueueNameInvalid, TopicInvalid
 
 #: A routing key is a short string of AMQP.
 MAX_TOPIC_BYTES = 255
 
-#: What wildcards stand for: one word, and any number of words.
+#: The wildcards: for one word, and for any number of words.
 ONE, ANY = "*", "#"
 
-#: The media type of an event that came without one: JSON where it decodes, and bytes where it does not.
+#: The media type of an event that came without one. It is read as JSON if it decodes, else as bytes.
 OCTETS = "application/octet-stream"
 
 _GATEWAY, _DISTRIBUTOR = "_gateway", "_distributor"
@@ -27,7 +26,7 @@ _GATEWAY, _DISTRIBUTOR = "_gateway", "_distributor"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, to be told to all groups that want to know."""
+    """Something that happened, published to all groups that subscribe to it."""
 
     topic: str
     #: The payload and its headers; it names no queue and no job.
@@ -40,7 +39,7 @@ def gateway(prefix: str) -> str:
 
 
 def distributor(prefix: str) -> str:
-    """The exchange that gives each group what its patterns match."""
+    """The exchange that gives each group the events that its patterns match."""
     return f"{prefix}{_DISTRIBUTOR}"
 
 
@@ -55,9 +54,9 @@ def group_queue(exchange: str, prefix: str, group: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def group_of(source: str, queue: str) -> str:
-    """The group of a queue in which a message was found that was published to the exchange `source`.
+    """The group whose queue holds an event that was published to the exchange `source`.
 
-    "" unless that is how an event comes to a group.
+    "" for any other message.
     """
     for suffix in (_GATEWAY, _DISTRIBUTOR):
         if source.endswith(suffix):
@@ -105,7 +104,7 @@ def check_pattern(pattern: object) -> str:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a topic is one that the pattern means, by the rules of AMQP."""
+    """Whether the pattern matches the topic, by the rules of AMQP."""
     words = pattern.split(".") if pattern else []
     at = _reached(words, {0})
     for word in topic.split(".") if topic else []:
@@ -116,10 +115,10 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
-    """An event as the job of a group, whatever it said itself of job and topic.
+    """The job that an event becomes in a group; job and topic in its own headers do not count.
 
-    Each group's is a job of its own, with an id of its own. `run` tells this one from an earlier one of the same
-    group, where an old event is told again.
+    Each group has a job of its own, with an id of its own. Where an old event is published again, `run` tells this job
+    from an earlier one of the same group.
     """
     own = f"@{group}{f'~{run}' if run else ''}"
     id = f"{event.id}{own}"
@@ -131,11 +130,11 @@ def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
 
 
 def is_untyped(message: Message) -> bool:
-    """Whether this is an event of which nobody said what its payload is."""
+    """Whether this is an event that came without a media type."""
     return message.content_type == OCTETS and bool(message.topic) and not message.content_encoding
 
 
-def typed(message: Message) -> Message:
+def with_media_type(message: Message) -> Message:
     """An untyped event as JSON if it decodes as that; any other message as it is."""
     if not is_untyped(message):
         return message
@@ -149,7 +148,7 @@ def typed(message: Message) -> Message:
 
 
 def _reached(words: list[str], at: set[int]) -> set[int]:
-    """These places in a pattern and those behind any `#` there, which may stand for nothing."""
+    """These places in a pattern, and the place behind each `#` among them, since `#` may match no word."""
     for place, word in enumerate(words):
         if place in at and word == ANY:
             at.add(place + 1)

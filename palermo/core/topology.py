@@ -1,7 +1,9 @@
-"""Names: which are allowed, and which AMQP object each of them stands for.
+"""Names: the rules for them, and the AMQP object that each of them stands for.
 
-The rules are those of docs/wire.md, "Topology". Nothing here talks to a broker.
+The rules are those of docs/internals/wire.md, "Topology". Nothing here talks to a broker.
 """
+
+import re
 
 from palermo.errors import IdInvalid, QueueNameInvalid, SettingInvalid
 
@@ -9,20 +11,20 @@ DEFAULT_EXCHANGE = "palermo"
 DEFAULT_QUEUE = "jobs"
 FAILED_QUEUE = "failed"
 
-#: Before a queue's name: its own failed jobs, where the setting failed_per_queue keeps them apart.
+#: The prefix of a queue's own queue of failed jobs, where the setting failed_per_queue keeps them apart.
 FAILED_PREFIX = "failed:"
 
-#: What a queue on RabbitMQ may be; the first is the default.
+#: The types of a queue on RabbitMQ; the first is the default.
 CLASSIC, QUORUM = QUEUE_TYPES = ("classic", "quorum")
 
-#: Before a queue's name: the AMQP queue is called exactly what follows, on any exchange.
+#: The prefix of a queue name that is taken literally: the AMQP queue is called what follows, on any exchange.
 LITERAL = "="
 
 #: The highest priority of a job within its queue; 0 is the lowest, and that of jobs without one. A classic queue keeps
-#: a queue in itself for each, and RabbitMQ advises single digits.
+#: an inner queue for each priority, and RabbitMQ advises single digits.
 MAX_PRIORITY = 9
 
-#: What a classic queue is made of that has priorities, and what queues may be migrated to.
+#: The name of a classic queue with priorities as a type, and the types that queues may be migrated to.
 PRIORITY = "priority"
 MIGRATABLE = (*QUEUE_TYPES, PRIORITY)
 
@@ -30,13 +32,39 @@ MIGRATABLE = (*QUEUE_TYPES, PRIORITY)
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255
 
+#: The beginnings that no queue name may have, nor a name behind LITERAL: the broker uses them for its own names, or
+#: Palermo for its own on any exchange, since several exchanges may share one virtual host.
+_RESERVED = r"amq\.|([^.]*\.)?~"
 
-def check_queue_name(name: object) -> str:
-    """The name, if it may name a queue.
+#: A queue of failed jobs of any exchange, written with LITERAL.
+_FAILED_OF_ANY = rf"{LITERAL}([^.]*\.)?{FAILED_QUEUE}(:|\Z)"
 
-    Raises QueueNameInvalid otherwise, saying which rule it breaks.
+
+#: C0 and C1 controls, DEL, and the separators of lines and paragraphs. RabbitMQ removes line breaks from a queue's name
+#: and names the rest in its answer, for which no caller waits.
+_CONTROLS = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)))
+
+
+def has_controls(name: str) -> bool:
+    """Whether a name has a control character or a line separator in it."""
+    return not _CONTROLS.isdisjoint(name)
+
+
+def is_queue_name(name: object) -> bool:
+    """Whether this may name a queue."""
+    try:
+        check_queue_name(name)
+    except QueueNameInvalid:
+        return False
+    return True
+
+
+def check_queue_name(name: object, *, controls: bool = False) -> str:
+    """The name, if it may name a queue; with `controls` also one with controls, which earlier versions let through.
+
+    Raises QueueNameInvalid otherwise; its text says which rule the name breaks.
     """
-    rule = "Names are 1 to 127 bytes of UTF-8 without blanks at the ends"
+    rule = "Names are 1 to 127 bytes of UTF-8 without control characters, and without blanks at the ends"
     if not isinstance(name, str):
         raise QueueNameInvalid(f"queue name {name!r} is not text. {rule}.")
     try:
@@ -45,15 +73,21 @@ def check_queue_name(name: object) -> str:
         raise QueueNameInvalid(f"queue name {name!r} cannot be written as UTF-8. {rule}.") from None
     if not 1 <= size <= MAX_QUEUE_NAME_BYTES:
         raise QueueNameInvalid(f"queue name {name[:40]!r} has {size} bytes. {rule}.")
-    if name != name.strip():
+    on_broker = name.removeprefix(LITERAL)
+    if reserved := re.match(_RESERVED, on_broker):
         raise QueueNameInvalid(
-            f"queue name {name!r} begins or ends in a blank. {rule}; trim it where the job is declared."
+            f"queue name {name!r} starts with {reserved[0]!r}, which is kept for the broker and Palermo."
+            " Choose another."
         )
-    for prefix in ("amq.", "~", "palermo.~"):
-        if name.startswith(prefix):
-            raise QueueNameInvalid(
-                f"queue name {name!r} starts with {prefix!r}, which is kept for the broker and Palermo. Choose another."
-            )
+    if controls and has_controls(name):
+        return name
+    if not on_broker or on_broker != on_broker.strip() or name != name.strip():
+        raise QueueNameInvalid(
+            f"queue name {name!r} begins or ends in a blank, or has nothing behind the {LITERAL!r}. {rule};"
+            " trim it where the job is declared."
+        )
+    if has_controls(name):
+        raise QueueNameInvalid(f"queue name {name!r} has a control character or a line break in it. {rule}.")
     return name
 
 
@@ -63,14 +97,17 @@ def is_failed(queue: str) -> bool:
 
 
 def failed_queue(queue: str, *, per_queue: bool) -> str:
-    """Where the failed jobs of a queue go."""
+    """The queue that takes the failed jobs of a queue."""
     return f"{FAILED_PREFIX}{queue}" if per_queue else FAILED_QUEUE
 
 
 def check_job_queue(name: object) -> str:
-    """The name, if jobs may be enqueued to it and workers may serve it; those of failed jobs are neither."""
+    """The name, if jobs may be enqueued to it and workers may serve it: not a queue of failed jobs.
+
+    Raises QueueNameInvalid.
+    """
     checked = check_queue_name(name)
-    if is_failed(checked):
+    if is_failed(checked) or re.match(_FAILED_OF_ANY, checked):
         raise QueueNameInvalid(
             f"queue {checked!r} holds failed jobs; no job is enqueued to it and no worker serves it."
             " Use `palermo failed requeue` to run its jobs again."
@@ -110,7 +147,7 @@ def amqp_queue(exchange: str, queue: str) -> str:
     """The AMQP queue that holds a Palermo queue: its own name, prefixed where the exchange is not the default one.
 
     The prefix keeps two systems in one virtual host from sharing `failed`. The queue of a group that
-    subscribes to events has its full name in any case, for the sake of other programs.
+    subscribes to events has its full name on any exchange, for the sake of other programs.
     """
     if exchange == DEFAULT_EXCHANGE or queue.startswith(f"{exchange}_"):
         return queue

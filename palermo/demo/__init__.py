@@ -1,9 +1,9 @@
 """`palermo demo`: the whole product at work in one terminal.
 
-sources    which files it parses
-jobs       the job that parses one
-story      what happens, step by step, and whether it did
-run        what comes before and after
-show       how it is told
-damaged/   files that fail on every machine
+source_files   the files that it parses
+jobs           the job that parses one
+steps          the steps of the demo, and their checks
+runner         the work before and after the steps
+screen         the output
+damaged/       files that fail on every machine
 """

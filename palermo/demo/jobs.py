@@ -6,16 +6,16 @@ import logging
 import tokenize
 import warnings
 from collections.abc import Generator
+from dataclasses import dataclass
 
 import palermo
-from palermo.core.values import dataclass
 
 log = logging.getLogger("palermo.demo")
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What was found in one file."""
+    """The counts of one file."""
 
     nodes: int
     functions: int
@@ -25,12 +25,12 @@ class Parsed:
 def parse(path: str, encoding: str | None = None) -> Parsed:
     """Parse one Python source file, and log how much is in it.
 
-    `encoding` is for a file that is neither UTF-8 nor says what it is.
+    `encoding` is for a file that is not UTF-8 and does not name its encoding.
     """
     with open(path, encoding=encoding) if encoding else tokenize.open(path) as file:
         source = file.read()
     with warnings.catch_warnings():
-        # An invalid escape in somebody's string is no news here.
+        # A warning about an invalid escape in a string of the file does not matter here.
         warnings.simplefilter("ignore")
         tree = ast.parse(source, path)
     nodes = functions = 0

@@ -1,4 +1,5 @@
-"""What the journal tells, kept at hand: which jobs ended and how, what happened to each, who did what.
+"""Views of the journal: which jobs ended and how, what happened to each job, and who did what.
 
-All of it is a view of the journal that may be thrown away: following.py reads, the others keep.
+A view may be thrown away, since it can be read from the journal again: journal_follower.py and journal_reader.py read,
+the other modules keep.
 """

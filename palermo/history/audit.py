@@ -1,29 +1,22 @@
-"""Who did what, and when: the actions of people that the journal holds, newest first, and by the jobs they were about.
+"""The index of people's actions in the journal: who did what and when, newest first, and by job.
 
-A private SQLite database in a temporary file, as the index of jobs (segment.py), and bounded like it.
+It is a TempIndex, and bounded, like the index of jobs (segment.py).
 """
 
 import json
-import sqlite3
-import threading
 from collections.abc import Sequence
 from typing import Any
 
+from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
-from palermo.core.journal import Batch, Kind, Record
-from palermo.errors import StoreInvalid
-from palermo.filters import named
+from palermo.core.journal_records import Record, RecordBatch, RecordKind
 from palermo.history.filters import AuditFilter
-from palermo.rows import Row, instant, plain
+from palermo.index.temp_index import Database, TempIndex, fold
 
-#: Actions kept at most, the newest; how many are forgotten at once; and characters kept of each text.
+#: The most actions that are kept, the newest; how many are forgotten at once; the most characters of each text.
 MAX_ACTIONS, _AT_ONCE, _MAX_TEXT = 100_000, 1_000, 2_000
 
 _SCHEMA = """
-pragma page_size = 8192;
-pragma cache_size = -4096;
-pragma journal_mode = off;
-pragma synchronous = off;
 create table action (
     n integer primary key,
     at real not null,
@@ -44,87 +37,72 @@ create index mention_n on mention (n);
 _FIELDS = "at, by, source, action, outcome, queue, count, what, ids"
 
 
-class Audit:
-    """The actions in the journal. A Taker of palermo.history.following; safe to share between threads."""
+class AuditLog:
+    """The actions in the journal. A JournalView (journal_reader.py); safe to share between threads."""
 
     def __init__(self, most: int = MAX_ACTIONS) -> None:
-        """Keeps about so many, the newest."""
-        self._lock = threading.Lock()
+        """Keeps about `most` actions, the newest."""
         self._most = most
-        self._open()
+        self._index = TempIndex(_SCHEMA, name="the list of actions", cache_kib=4_096, opened=self._opened)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: RecordBatch) -> None:
         """Keep the actions of a batch. Raises StoreInvalid where the temporary file cannot be written."""
-        actions = [record for record in batch.records if record["kind"] == Kind.ACTION]
+        actions = [record for record in batch.records if record["kind"] == RecordKind.ACTION]
         if not actions:
             return
-        try:
-            with self._lock:
-                self._db.execute("begin")
-                for record in actions:
-                    self._put(record)
-                self._forget()
-                self._db.execute("commit")
-        except sqlite3.Error as error:
-            raise StoreInvalid(
-                f"the list of actions cannot be written: {error}. It is a temporary file: free some room there, or"
-                " name another place in TMPDIR."
-            ) from error
+        with self._index.write():
+            for record in actions:
+                self._put(record)
+            self._forget()
 
     def reset(self) -> None:
         """Forget all."""
-        with self._lock:
-            self._db.close()
-            self._open()
+        self._index.reset()
 
     def close(self) -> None:
         """Throw all away."""
-        with self._lock:
-            self._db.close()
+        self._index.close()
 
-    # -- asking
+    # -- queries
 
     def count(self, filter: AuditFilter) -> int:
-        """How many match."""
+        """The number of actions that match."""
         text, given = _where(filter)
-        with self._lock:
+        with self._index.read():
             return int(self._db.execute(f"select count(*) from action where {text}", given).fetchone()[0])
 
     def page(self, filter: AuditFilter, *, offset: int = 0, limit: int = 100) -> list[Row]:
-        """Some of them, the newest first, as rows."""
+        """Some of the actions that match, the newest first, as rows."""
         text, given = _where(filter)
         question = f"select {_FIELDS} from action where {text} order by n desc limit ? offset ?"
-        with self._lock:
+        with self._index.read():
             rows = self._db.execute(question, (*given, limit, offset)).fetchall()
         return [_row(row) for row in rows]
 
     def of(self, id: str, *, limit: int = 100) -> list[tuple[float, Row]]:
-        """What was done to one job, in order, with Unix seconds; of more than `limit` actions the last.
+        """The actions on one job, in order, with Unix seconds; the last ones if there are more than `limit`.
 
-        Rows without the ids, most of which are others'.
+        The rows leave out the ids, since most of them are of other jobs.
         """
         question = (
             f"select {_FIELDS} from action where n in (select n from mention where key = ?) order by n desc limit ?"
         )
-        with self._lock:
+        with self._index.read():
             rows = self._db.execute(question, (hash(id), limit)).fetchall()
         found = [(at, _row((at, *rest))) for at, *rest in reversed(rows)]
         return [(at, row) for at, row in found if id in row.pop("ids")]
 
     def names(self, what: str) -> list[str]:
-        """Who did something, or what was done, to choose from; `what` is "by" or "action"."""
+        """The people, or the actions, to choose from; `what` is "by" or "action"."""
         column = {"by": "by", "action": "action"}[what]
-        with self._lock:
+        with self._index.read():
             rows = self._db.execute(f"select distinct {column} from action where {column} <> '' order by 1 limit 500")
             return [text for (text,) in rows]
 
-    # -- behind them; all within the lock
+    # -- internals, called within a block of the index
 
-    def _open(self) -> None:
-        self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
-        self._db.executescript(_SCHEMA)
-        self._db.create_function("fold", 1, _fold, deterministic=True)
-        self._db.create_function("named", 2, named, deterministic=True)
+    def _opened(self, db: Database) -> None:
+        self._db = db
 
     def _put(self, record: Record) -> None:
         ids = [printable(id[:_MAX_TEXT]) for id in _list(record.get("ids")) if isinstance(id, str)]
@@ -136,7 +114,7 @@ class Audit:
                 *(_text(record.get(name)) for name in ("by", "source", "action", "outcome")),
                 _text(queue) if queue is not None else None,
                 count if isinstance(count, int) and abs(count) < 2**53 else None,
-                _text(what if isinstance(what, str) or what is None else json.dumps(plain(what))),
+                _text(what if isinstance(what, str) or what is None else json.dumps(as_json(what))),
                 json.dumps(ids),
                 int("part" in record),
             ),
@@ -155,7 +133,7 @@ def _where(filter: AuditFilter) -> tuple[str, list[Any]]:
     parts, given = ["part = 0"], list[Any]()
     for column, pattern in (("by", filter.by), ("action", filter.action), ("coalesce(queue, '')", filter.queue)):
         if pattern is not None:
-            parts.append(f"named({column}, ?)")
+            parts.append(f"fits({column}, ?)")
             given.append(pattern)
     for bound, sign in ((filter.since, ">="), (filter.until, "<=")):
         if bound is not None:
@@ -164,7 +142,7 @@ def _where(filter: AuditFilter) -> tuple[str, list[Any]]:
     if filter.text is not None:
         told = "by || char(31) || action || char(31) || outcome || char(31) || coalesce(queue, '') || char(31) || what"
         parts.append(f"(instr(fold({told}), ?) or instr(fold(ids), ?))")
-        given += [_fold(filter.text)] * 2
+        given += [fold(filter.text)] * 2
     return " and ".join(parts), given
 
 
@@ -172,7 +150,7 @@ def _row(row: Sequence[Any]) -> Row:
     at, by, source, action, outcome, queue, count, what, ids = row
     found = json.loads(ids)
     return {
-        "at": instant(at),
+        "at": iso_instant(at),
         "by": by or None,
         "source": source or None,
         "action": action,
@@ -190,7 +168,3 @@ def _list(value: Any) -> Sequence[Any]:
 
 def _text(value: Any) -> str:
     return printable(value[:_MAX_TEXT]) if isinstance(value, str) else ""
-
-
-def _fold(text: str | None) -> str:
-    return "" if text is None else printable(text).casefold()

@@ -1,17 +1,17 @@
-"""When something else was deployed: told from the workers that come up, each with its release."""
+"""Deploys, recognized by the workers that start: each reports its release."""
 
-from palermo.core.values import dataclass
+from dataclasses import dataclass
 
-#: A worker that comes up with the release before within so many seconds of a deploy is one that was late.
+#: Seconds after a deploy within which a worker that starts with the release before is only late, and no deploy.
 ROLLING = 900.0
 
-#: Deploys that are kept at most, the newest.
+#: The most deploys that are kept, the newest.
 MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """The first worker of a release came up."""
+    """The start of the first worker of a release."""
 
     #: Unix seconds.
     at: float
@@ -19,13 +19,13 @@ class Deploy:
 
 
 class Deploys:
-    """The deploys that a journal tells of, oldest first."""
+    """The deploys that a journal shows, oldest first."""
 
     def __init__(self) -> None:
         self._known: list[Deploy] = []
 
     def up(self, at: float, release: str) -> None:
-        """A worker of this release came up; the release is another than before, or the same."""
+        """Note that a worker of this release started; it is a deploy if the release has changed."""
         if not release or any(deploy.release == release for deploy in self._known[-1:]):
             return
         if any(deploy.release == release for deploy in self._known[-2:-1]) and at - self._known[-1].at < ROLLING:
@@ -34,5 +34,5 @@ class Deploys:
         del self._known[:-MOST]
 
     def since(self, at: float) -> list[Deploy]:
-        """Those at this instant or later, Unix seconds."""
+        """The deploys at this instant or later, in Unix seconds."""
         return [deploy for deploy in self._known if deploy.at >= at]

@@ -1,30 +1,45 @@
-"""A record of the journal about a job, read with care: anything may be in it."""
+"""Records of the journal about jobs, read with care, since anything may be in them."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
-from palermo.core.journal import ENDS, Kind, Record
-from palermo.core.values import dataclass
+from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
 from palermo.history.filters import STATES
-from palermo.rows import Row, instant, plain
 
 #: The kinds that are about one job.
 OF_JOBS = frozenset(
     {
-        *(Kind.ENQUEUED, Kind.STARTED, Kind.PROGRESS, Kind.LOG, Kind.SUCCEEDED, Kind.FAILED, Kind.RETRIED),
-        *(Kind.SNOOZED, Kind.RELEASED, Kind.DISCARDED, Kind.CANCELLED, Kind.FIRED, Kind.LIMITED),
+        *(
+            RecordKind.ENQUEUED,
+            RecordKind.STARTED,
+            RecordKind.PROGRESS,
+            RecordKind.LOG,
+            RecordKind.SUCCEEDED,
+            RecordKind.FAILED,
+            RecordKind.RETRIED,
+        ),
+        *(
+            RecordKind.SNOOZED,
+            RecordKind.RELEASED,
+            RecordKind.DISCARDED,
+            RecordKind.CANCELLED,
+            RecordKind.FIRED,
+            RecordKind.LIMITED,
+        ),
     }
 )
 
-#: How a run ended, by the kind of its record.
+#: The state of an ended run, by the kind of its record.
 STATE_OF: Mapping[str, str] = {kind: state for state, kind in STATES.items()}
 
-#: Characters of an id, since a longer one is no job's, and of a message, a reason or a line.
+#: The most characters of an id (no job has a longer one), and of a message, a reason or a line.
 MAX_ID, MAX_TEXT = 1_000, 2_000
 
-#: What is told of a record by fields of its own.
+#: The fields of a record that an Entry has fields of its own for.
 _KNOWN = frozenset(
     {"kind", "at", "id", "job", "queue", "attempt", "slot", "wait", "took", "error", "message", "text", "reason"}
 )
@@ -34,7 +49,7 @@ _KNOWN = frozenset(
 class Entry:
     """One record about a job."""
 
-    kind: Kind
+    kind: RecordKind
     id: str
     #: Unix seconds.
     at: float
@@ -43,30 +58,30 @@ class Entry:
     #: The slot of the worker that wrote it; None for a client.
     worker: str | None
     attempt: int | None
-    #: Seconds that it waited before it was started, and ran.
+    #: Seconds that it waited before its start, and that it ran.
     wait: float | None
     took: float | None
     error: str
-    #: Of the error, or why it was discarded, or what it wrote.
+    #: The error's message, or why the job was discarded, or what it wrote.
     text: str | None
-    #: What else the record holds.
+    #: The record's other fields.
     more: Mapping[str, Any]
 
     @property
     def state(self) -> str | None:
-        """How its run ended; None for a record that ends none, or after which the job simply waits again."""
+        """The state of its ended run; None if the record ends no run, or the job simply waits again after it."""
         return STATE_OF.get(self.kind)
 
     def row(self) -> Row:
-        """The finished run as listings have it."""
-        failed = self.kind in (Kind.FAILED, Kind.RETRIED)
+        """The finished run as a row of a listing."""
+        failed = self.kind in (RecordKind.FAILED, RecordKind.RETRIED)
         by = self.more.get("by")
         return {
             "id": self.id,
             "job": self.job or None,
             "queue": self.queue,
             "state": self.state,
-            "finished_at": instant(self.at),
+            "finished_at": iso_instant(self.at),
             "wait": self.wait,
             "took": self.took,
             "attempt": self.attempt,
@@ -76,17 +91,17 @@ class Entry:
         }
 
     def step(self) -> Row:
-        """The record as the life of a job has it."""
+        """The record as a row of a job's life."""
         return {
             **self.more,
             "kind": self.kind.value,
-            "at": instant(self.at),
+            "at": iso_instant(self.at),
             "job": self.job or None,
             "queue": self.queue,
             "worker": self.worker,
             "attempt": self.attempt,
             "wait": self.wait,
-            "took": self.took if self.kind in ENDS else None,
+            "took": self.took if self.kind in RUN_ENDS else None,
             "error": {"class": self.error, "message": self.text or ""} if self.error else None,
             "text": None if self.error else self.text,
         }
@@ -97,7 +112,7 @@ def entry(record: Record, writer: str) -> Entry:
     get = record.get
     slot, attempt = get("slot"), get("attempt")
     return Entry(
-        kind=Kind(record["kind"]),
+        kind=RecordKind(record["kind"]),
         id=printable(record["id"]),
         at=number(get("at")) or 0.0,
         job=text(get("job")) or "",
@@ -108,23 +123,23 @@ def entry(record: Record, writer: str) -> Entry:
         took=number(get("took")),
         error=text(get("error")) or "",
         text=said(record),
-        more=plain({name: value for name, value in record.items() if name not in _KNOWN}),
+        more=as_json({name: value for name, value in record.items() if name not in _KNOWN}),
     )
 
 
 def said(record: Record) -> str | None:
-    """What a record says in words."""
+    """The text of a record: its message, its text or its reason."""
     get = record.get
     return text(get("message")) or text(get("text")) or text(get("reason"))
 
 
 def text(value: Any) -> str | None:
-    """A text that can be shown; None for what is none."""
+    """The value as text that can be shown; None if it is no text."""
     return printable(value[:MAX_TEXT]) if value.__class__ is str else None
 
 
 def number(value: Any) -> float | None:
-    """A number that counts seconds; None for what does not."""
+    """The value as a number of seconds; None if it is none."""
     if value.__class__ is float:
         return value if math.isfinite(value) else None
     return float(value) if value.__class__ is int and -(2**53) < value < 2**53 else None

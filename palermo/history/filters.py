@@ -1,30 +1,29 @@
-"""Which finished jobs and which actions are meant: the filters of the pages, the API and the commands."""
+"""The filters of finished jobs and of actions, for the pages, the API and the commands."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
-from palermo.core.journal import Kind
-from palermo.core.values import dataclass
+from palermo.core.journal_records import RecordKind
 from palermo.errors import OptionInvalid
 
-#: How a run of a job ended, as listings call it, by the kind of the record that tells it. The first four are final.
-STATES: Mapping[str, Kind] = {
-    "done": Kind.SUCCEEDED,
-    "failed": Kind.FAILED,
-    "discarded": Kind.DISCARDED,
-    "cancelled": Kind.CANCELLED,
-    "retrying": Kind.RETRIED,
+#: The states of ended runs, as listings name them, each with the kind of its record. The first four are final.
+STATES: Mapping[str, RecordKind] = {
+    "done": RecordKind.SUCCEEDED,
+    "failed": RecordKind.FAILED,
+    "discarded": RecordKind.DISCARDED,
+    "cancelled": RecordKind.CANCELLED,
+    "retrying": RecordKind.RETRIED,
 }
 
-#: What is listed unless a state is asked for: runs after which the job was over.
+#: The states that are listed unless one is asked for: runs after which the job was over.
 FINAL = ("done", "failed", "discarded", "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryFilter:
-    """What a finished job must be, all of it at once; a filter that asks for nothing matches all that are final.
+    """A filter of finished jobs, which must match all its fields; an empty filter matches all that are final.
 
-    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a state that is none.
+    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for an unknown state.
     """
 
     queue: str | None = None
@@ -34,10 +33,10 @@ class HistoryFilter:
     state: str | None = None
     #: Text, in any case of letters, in its id, its name, its error or why it was discarded.
     text: str | None = None
-    #: Unix seconds: it ended at this instant or later; and at this instant or before.
+    #: Unix seconds: it ended at `since` or later; and at `until` or before.
     since: float | None = None
     until: float | None = None
-    #: Seconds: it ran so long or longer; and so long or shorter. What did not run is neither.
+    #: Seconds: it ran for `longer` or more; and for `shorter` or less. A job that did not run matches neither.
     longer: float | None = None
     shorter: float | None = None
 
@@ -52,7 +51,7 @@ class HistoryFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """What an action must be, all of it at once; a filter that asks for nothing matches every action.
+    """A filter of actions, which must match all its fields; an empty filter matches every action.
 
     Names may hold `*`, `?` and `[…]`.
     """
@@ -61,12 +60,12 @@ class AuditFilter:
     by: str | None = None
     action: str | None = None
     queue: str | None = None
-    #: Text, in any case of letters, in the ids of its jobs, or in what else is told of it.
+    #: Text, in any case of letters, in the ids of its jobs, or in its other fields.
     text: str | None = None
-    #: Unix seconds: it was done at this instant or later; and at this instant or before.
+    #: Unix seconds: it was done at `since` or later; and at `until` or before.
     since: float | None = None
     until: float | None = None
 
 
-#: The filters that ask for nothing.
+#: The empty filters.
 FINISHED, ANYTHING = HistoryFilter(), AuditFilter()

@@ -1,34 +1,30 @@
-"""The index of what the journal says of jobs: those that ended, newest first, and all there is to say of one.
+"""The index of the journal's records about jobs: ended jobs, newest first, and all records of one job.
 
-Made of stretches of the journal (segment.py), the oldest of which is forgotten when there are too many:
-so it is bounded in memory and on the disk, however long the journal is. It is a view, in temporary
-files, and is made again from the journal by every process that starts.
+It is made of segments, each a stretch of the journal (segment.py). The oldest segment is forgotten when there
+are too many, so the index is bounded in memory and on the disk, however long the journal is. It is a view, in
+temporary files; every process that starts makes it again from the journal.
 """
 
-import sqlite3
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from palermo.core.journal import Batch, Kind
-from palermo.errors import StoreInvalid
+from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.entry import Entry
 from palermo.history.filters import HistoryFilter
 from palermo.history.segment import Segment
 
-#: Stretches kept at most: with segment.MAX_RECORDS each, 4,000,000 records.
+#: The most segments that are kept: with segment.MAX_RECORDS each, 4,000,000 records.
 SEGMENTS = 16
 
-#: Names offered for a choice.
+#: The most names that are offered for a choice.
 _NAMES = 500
 
 
 class Index:
-    """What the journal says of jobs. A Taker of palermo.history.following; safe to share between threads."""
+    """The journal's records about jobs. A JournalView (journal_reader.py); safe to share between threads."""
 
     def __init__(self, segments: int = SEGMENTS) -> None:
-        """Keeps so many stretches at most, 2 or more."""
+        """`segments` is the most segments that are kept, 2 or more."""
         self._lock = threading.Lock()
         self._most = segments
         self._segments: deque[Segment] = deque([Segment()])
@@ -37,21 +33,20 @@ class Index:
         #: Whether the journal holds more than is kept here.
         self.cut = False
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: RecordBatch) -> None:
         """Keep a batch. Raises StoreInvalid where the temporary files cannot be written."""
         for record in batch.records:
-            if record["kind"] == Kind.LOST and isinstance(count := record.get("count"), int):
+            if record["kind"] == RecordKind.LOST and isinstance(count := record.get("count"), int):
                 self.lost += count
-        with _writing():
-            newest = self._segments[-1]
-            newest.put(batch.records, batch.writer)
-            if newest.full:
-                newest.seal()
-                self._add()
+        newest = self._segments[-1]
+        newest.put(batch.records, batch.writer)
+        if newest.full:
+            newest.seal()
+            self._add()
 
     def reset(self) -> None:
-        """Forget all. Raises the same."""
-        with self._lock, _writing():
+        """Forget all."""
+        with self._lock:
             before, self._segments = self._segments, deque([Segment()])
             self.lost, self.cut = 0, False
         for segment in before:
@@ -63,14 +58,14 @@ class Index:
             for segment in self._segments:
                 segment.close()
 
-    # -- asking
+    # -- queries
 
     def count(self, filter: HistoryFilter) -> int:
-        """How many finished runs match."""
+        """The number of finished runs that match."""
         return sum(segment.count(filter) for segment in self._newest_first())
 
     def page(self, filter: HistoryFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
-        """Some of those that match, the newest first, in the order of the journal."""
+        """Some of the runs that match, the newest first, in the order of the journal."""
         found: list[Entry] = []
         for segment in self._newest_first():
             here = segment.count(filter)
@@ -84,7 +79,7 @@ class Index:
         return found
 
     def of(self, id: str, *, limit: int = 1_000) -> list[Entry]:
-        """All that is known of one job, in the order of the journal; of more than `limit` records the last."""
+        """All records of one job, in the order of the journal; the last ones if there are more than `limit`."""
         found: list[Entry] = []
         for segment in self._newest_first():
             found = segment.of(id, limit=limit - len(found)) + found
@@ -102,11 +97,11 @@ class Index:
         return sorted(found)[:_NAMES]
 
     def size(self) -> int:
-        """How many records are kept."""
+        """The number of records that are kept."""
         return sum(segment.size for segment in self._newest_first())
 
     def file_size(self) -> int:
-        """How large the temporary files are at most."""
+        """The largest size that the temporary files may have, in bytes."""
         return sum(segment.file_size() for segment in self._newest_first())
 
     def _newest_first(self) -> list[Segment]:
@@ -120,14 +115,3 @@ class Index:
         if gone is not None:
             self.cut = True
             gone.close()
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreInvalid(
-            f"the index of the journal cannot be written: {error}. It is made of temporary files, of at most"
-            " a gigabyte: free some room there, or name another place in TMPDIR."
-        ) from error

@@ -1,45 +1,34 @@
 """A stretch of the journal in a database of its own: some hundred thousand records about jobs, in their order.
 
-A private SQLite database in a temporary file, which ends with its connection. Batches are kept as they
-came, and beside them what is looked for: a narrow row for each run that ended, and eight bytes for
-each record, a hash of its job's id, in one string of bytes that is searched whole: that takes a
-millisecond, and adding to it next to nothing. A stretch that is full is never changed again, until it is
-forgotten as a whole. What was counted stays counted: of a filter that is asked for again only what was
-added since is looked at.
-
-Safe to share between threads: one at a time is in it.
+It is a TempIndex. It keeps batches as they came, and beside them what queries need: a narrow row for each run
+that ended, and for each record a hash of its job's id, eight bytes. All hashes are one string of bytes that is
+searched whole: that takes a millisecond, and adding to it next to nothing. A full segment never changes again,
+until it is forgotten as a whole. Counts are remembered: when a filter is asked for again, only the records that
+were added since are counted.
 """
 
 import json
 import marshal
-import sqlite3
 import struct
-import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from palermo.core.failure import printable
-from palermo.core.journal import Record
-from palermo.filters import named
+from palermo.core.journal_records import Record
+from palermo.core.wildcards import fits
 from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
 from palermo.history.filters import FINAL, HistoryFilter
+from palermo.index.temp_index import Database, TempIndex, fold
 
-#: Records in a stretch, and about how many bytes of them.
+#: The most records in a segment, and about the most bytes of them.
 MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
-#: Counts of filters, and pages and jobs of a full stretch, that are remembered.
+#: How many counts of filters are remembered, and how many pages and jobs of a full segment.
 _REMEMBERED = 64
 
-_PRAGMAS = (
-    "pragma page_size = 8192",
-    "pragma cache_size = -2048",
-    "pragma journal_mode = off",
-    "pragma synchronous = off",
-    "pragma temp_store = file",
-)
-
-#: `first` is the place of a batch's first record, and `n` that of a run's last: how many were kept before it.
+#: `first` is the place of a batch's first record, and `n` that of a run's last record. A place is the number of records
+#: that were kept before it.
 _SCHEMA = """
 create table batch (first integer primary key, writer text not null, records blob not null);
 create table keys (keys blob not null);
@@ -60,39 +49,38 @@ create table shape (
 );
 """
 
-#: How a hash stands among all.
+#: The form of one hash among all.
 _KEY = struct.Struct("=q")
 
-#: Any of the numbers in a JSON array, and the array of none: a list in the question itself may be too long.
+#: SQL for the numbers in a JSON array, and an empty array: a list in the query itself may be too long.
 _THESE, _NONE = "(select value from json_each(?))", "[]"
 
-#: What many runs share: how they ended, their queue, job and error.
+#: The fields that many runs share: how they ended, their queue, job and error.
 Shape = tuple[str, str, str, str]
 
-#: The part of a query that a filter becomes, and its values.
+#: The condition in a query that a filter becomes, and its values.
 Where = tuple[str, tuple[Any, ...]]
 
 
 class Segment:
-    """One stretch."""
+    """One stretch of the journal. Safe to share between threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
-        for pragma in _PRAGMAS:
-            self._db.execute(pragma).fetchall()
-        self._db.executescript(_SCHEMA)
-        self._db.create_function("fold", 1, _fold, deterministic=True)
+        name = "the index of the journal (at most a gigabyte)"
+        self._index = TempIndex(_SCHEMA, name=name, cache_kib=2_048, opened=self._opened)
+
+    def _opened(self, db: Database) -> None:
+        self._db = db
         self._shapes: dict[Shape, int] = {}
         self._counts: dict[Where, tuple[int, int]] = {}
         self._places: dict[int, list[int]] = {}
         self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
         self._bytes = 0
-        #: A hash of the id of each record, until it is full.
+        #: A hash of the id of each record, until the segment is sealed.
         self._keys = array("q")
-        self._closed = self._sealed = False
-        #: How many records it holds.
+        self._sealed = False
+        #: The number of records that it holds.
         self.size = 0
 
     @property
@@ -101,7 +89,7 @@ class Segment:
         return self.size >= MAX_RECORDS or self._bytes >= MAX_BYTES
 
     def put(self, records: Sequence[Record], writer: str) -> None:
-        """Keep those of these records that are about jobs. Raises sqlite3.Error."""
+        """Keep the records that are about jobs. Raises StoreInvalid, and then the segment is empty."""
         kept = [
             record
             for record in records
@@ -112,19 +100,17 @@ class Segment:
         ]
         if not kept:
             return
-        with self._lock:
-            blob = _packed(kept)
-            self._db.execute("begin")
+        blob = _packed(kept)
+        with self._index.write():
             self._db.execute("insert into batch values (?, ?, ?)", (self.size, printable(writer), blob))
             self._put_ended(kept)
-            self._db.execute("commit")
             self._keys.extend([hash(record["id"]) for record in kept])
             self.size += len(kept)
             self._bytes += len(blob)
 
     def seal(self) -> None:
-        """Keep less of it in memory, now that nothing more is put into it. Raises sqlite3.Error."""
-        with self._lock:
+        """Hold less in memory, now that nothing more is put into the segment. Raises StoreInvalid."""
+        with self._index.write():
             self._db.execute("insert into keys values (?)", (self._keys.tobytes(),))
             self._keys = array("q")
             self._shapes.clear()
@@ -132,15 +118,13 @@ class Segment:
 
     def close(self) -> None:
         """Throw it away; it is empty from then on."""
-        with self._lock:
-            self._closed = True
-            self._db.close()
+        self._index.close()
 
-    # -- asking
+    # -- queries
 
     def count(self, filter: HistoryFilter) -> int:
-        """How many runs that ended match."""
-        with self._lock:
+        """The number of ended runs that match."""
+        with self._index.read():
             where = self._where(filter)
             if where is None:
                 return 0
@@ -153,8 +137,8 @@ class Segment:
             return counted
 
     def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
-        """Some of them, the newest first."""
-        with self._lock:
+        """Some of the ended runs that match, the newest first."""
+        with self._index.read():
             where = self._where(filter)
             if where is None:
                 return []
@@ -167,10 +151,8 @@ class Segment:
             return self._at(known)
 
     def of(self, id: str, *, limit: int) -> list[Entry]:
-        """All that is known of one job, in order; of more than `limit` records the last."""
-        with self._lock:
-            if self._closed:
-                return []
+        """All records of one job, in order; the last ones if there are more than `limit`."""
+        with self._index.read():
             key = hash(id)
             places = self._places.get(key)
             if places is None:
@@ -183,24 +165,18 @@ class Segment:
     def names(self, what: str, *, limit: int) -> set[str]:
         """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
         column = {"queue": "queue", "job": "job"}[what]
-        with self._lock:
-            if self._closed:
-                return set()
+        with self._index.read():
             rows = self._db.execute(f"select distinct {column} from shape where {column} <> '' limit ?", (limit,))
             return {name for (name,) in rows}
 
     def file_size(self) -> int:
-        """How large its file is at most."""
-        with self._lock:
-            if self._closed:
-                return 0
-            (pages,) = self._db.execute("pragma page_count").fetchone()
-            return int(pages) * 8_192
+        """The largest size that its file may have, in bytes."""
+        return self._index.file_size()
 
-    # -- behind them; all within the lock
+    # -- internals, called within a block of the index
 
     def _put_ended(self, records: Sequence[Record]) -> None:
-        """A narrow row for each record that tells of an end, and the words of those that have some."""
+        """Add a narrow row for each record of an ended run, and the record's words if it has some."""
         shapes = self._shapes
         ended, words = [], []
         for n, record in enumerate(records, self.size):
@@ -210,7 +186,7 @@ class Segment:
                 continue
             id: str = record["id"]
             at, took, queue, job, error = get("at"), get("took"), get("queue"), get("job"), get("error")
-            # What is usual is found to be so with few steps; what is not, `entry` makes harmless in the same way.
+            # Usual values pass these checks in few steps. The others are made harmless, as `entry` does it.
             if at.__class__ is not float or at - at:
                 at = number(at) or 0.0
             if took.__class__ is not float or took - took:
@@ -253,8 +229,8 @@ class Segment:
         return bytes(keys)
 
     def _where(self, filter: HistoryFilter) -> Where | None:
-        """What the filter asks for here; None where nothing can match."""
-        if self._closed or not self.size:
+        """The condition that a filter becomes in this segment; None where nothing can match."""
+        if not self.size:
             return None
         since, until = filter.since, filter.until
         if (since is not None and since > self._last) or (until is not None and until < self._first):
@@ -264,7 +240,7 @@ class Segment:
             return None
         parts = [f"shape in {_THESE}"]
         given: list[Any] = [shapes]
-        # Left out where all of a full stretch is within it, so that a time that moves on asks for the same.
+        # A bound that holds for all of a full segment is left out, so that a bound that moves on gives the same query.
         if since is not None and not (self._sealed and since <= self._first):
             parts.append("at >= ?")
             given.append(since)
@@ -282,21 +258,21 @@ class Segment:
         return " and ".join(parts), tuple(given)
 
     def _fitting(self, filter: HistoryFilter) -> str:
-        """The shapes that fit, as JSON."""
+        """The numbers of the shapes that match the filter, as JSON."""
         states = (filter.state,) if filter.state else FINAL
         asked = [filter.queue or "*", filter.job or "*"]
         rows = self._db.execute("select id, state, queue, job from shape")
-        return json.dumps([id for id, state, *names in rows if state in states and all(map(named, names, asked))])
+        return json.dumps([id for id, state, *names in rows if state in states and all(map(fits, names, asked))])
 
     def _saying(self, wanted: str) -> Where:
-        """Where a text is looked for: in ids, in messages and reasons, and in the names of jobs and errors."""
-        wanted = _fold(wanted)
-        # SQLite's own knows the case of ASCII alone, which is enough to find ASCII.
-        fold = "lower" if wanted.isascii() else "fold"
+        """The condition that finds a text in ids, in messages and reasons, and in the names of jobs and errors."""
+        wanted = fold(wanted)
+        # SQLite's own function knows the case of ASCII alone, which is enough to find ASCII.
+        folded = "lower" if wanted.isascii() else "fold"
         rows = self._db.execute("select id, job, error from shape")
-        shapes = json.dumps([id for id, job, error in rows if wanted in _fold(job) or wanted in _fold(error)])
-        spoken = f"n in (select n from words where instr({fold}(text), ?))"
-        return f"(shape in {_THESE} or instr({fold}(id), ?) or {spoken})", (shapes, wanted, wanted)
+        shapes = json.dumps([id for id, job, error in rows if wanted in fold(job) or wanted in fold(error)])
+        spoken = f"n in (select n from words where instr({folded}(text), ?))"
+        return f"(shape in {_THESE} or instr({folded}(id), ?) or {spoken})", (shapes, wanted, wanted)
 
     def _add(self, shape: Shape) -> int:
         number = self._shapes[shape] = len(self._shapes) + 1
@@ -311,7 +287,7 @@ def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 def _found(keys: bytes, key: bytes) -> list[int]:
-    """The places of this key."""
+    """The places of this key among the keys."""
     places = []
     at = keys.find(key)
     while at >= 0:
@@ -322,7 +298,7 @@ def _found(keys: bytes, key: bytes) -> list[int]:
 
 
 def _packed(records: list[Record]) -> bytes:
-    """The records without what is too large or too deep for an index."""
+    """The records as bytes, without what is too large or too deep for an index."""
     bare = [record if "result" not in record else {**record, "result": True} for record in records]
     try:
         return marshal.dumps(bare)
@@ -332,7 +308,3 @@ def _packed(records: list[Record]) -> bytes:
 
 def _is_flat(value: object) -> bool:
     return not isinstance(value, list | dict)
-
-
-def _fold(text: str | None) -> str:
-    return "" if text is None else printable(text).casefold()

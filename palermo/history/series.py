@@ -1,38 +1,38 @@
-"""Tallies along time: of one queue, say, and of all queues together, in bounded memory."""
+"""Tallies over time, of one queue, for example, and of all queues together, in bounded memory."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from palermo.core.values import dataclass
 from palermo.history.tally import Tally
 from palermo.history.windows import COARSE, Grid, Window, begin
 
-#: Cells of all the series of a dimension at most; half a kilobyte to two each.
+#: The most cells in all series of a dimension; a cell takes half a kilobyte to two.
 MOST_CELLS = 25_000
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What happened in a part of a window."""
+    """The tally of a part of a window."""
 
-    #: Unix seconds where it begins, and how long it is.
+    #: Unix seconds at which it begins, and its length in seconds.
     start: float
     seconds: float
     tally: Tally
 
 
 class Series:
-    """What happened in each cell of every window; cells in which nothing did take no room."""
+    """The tallies in the cells of every window; cells in which nothing happened take no memory."""
 
     __slots__ = ("_cells", "_grids", "latest")
 
     def __init__(self, grids: Mapping[Window, Grid]) -> None:
         self._grids = grids
         self._cells: dict[Window, dict[int, Tally]] = {window: {} for window in grids}
-        #: Unix seconds of the newest that was added.
+        #: Unix seconds of the newest tally that was added.
         self.latest = 0.0
 
     def add(self, at: float, tally: Tally, now: float) -> int:
-        """Add what happened at an instant; what is older than a window is not in it. Returns how many cells are new."""
+        """Add a tally of an instant to each window that reaches back to it. Returns how many cells are new."""
         self.latest = max(self.latest, at)
         made = 0
         for window, grid in self._grids.items():
@@ -55,7 +55,7 @@ class Series:
                 mine.setdefault(number, Tally()).merge(tally)
 
     def prune(self, now: float) -> int:
-        """Forget what no window reaches any more. Returns how many cells are left."""
+        """Forget the cells that no window reaches any more. Returns how many cells are left."""
         left = 0
         for window, cells in self._cells.items():
             first = self._grids[window].number(begin(window, now))
@@ -65,7 +65,7 @@ class Series:
         return left
 
     def total(self, window: Window, now: float) -> Tally:
-        """All that happened in a window."""
+        """The sum of a window."""
         first = self._grids[window].number(begin(window, now))
         found = Tally()
         for number, tally in self._cells[window].items():
@@ -74,24 +74,24 @@ class Series:
         return found
 
     def cells(self, window: Window, now: float) -> list[Cell]:
-        """A window's cells, all of them, oldest first."""
+        """All cells of a window, empty ones too, oldest first."""
         grid, known = self._grids[window], self._cells[window]
         numbers = range(grid.number(begin(window, now)), grid.number(now) + 1)
         return [Cell(number * grid.cell, grid.cell, _copy(known.get(number))) for number in numbers]
 
 
 class Dimension:
-    """A series for each name; those that did nothing for longest are put together when there are too many."""
+    """A series for each name; when there are too many cells, the series that are idle longest are put together."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most = most_cells
         self._count = 0
         self._series: dict[str, Series] = {}
-        #: What was put together; None until then.
+        #: The series of the names that were put together; None until then.
         self.others: Series | None = None
 
     def add(self, name: str, at: float, tally: Tally, now: float) -> None:
-        """Add what happened to one of them."""
+        """Add a tally of an instant to the series of one name."""
         series = self._series.get(name)
         if series is None:
             series = self._series[name] = Series(COARSE)
@@ -101,7 +101,7 @@ class Dimension:
             self._put_together(now)
 
     def prune(self, now: float) -> None:
-        """Forget what no window reaches any more."""
+        """Forget the cells and names that no window reaches any more."""
         self._count = 0
         for name, series in list(self._series.items()):
             left = series.prune(now)
@@ -112,11 +112,11 @@ class Dimension:
             self.others = None
 
     def get(self, name: str) -> Series | None:
-        """The series of one of them."""
+        """The series of one name; None if there is none."""
         return self._series.get(name)
 
     def totals(self, window: Window, now: float) -> Iterator[tuple[str | None, Tally]]:
-        """What each of them did in a window, those that did nothing left out; None is the name of the others."""
+        """The sum of a window for each name that did something in it; None is the name of those put together."""
         for name, series in (*self._series.items(), (None, self.others)):
             if series is not None:
                 tally = series.total(window, now)
@@ -124,8 +124,8 @@ class Dimension:
                     yield name, tally
 
     def _put_together(self, now: float) -> None:
-        """Make room, an eighth more than is needed, so that it lasts."""
-        # The newest keeps its own, even if it alone is above what there is room for.
+        """Put series together to make room, an eighth more than is needed, so that it lasts."""
+        # The newest keeps its own series, even if that alone is too large.
         for name in sorted(self._series, key=lambda name: self._series[name].latest)[:-1]:
             if self._count <= self._most - self._most // 8:
                 return

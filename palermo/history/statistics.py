@@ -1,38 +1,38 @@
-"""Statistics: what the journal's `counts` say of the last hour, day, week and month.
+"""Statistics of the last hour, day, week and month, from the journal's `counts` records.
 
-Fed with batches, by palermo.history.following or by whoever reads; asked from any thread. Memory is bounded by
+A reader such as palermo.history.journal_follower feeds them with batches; any thread may ask. Memory is bounded by
 the number of cells, and not by how much the journal holds. `now` is an argument wherever it matters, in Unix seconds.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from palermo.core.journal import Batch, Kind
-from palermo.core.values import dataclass
+from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.deploys import Deploy, Deploys
 from palermo.history.series import MOST_CELLS, Cell, Dimension, Series
 from palermo.history.tally import Tally
 from palermo.history.windows import FINE, Window, begin
 
-#: What single series are kept of.
+#: The dimensions in which each name has a series of its own.
 DIMENSIONS = ("queue", "job", "worker")
 
-#: What one writer says within the shortest cell that it falls in is added up before it is put in its cells: so many
-#: such sums may wait. Asking puts all of them in their cells.
+#: The most sums that may wait for their cells. The counts of one writer are first added up within the shortest cell
+#: that they fall in; a request for a report puts all sums in their cells.
 _STAGED = 2_000
 
 #: Seconds between two times of forgetting what is too old.
 _PRUNE = 60.0
 
-#: Where a cell begins, a queue, a job, a worker.
+#: The beginning of a cell, a queue, a job, a worker.
 _Key = tuple[float, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What one queue, job or worker did; name None for those that are known only together."""
+    """The tally of one queue, job or worker; name None for those that were put together."""
 
     name: str | None
     tally: Tally
@@ -40,24 +40,24 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Some time up to now, of everything or of one queue, job or worker."""
+    """The statistics of some time up to now, of everything or of one queue, job or worker."""
 
-    #: Unix seconds where it begins and where it ends; and from when on something is known in it.
+    #: Unix seconds at which it begins, and ends; and from which on something is known in it.
     since: float
     until: float
     known: float
     total: Tally
-    #: A window in cells, oldest first; empty for a time that is none of them.
+    #: The cells of a window, oldest first; empty for a time that is no window.
     cells: list[Cell]
     deploys: list[Deploy]
-    #: By dimension, the busiest first; only where the report is of everything.
+    #: The tallies of each dimension, the busiest first; only where the report is of everything.
     parts: Mapping[str, list[Named]]
     #: Records that were not written down while the journal was away, as far as their writers said so.
     lost: int
 
 
 class Statistics:
-    """What is known of one exchange's journal. Safe to share between threads."""
+    """The statistics of one exchange's journal. Safe to share between threads."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time, most_cells: int = MOST_CELLS) -> None:
         self._clock = clock
@@ -65,14 +65,14 @@ class Statistics:
         self._lock = threading.Lock()
         self._clear()
 
-    def take(self, batch: Batch) -> None:
-        """Keep what a batch says."""
+    def take(self, batch: RecordBatch) -> None:
+        """Add the counts of a batch."""
         with self._lock:
             now = self._clock()
             for record in batch.records:
                 at = record["at"]
                 if isinstance(at, int | float):
-                    # By a clock that is ahead it happens now.
+                    # A record from a clock that is ahead counts as of now.
                     self._read(batch.writer, record, min(float(at), now), now)
             if len(self._staged) > _STAGED:
                 self._settle(now)
@@ -85,7 +85,7 @@ class Statistics:
     def report(
         self, window: Window, *, queue: str | None = None, job: str | None = None, worker: str | None = None
     ) -> Report | None:
-        """What is known of a window up to now; of one queue, job or worker if one is named, None if it is not known."""
+        """The report of a window up to now; of one queue, job or worker if one is named, None if that is not known."""
         with self._lock:
             now = self._clock()
             self._settle(now)
@@ -112,7 +112,7 @@ class Statistics:
         with self._lock:
             return self._begins
 
-    # -- behind them, with the lock held
+    # -- internals, called with the lock held
 
     def _clear(self) -> None:
         self._staged: dict[_Key, Tally] = {}
@@ -127,24 +127,24 @@ class Statistics:
         if self._begins is None or at < self._begins:
             self._begins = at
         match record["kind"]:
-            case Kind.COUNTS:
+            case RecordKind.COUNTS:
                 key = (_step(at, now), _name(record, "queue"), _name(record, "job"), writer)
                 tally = self._staged.get(key)
                 if tally is None:
                     tally = self._staged[key] = Tally()
                 tally.read(record)
-            case Kind.WORKER_UP:
+            case RecordKind.WORKER_UP:
                 release = record.get("release")
                 if isinstance(release, str):
                     self._deploys.up(at, release)
-            case Kind.LOST:
+            case RecordKind.LOST:
                 count = record.get("count")
                 if isinstance(count, int):
                     step = _step(at, now)
                     self._lost[step] = self._lost.get(step, 0) + count
 
     def _settle(self, now: float) -> None:
-        """Put what has been added up in its cells, and forget what is too old."""
+        """Put the waiting sums in their cells, and forget what is too old."""
         for (at, queue, job, worker), tally in self._staged.items():
             if not tally.numbers:
                 continue
@@ -167,13 +167,13 @@ class Statistics:
 
 
 def rank(each: Named) -> tuple[bool, int, int, str]:
-    """The key that sorts the busiest to the front, and those that are known only together to the end."""
+    """The key that sorts the busiest to the front, and those that were put together to the end."""
     tally = each.tally
-    return each.name is None, -tally.processed, -tally.number(Kind.ENQUEUED), each.name or ""
+    return each.name is None, -tally.processed, -tally.number(RecordKind.ENQUEUED), each.name or ""
 
 
 def _step(at: float, now: float) -> float:
-    """Where the shortest cell begins that an instant falls in."""
+    """The beginning of the shortest cell that an instant falls in."""
     cell = next((grid.cell for window, grid in FINE.items() if at >= begin(window, now)), FINE[Window.MONTH].cell)
     return at // cell * cell
 

@@ -1,23 +1,23 @@
-"""Statistics of any stretch of time: read once, from the journal to one report."""
+"""Statistics of the time since any instant: the journal is read once, for one report."""
 
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from palermo.client import Client
-from palermo.core.journal import Batch, Kind
+from palermo.client.client import Client
+from palermo.contract.journal import ReadFrom
+from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.deploys import Deploys
-from palermo.history.reading import OnProgress, read_to_end
+from palermo.history.journal_reader import OnProgress, read_to_end
 from palermo.history.statistics import DIMENSIONS, Named, Report, rank
 from palermo.history.tally import Tally
-from palermo.journal import Start
 
-#: Queues, jobs and workers that are kept apart, of each; what comes after so many is put together.
+#: The most queues, jobs and workers, of each, that are kept apart; those that come later are put together.
 MOST_NAMES = 10_000
 
 
 class Summary:
-    """What happened since an instant, as far as it was read."""
+    """The sums of what happened since an instant, as far as the journal was read."""
 
     def __init__(self, since: float) -> None:
         """`since` in Unix seconds."""
@@ -32,26 +32,26 @@ class Summary:
         self._deploys = Deploys()
         self._lost = 0
 
-    def take(self, batch: Batch) -> None:
-        """Add what a batch says of the time that matters."""
+    def take(self, batch: RecordBatch) -> None:
+        """Add the records of a batch that are of that time."""
         for record in batch.records:
             at = record["at"]
             if not isinstance(at, int | float) or at < self._since:
                 continue
             self._known = at if self._known is None else min(self._known, at)
             match record["kind"]:
-                case Kind.COUNTS:
+                case RecordKind.COUNTS:
                     self._count(batch.writer, record)
-                case Kind.WORKER_UP:
+                case RecordKind.WORKER_UP:
                     release = record.get("release")
                     if isinstance(release, str):
                         self._deploys.up(at, release)
-                case Kind.LOST:
+                case RecordKind.LOST:
                     count = record.get("count")
                     self._lost += count if isinstance(count, int) else 0
 
     def report(self, now: float) -> Report:
-        """All of it, up to `now` in Unix seconds."""
+        """The report up to `now`, in Unix seconds."""
         return Report(
             since=self._since,
             until=now,
@@ -81,7 +81,7 @@ class Summary:
 
 
 def summarize(client: Client, since: float, progress: OnProgress | None = None) -> Report:
-    """What the journal says of the time since an instant, Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
+    """The report of the time since an instant, in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
     summary = Summary(since)
-    read_to_end(client, [summary], Start(since=since), progress=progress)
+    read_to_end(client, [summary], ReadFrom(since=since), progress=progress)
     return summary.report(time.time())

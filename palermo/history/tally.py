@@ -1,22 +1,21 @@
-"""What `counts` records add up to: jobs by what became of them, how long they waited and how long they ran."""
+"""Sums of the journal's `counts` records: jobs by outcome, how long they waited and how long they ran."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
+from palermo.contract.rows import Row
 from palermo.core.durations import Durations
-from palermo.core.journal import ENDS, Kind
-from palermo.core.values import dataclass
-from palermo.rows import Row
+from palermo.core.journal_records import RUN_ENDS, RecordKind
 
-#: What a `counts` record may say a number of.
-OUTCOMES = (Kind.ENQUEUED.value, *(str(kind) for kind in ENDS))
+#: The outcomes of which a `counts` record may give a number.
+OUTCOMES = (RecordKind.ENQUEUED.value, *(str(kind) for kind in RUN_ENDS))
 
 #: The runs that a worker's own counter `processed` counts: all that ended by themselves.
-PROCESSED = (Kind.SUCCEEDED, Kind.FAILED, Kind.RETRIED, Kind.SNOOZED, Kind.DISCARDED)
+PROCESSED = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED, RecordKind.SNOOZED, RecordKind.DISCARDED)
 
-#: And those that its counter `failed` counts, tried again or not.
-FAILED = (Kind.FAILED, Kind.RETRIED)
+#: The runs that its counter `failed` counts, tried again or not.
+FAILED = (RecordKind.FAILED, RecordKind.RETRIED)
 
 #: The percentiles that people are shown, by the name of their field.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -27,12 +26,12 @@ class Tally:
     """Sums over some time and some jobs."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    #: From when a job could have been started to when it was, and from then to its end; in seconds.
+    #: Seconds from the instant at which a job could have been started to its start, and from its start to its end.
     wait: Durations = field(default_factory=Durations)
     run: Durations = field(default_factory=Durations)
 
     def read(self, record: Mapping[str, Any]) -> None:
-        """Add a `counts` record; what is no number is left out."""
+        """Add a `counts` record; values that are no number are left out."""
         numbers = self.numbers
         for name in OUTCOMES:
             if name in record:
@@ -43,7 +42,7 @@ class Tally:
         self.run.read(record, "run")
 
     def merge(self, other: "Tally") -> None:
-        """Add what another one knows of."""
+        """Add another tally."""
         numbers = self.numbers
         for name, count in other.numbers.items():
             numbers[name] = numbers.get(name, 0) + count
@@ -53,17 +52,17 @@ class Tally:
             self.run.merge(other.run)
 
     def number(self, kind: str) -> int:
-        """How many jobs had this outcome, or were enqueued."""
+        """The number of jobs that had this outcome, or were enqueued."""
         return self.numbers.get(kind, 0)
 
     @property
     def has_runs(self) -> bool:
-        """Whether anything but being enqueued is in it: then a worker counted it."""
-        return any(name != Kind.ENQUEUED for name in self.numbers)
+        """Whether it has an outcome other than enqueued: then a worker counted it."""
+        return any(name != RecordKind.ENQUEUED for name in self.numbers)
 
     @property
     def processed(self) -> int:
-        """Runs that ended by themselves, however: as workers count them."""
+        """Runs that ended by themselves, well or not: as workers count them."""
         return sum(self.numbers.get(kind, 0) for kind in PROCESSED)
 
     @property
@@ -72,19 +71,19 @@ class Tally:
         return sum(self.numbers.get(kind, 0) for kind in FAILED)
 
     def row(self) -> Row:
-        """All of it as a contract's fields; the times are None where nothing was measured."""
+        """The tally as fields of a contract; the times are None where nothing was measured."""
         return {
-            "enqueued": self.number(Kind.ENQUEUED),
+            "enqueued": self.number(RecordKind.ENQUEUED),
             "processed": self.processed,
             "failed": self.failed,
-            **{name: self.number(name) for name in OUTCOMES[1:] if name != Kind.FAILED},
+            **{name: self.number(name) for name in OUTCOMES[1:] if name != RecordKind.FAILED},
             "wait": times(self.wait),
             "run": times(self.run),
         }
 
 
 def times(durations: Durations) -> Row | None:
-    """Count, extremes, mean and percentiles, in seconds; None for none."""
+    """Count, extremes, mean and percentiles, in seconds; None without durations."""
     if not durations.count:
         return None
     values = {

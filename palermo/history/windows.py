@@ -1,17 +1,16 @@
-"""The stretches of time that statistics are shown for, and the cells that each is cut into.
+"""The windows of time that statistics are shown for, and the cells that each window is cut into.
 
-A cell begins at a multiple of its length since 1970, so that those of all processes are the same, and cells of
-the fine grid lie in one of the coarse each.
+A cell begins at a multiple of its length since 1970. So all processes have the same cells, and each cell of the fine
+grid lies in one cell of the coarse grid.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-
-from palermo.core.values import dataclass
 
 
 class Window(StrEnum):
-    """How far back, up to now."""
+    """A window of time up to now."""
 
     HOUR = "hour"
     DAY = "day"
@@ -21,9 +20,9 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A window in cells."""
+    """A window cut into cells."""
 
-    #: Seconds that the window is long, and each of its cells; the one is a multiple of the other.
+    #: The length of the window and of each cell, in seconds; the first is a multiple of the second.
     span: float
     cell: float
 
@@ -32,7 +31,7 @@ class Grid:
         return int(at // self.cell)
 
 
-#: For everything together: about a hundred cells in a window.
+#: The grids for everything together: about a hundred cells in a window.
 FINE: Mapping[Window, Grid] = {
     Window.HOUR: Grid(3_600, 30),
     Window.DAY: Grid(86_400, 900),
@@ -40,7 +39,7 @@ FINE: Mapping[Window, Grid] = {
     Window.MONTH: Grid(30 * 86_400, 21_600),
 }
 
-#: For each queue, job and worker: about thirty, since there may be many of them.
+#: The grids for each queue, job and worker: about thirty cells, since there may be many of them.
 COARSE: Mapping[Window, Grid] = {
     Window.HOUR: Grid(3_600, 120),
     Window.DAY: Grid(86_400, 3_600),
@@ -50,6 +49,9 @@ COARSE: Mapping[Window, Grid] = {
 
 
 def begin(window: Window, now: float) -> float:
-    """Where a window begins, Unix seconds: at a cell of both grids, so that all its sums agree; never too early."""
+    """The beginning of a window in Unix seconds, never too early.
+
+    A cell of both grids begins there, so that all sums of the window agree.
+    """
     grid = COARSE[window]
     return (grid.number(now) - round(grid.span / grid.cell) + 1) * grid.cell

@@ -1,13 +1,12 @@
-"""Every metric there is: its name, kind and labels. docs/monitoring.md has the same table, and a test compares.
+"""Every metric there is: its name, kind and labels. docs/guides/monitoring.md has the same table, and a test compares.
 
-The web process tells of the whole system, a worker of itself; no name is told by both, so that no sum
-counts anything twice. A job's name is the label `job_name`, because `job` is what Prometheus itself calls a
-group of targets: it would rename ours to exported_job.
+The web process reports on the whole system, a worker on itself. No name is used by both, so that no sum
+counts anything twice. A job's name is the label `job_name`, because Prometheus itself uses `job` for a
+group of targets: it would rename a label `job` of Palermo to exported_job.
 """
 
 from collections.abc import Mapping
-
-from palermo.core.values import dataclass
+from dataclasses import dataclass
 
 GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 
@@ -16,7 +15,7 @@ GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 class Metric:
     """One line of the catalogue."""
 
-    #: As PromQL has it; a histogram's without _bucket, _sum and _count.
+    #: The name in PromQL; a histogram's without _bucket, _sum and _count.
     name: str
     kind: str
     help: str
@@ -25,7 +24,7 @@ class Metric:
 
 _OUTCOME = ("queue", "job_name", "outcome")
 
-#: What the web process tells.
+#: The metrics of the web process.
 WEB: tuple[Metric, ...] = (
     Metric("palermo_info", INFO, "The version of the web process.", ("version",)),
     Metric("palermo_broker_up", GAUGE, "Whether the broker answers: 1, or 0, and then what it would tell is missing."),
@@ -51,7 +50,7 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_journal_lost_records_total", COUNTER, "Records left out while the journal could not be written."),
 )
 
-#: What a worker tells, of itself alone.
+#: The metrics of a worker, about itself alone.
 WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_info", INFO, "Which worker this is.", ("worker", "version", "release", "pool")),
     Metric("palermo_worker_start_time_seconds", GAUGE, "Unix time at which it started."),
@@ -64,5 +63,5 @@ WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "How long jobs waited before they were run.", ("queue",)),
 )
 
-#: All of them, by name.
+#: All metrics, by name.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*WEB, *WORKER)}

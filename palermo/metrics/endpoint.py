@@ -1,7 +1,7 @@
-"""A server for one page, `/metrics`, in an event loop that has better things to do.
+"""A small HTTP server for one page, `/metrics`, in an event loop whose own work matters more.
 
-Bounded in everything, since whoever runs it must not suffer from who asks: connections, bytes, seconds, and how often
-the page is made. It speaks as much HTTP/1.1 as scrapers and curl do, one request to a connection.
+Everything is bounded, since the process must not suffer from the clients that ask: connections, bytes, seconds, and how
+often the page is made. It speaks as much HTTP/1.1 as scrapers and curl do, one request to a connection.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ log = logging.getLogger("palermo.metrics")
 #: A body, and headers that go with it.
 Answer = tuple[bytes, Mapping[str, str]]
 
-#: Connections at a time, bytes of a request, and seconds from its first byte to the last of the answer.
+#: The most connections at a time, bytes of a request, and seconds from its first byte to the last of the answer.
 _MOST, _MAX_REQUEST, _PATIENCE = 20, 16_384, 10.0
 
-#: Seconds that a page holds.
+#: Seconds for which a page is used again.
 _HOLDS = 1.0
 
 
@@ -27,7 +27,7 @@ class Endpoint:
     """Answers scrapers; belongs to one event loop."""
 
     def __init__(self, at: socket.socket, answer: Callable[[str, str], Awaitable[Answer]], *, token: str = "") -> None:
-        """`answer` is given what the request accepts, as type and as encoding; a token is asked for unless it is ""."""
+        """`answer` gets the type and the encoding that a request accepts. A request needs `token`, unless it is ""."""
         self._socket = at
         self._answer = answer
         self._token = token
@@ -73,7 +73,7 @@ class Endpoint:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # it went away, or is none of those we serve
+            pass  # the client went away, or is none that is served here
         except Exception:  # the edge of a request
             log.exception("cannot tell metrics")
         finally:
@@ -95,7 +95,7 @@ class Endpoint:
         return _response(200, body, more, head_only=method == "HEAD")
 
     async def _page(self, accept: str, encoding: str) -> Answer:
-        """The page; made once for all who ask at this moment."""
+        """The page, made once for all requests of this moment."""
         key, now = (accept, encoding), asyncio.get_running_loop().time
         async with self._making:
             self._made = {each: made for each, made in self._made.items() if now() - made[0] < _HOLDS}

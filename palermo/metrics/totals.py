@@ -1,20 +1,20 @@
-"""What jobs did since this process began to count, by queue and job: numbers that only grow, of bounded memory."""
+"""Totals of jobs since this process began to count, by queue and job: they only grow, in bounded memory."""
 
 import threading
 from collections.abc import Callable
 
 from palermo.core.failure import printable
-from palermo.core.journal import Batch, Kind, Record
-from palermo.history.reading import Once
+from palermo.core.journal_records import Record, RecordBatch, RecordKind
+from palermo.history.journal_reader import BatchFilter
 from palermo.history.tally import Tally
 
-#: What all names together are called that come when there are enough of them.
+#: The name that all names share which come after there are enough of them.
 OTHER = "(other)"
 
-#: Pairs of a queue and a job that are told apart: anybody who may publish makes names.
+#: The most pairs of a queue and a job that are kept apart, since every publisher can make new names.
 MOST_PAIRS = 200
 
-#: Characters of a name.
+#: The most characters of a name.
 _MAX_NAME = 200
 
 
@@ -22,13 +22,13 @@ class Totals:
     """Tallies by queue and job. Safe to share between threads."""
 
     def __init__(self, most: int = MOST_PAIRS) -> None:
-        """Tells so many pairs apart, the first that come."""
+        """Keeps `most` pairs apart, the first that come."""
         self._most = most
         self._lock = threading.Lock()
         self._tallies: dict[tuple[str, str], Tally] = {}
 
     def count(self, outcome: str, queue: str, job: str, wait: float | None, took: float | None) -> None:
-        """One more run that ended so; its wait and its run lasted so many seconds."""
+        """Count one run with this outcome; `wait` and `took` are the seconds that it waited and ran."""
         with self._lock:
             tally = self._of(queue, job)
             tally.numbers[outcome] = tally.numbers.get(outcome, 0) + 1
@@ -38,7 +38,7 @@ class Totals:
                 tally.run.add(took)
 
     def read(self, record: Record, *, known: bool = False) -> None:
-        """Add a `counts` record; or with `known` only that there are such a queue and job, from which zero is told."""
+        """Add a `counts` record; with `known` add only its queue and job, so that they are reported as zero."""
         queue, job = record.get("queue"), record.get("job")
         if isinstance(queue, str) and isinstance(job, str):
             with self._lock:
@@ -47,7 +47,7 @@ class Totals:
                     tally.read(record)
 
     def copy(self) -> dict[tuple[str, str], Tally]:
-        """As they are now, by queue and job, for somebody who takes their time."""
+        """A copy of the tallies by queue and job, which does not change while it is read."""
         with self._lock:
             found = {pair: Tally() for pair in self._tallies}
             for pair, tally in self._tallies.items():
@@ -68,48 +68,48 @@ class Totals:
 class JournalTotals:
     """The totals of a journal, from the moment on at which all that it held before has been read.
 
-    So they are a counter as Prometheus wants one: they begin at zero with the process, and never fall. What was
-    before gives the names only. A Taker of palermo.history.following.
+    So they are counters as Prometheus wants them: they begin at zero with the process, and never fall. Records from
+    before give the names only. A JournalView of palermo.history.journal_reader.
     """
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
-        """`is_ready` says whether all that was before has been read."""
+        """`is_ready` says whether all records from before have been read."""
         self._totals = Totals()
         #: Records that their writers had to leave out.
         self.lost = 0
         self._is_ready = is_ready
         self._counting = False
-        self._once = Once()
+        self._once = BatchFilter()
 
-    def take(self, batch: Batch) -> None:
-        """Add what the batch says, unless it was taken before: a journal that is read anew tells all of it again."""
+    def take(self, batch: RecordBatch) -> None:
+        """Add the counts of a batch, unless it was taken before: a journal that is read anew brings all of it again."""
         self._counting = self._counting or self._is_ready()
         if not self._once.is_new(batch):
             return
         for record in batch.records:
             match record["kind"]:
-                case Kind.COUNTS:
+                case RecordKind.COUNTS:
                     self._totals.read(record, known=not self._counting)
-                case Kind.LOST if self._counting and isinstance(count := record.get("count"), int):
+                case RecordKind.LOST if self._counting and isinstance(count := record.get("count"), int):
                     self.lost += max(0, count)
 
     def copy(self) -> dict[tuple[str, str], Tally]:
-        """As they are now: see Totals.copy."""
+        """A copy of the totals: see Totals.copy."""
         return self._totals.copy()
 
     def reset(self) -> None:
-        """The journal is read anew; what was counted has happened all the same, and is known when it comes again."""
+        """Forget nothing: the journal is read anew, but its counts have happened, and known batches are recognized."""
 
 
 class Names:
-    """Label values of which there are at most so many: those that come first have their own, all others one."""
+    """Label values in a limited number: the first names have their own, all others share one."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def of(self, name: str) -> str:
-        """How this name is told."""
+        """The label's value for this name."""
         if name not in self._known:
             if len(self._known) >= self._most:
                 return OTHER

@@ -1,48 +1,35 @@
-"""What a worker tells Prometheus of itself, and who serves it: from its parent, beside its loop's own work."""
+"""The metrics of a worker, served to Prometheus from its parent process, beside the loop's own work."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from dataclasses import dataclass
 
-from palermo.config import Settings
-from palermo.core.values import dataclass
-from palermo.crew import STATES, WorkerInfo
+from palermo.contract.worker_info import STATES, WorkerInfo
+from palermo.core.version import VERSION
 from palermo.errors import SettingInvalid
 from palermo.history.tally import Tally
 from palermo.metrics import check_installed
 from palermo.metrics.catalogue import WORKER
 from palermo.metrics.endpoint import Answer, Endpoint
 from palermo.metrics.totals import Totals
-from palermo.plugins import version
-from palermo.worker.chronicle import Chronicle
-from palermo.worker.session import Link
-
-
-class Measured(Protocol):
-    """A worker, as far as it is measured. Asked in its loop."""
-
-    chronicle: Chronicle
-    link: Link
-
-    def report(self) -> WorkerInfo:
-        """What it is doing."""
+from palermo.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    """What there is to tell."""
+    """A worker's state at the moment of a request."""
 
     info: WorkerInfo
     connected: bool
     tallies: dict[tuple[str, str], Tally]
 
 
-def listening(settings: Settings) -> socket.socket:
-    """A socket where the settings want one, taken before anything else is done.
+def listen(settings: Settings) -> socket.socket:
+    """A socket that listens where the settings say, opened before anything else is done.
 
-    Raises SettingInvalid: it cannot be had, or prometheus_client is not installed.
+    Raises SettingInvalid if it cannot be opened, or prometheus_client is not installed.
     """
     check_installed()
     host, port = settings.metrics_host, settings.metrics_port
@@ -57,12 +44,19 @@ def listening(settings: Settings) -> socket.socket:
 
 
 @asynccontextmanager
-async def served(at: socket.socket, worker: Measured, settings: Settings, *, pool: str) -> AsyncIterator[None]:
-    """Scrapers are answered there meanwhile."""
-    worker.chronicle.totals = totals = Totals()
+async def serve(
+    at: socket.socket,
+    settings: Settings,
+    *,
+    pool: str,
+    totals: Totals,
+    report: Callable[[], WorkerInfo],
+    is_connected: Callable[[], bool],
+) -> AsyncIterator[None]:
+    """Answer scrapers at this socket while the block runs. Both functions are called in the worker's event loop."""
 
     async def answer(accept: str, encoding: str) -> Answer:
-        moment = _Moment(info=worker.report(), connected=worker.link.live is not None, tallies=totals.copy())
+        moment = _Moment(info=report(), connected=is_connected(), tallies=totals.copy())
         # Writing a thousand lines takes as long as ten jobs.
         return await asyncio.to_thread(_written, moment, settings.release, pool, accept, encoding)
 
@@ -78,7 +72,7 @@ def _written(moment: _Moment, release: str, pool: str, accept: str, encoding: st
     from palermo.metrics.exposition import Families, expose
 
     info, families = moment.info, Families(WORKER)
-    families.info("palermo_worker_info", worker=info.id, version=version(), release=release, pool=pool)
+    families.info("palermo_worker_info", worker=info.id, version=VERSION, release=release, pool=pool)
     families.set("palermo_worker_start_time_seconds", info.started_at)
     families.set("palermo_worker_broker_up", moment.connected)
     for state in STATES:

@@ -1,8 +1,8 @@
-"""Traces: a span for each enqueue and each run, joined by the message's headers, where a program uses OpenTelemetry.
+"""Traces with OpenTelemetry: a span for each enqueue and each run, joined by the message's headers.
 
-A program does if it has given OpenTelemetry a tracer provider (docs/monitoring.md). In all
-others nothing is imported, no header is written, and finding that out costs a look into
-`sys.modules`. What OpenTelemetry raises is logged and costs no job anything but its span.
+A program is traced if it has given OpenTelemetry a tracer provider (docs/guides/monitoring.md). In all
+other programs nothing is imported and no header is written; the check costs a look into
+`sys.modules`. An error in OpenTelemetry is logged, and costs a job nothing but its span.
 """
 
 import sys
@@ -12,7 +12,7 @@ from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 
 if TYPE_CHECKING:
-    from palermo.registry import JobDefinition
+    from palermo.jobs.definition import JobDefinition
 
 
 class Enqueuing(Protocol):
@@ -27,18 +27,18 @@ class Enqueuing(Protocol):
 
 
 class Running(Protocol):
-    """The span of a run, current while it is entered: what the job does is below it."""
+    """The span of a run, current while it is entered: spans of the job are below it."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *raised: Any) -> None: ...
 
     def ended(self, result: RunResult) -> RunResult:
-        """Say how the run went; gives the result back."""
+        """Record how the run went; returns the result."""
 
 
 class _Untraced:
-    """Both of them where nobody traces."""
+    """Both spans where nothing is traced."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ _UNTRACED = _Untraced()
 
 
 def enqueuing(job: "JobDefinition | str | None") -> Enqueuing:
-    """The span of enqueuing a job; with None, of one call that enqueues any number, of whatever jobs."""
+    """The span of enqueuing a job; with None, of one call that enqueues any number of any jobs."""
     provider = _provider()
     if provider is None:
         return _UNTRACED
@@ -79,7 +79,7 @@ def running(message: Message, *, worker: str, crashed: bool = False) -> Running:
 
 
 def flush() -> None:
-    """Have the spans of this process sent, before it ends without a word. Returns when they are, or cannot be."""
+    """Send the spans of this process before it ends abruptly. Returns when they are sent, or cannot be."""
     provider = _provider()
     if provider is not None:
         from palermo.tracing.spans import flush_provider
@@ -88,7 +88,7 @@ def flush() -> None:
 
 
 def _provider() -> Any:
-    """Where spans go; None if nobody asked for any, or OpenTelemetry is not in use, or only being imported."""
+    """The tracer provider; None if the program set none, or OpenTelemetry is not in use, or only being imported."""
     api = sys.modules.get("opentelemetry.trace")
     find = getattr(api, "get_tracer_provider", None)
     if api is None or find is None:

@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry makes them, with the attributes of its conventions for messaging and some of our own."""
+"""OpenTelemetry spans, with the attributes of its conventions for messaging and some of Palermo's own."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,13 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider
 
 from palermo.core.failure import Failure, class_name
-from palermo.core.lifecycle import Batched, Cancelled, Dropped, Interrupted, Raised, Retrying, RunResult, Succeeded
+from palermo.core.lifecycle import BatchResult, Cancelled, Dropped, Interrupted, Raised, Retrying, RunResult, Succeeded
 from palermo.core.message import Message
-from palermo.plugins import version
+from palermo.core.version import VERSION
 
 log = logging.getLogger("palermo.tracing")
 
-#: Milliseconds that sending the last spans may take, where the provider keeps to that.
+#: Milliseconds that sending the last spans may take, where the provider respects that.
 _FLUSH_MS = 2_000
 
 _SYSTEM = {"messaging.system": "palermo"}
@@ -27,7 +27,7 @@ _SYSTEM = {"messaging.system": "palermo"}
 
 @contextmanager
 def _harmless() -> Iterator[None]:
-    """The edge to other people's exporters, samplers and propagators: no job may be lost or refused for them."""
+    """Log what exporters, samplers and propagators of others raise: no job may be lost or refused for them."""
     try:
         yield
     except Exception:
@@ -36,8 +36,8 @@ def _harmless() -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _tracer(provider: TracerProvider) -> Tracer:
-    """Made once for each, since that takes longer than a span."""
-    return provider.get_tracer("palermo", version())
+    """The tracer of a provider, made once, since that takes longer than a span."""
+    return provider.get_tracer("palermo", VERSION)
 
 
 class _Current:
@@ -67,7 +67,7 @@ class EnqueueSpan(_Current):
     """See palermo.tracing.Enqueuing."""
 
     def __init__(self, provider: TracerProvider, job: str) -> None:
-        """Without a job it is for many."""
+        """Without a job (""), the span is for many."""
         super().__init__(provider)
         self._job = job
         self._headers: dict[str, str] = {}
@@ -126,7 +126,7 @@ class RunSpan(_Current):
         if self._crashed:
             attributes["palermo.crashed"] = True
         with _harmless():
-            # Whoever published it may have put anything there.
+            # The publisher may have put anything there.
             headers = {name: value for name, value in message.extra.items() if isinstance(value, str)}
             parent = propagate.extract(headers)
             self._begin(f"process {message.job or message.queue}", SpanKind.CONSUMER, attributes, parent)
@@ -156,7 +156,7 @@ class RunSpan(_Current):
 
 
 def flush_provider(provider: TracerProvider) -> None:
-    """Have it send what it holds, if it can be told to."""
+    """Have the provider send the spans that it holds, if it can be told to."""
     flush = getattr(provider, "force_flush", None)
     if flush is not None:
         with _harmless():
@@ -172,7 +172,7 @@ def _about(message: Message) -> dict[str, Any]:
 
 
 def _outcome(result: RunResult) -> tuple[str, Failure | None]:
-    """What came of a run, in the journal's words, and the error if it is one."""
+    """The outcome of a run in the journal's words, and the failure if it is one."""
     match result:
         case Succeeded(skipped=True):
             return "skipped", None
@@ -190,7 +190,7 @@ def _outcome(result: RunResult) -> tuple[str, Failure | None]:
             return "released", None
         case Cancelled():
             return "cancelled", None
-        case Batched(results):
-            # Those that went wrong are what is looked for.
+        case BatchResult(results):
+            # The span of a batch shows a failure if there is one, since people look for failures.
             outcomes = [_outcome(each) for each in results]
             return next((one for one in outcomes if one[1] is not None), outcomes[0])

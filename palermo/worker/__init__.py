@@ -1,20 +1,12 @@
-"""The worker: one parent that owns the broker and runs no user code, a template that holds it, slots that run it.
+"""The worker: a parent process with the broker session, a template with the user's code, and slots that run the jobs.
 
-    loop        takes jobs from the broker and settles them            parent
-    lane        one slot's task in the loop                            parent
-    session     the way to the broker, opened again and again          parent
-    runner      has a slot run one job, whatever happens to it         parent
-    pools       the kinds of pool, and the way into each               parent
-    shared_runner  the same for pools whose slots share a child        parent
-    children    starts processes, and learns how they end              parent
-    ending      finishing, patience, or at once                        parent
-    limits      what jobs and slots are allowed                        parent
-    pipe        the frames between the processes                       all
-    template    imports the user's modules and forks the slots         template
-    slot        runs one job after another                             slot
-    shared_slot    runs the jobs of many slots: threads, coroutines    shared child
-    interrupts  timeout and termination, raised in the job             slot
-    executor    a message in, a result out; knows no processes         slot
+    parent/   the parent process: takes jobs from the broker and settles them; it runs no user code
+    pools/    the kinds of pool, in the parent: how it forks slots, hands them jobs, limits and replaces them
+    child/    the child processes: the template, and the slots that it forks, which run the jobs
+    ipc/      the frames between the processes, and the two ends of their socket pairs
 
-`palermo.worker.run.run_worker(options)` is the way in.
+The modules beside the folders are for all of them: options, limits, signals, process; `start_worker` (handle.py); the
+log's formats (logs.py). A folder imports from those below it and from here: parent, pools, child, ipc.
+
+`palermo.worker.parent.run.run_worker(options)` runs a worker.
 """

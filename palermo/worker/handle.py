@@ -1,39 +1,43 @@
-"""Workers started from Python: `palermo.start_worker(["shop.tasks"])`, as a process of their own."""
+"""Starts workers from Python, each as a process of its own: `palermo.start_worker(["shop.tasks"])`."""
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, Self
 
-from palermo.config import Settings, environment
-from palermo.core.patterns import QueueSelection
+from palermo.client.client import chosen_settings
 from palermo.core.prefetch import Prefetch
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import SettingInvalid
-from palermo.worker.options import POOLS
+from palermo.settings.environment import START_PIPE
+from palermo.settings.settings import Settings, environment
+from palermo.worker.options import POOLS, WorkerFailed
 
-#: Seconds that a worker gets to kill its slots and leave, once it has been told not to wait for them.
+#: Seconds that a worker gets to end after it was killed.
 _GRACE = 10.0
 
 
 class WorkerHandle:
-    """A worker that this process started. As a context manager it is stopped at the end."""
+    """A worker that this process started. As a context manager it stops the worker at the end."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The worker's parent process."""
+        """The pid of the worker's parent process."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the worker runs: it has imported its modules, and has not ended."""
         return self._process.poll() is None
 
     def stop(self, timeout: float | None = None) -> int:
-        """Let running jobs finish, for at most `timeout` seconds, and end the worker; its exit code.
+        """Let running jobs finish, for at most `timeout` seconds, end the worker, and return its exit code.
 
         Without a timeout the worker's own shutdown timeout holds. Jobs that are cut off go
         back to their queue.
@@ -46,12 +50,15 @@ class WorkerHandle:
             return self.kill()
 
     def kill(self) -> int:
-        """End it and its slots at once; the running jobs go back to their queue."""
+        """Kill the worker and its slots at once, and return its exit code. The running jobs go back to their queue."""
         self._process.kill()
         return self._process.wait(_GRACE)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it ends by itself, as a burst does; its exit code. Raises subprocess.TimeoutExpired."""
+        """Wait until the worker ends by itself, as a burst does, and return its exit code.
+
+        Raises subprocess.TimeoutExpired.
+        """
         return self._process.wait(timeout)
 
     def __enter__(self) -> Self:
@@ -92,15 +99,20 @@ def start_worker(
 ) -> WorkerHandle:
     """Start `palermo worker` on these modules, in a process of its own that imports them from the current directory.
 
-    `settings`, or else those of this process with `url` and `overrides` above them, travel
-    in the environment, where no listing of processes shows them. Returns at once; the worker
-    writes its log to the file `log`, or else to this process's stderr; `log_format` is
-    "text" or "json", `pool` "process", "thread" or "async", `prefetch` a number of jobs or "auto".
-    Raises SettingInvalid, QueueNameInvalid.
+    Returns once the worker has imported the modules; it connects to the broker by itself, then or later.
+    The worker gets `settings`, or else those that `palermo.connect` chose for this process. With the latter, `url` and
+    `overrides` take precedence. They travel in the environment, where no listing of processes shows them. The worker
+    writes its log to the file `log`, or else to this process's stderr. `log_format` is "text" or "json", `pool`
+    "process", "thread" or "async", `prefetch` a number of jobs or "auto".
+    Raises SettingInvalid, QueueNameInvalid, and WorkerFailed for a module that cannot be imported.
     """
     if pool not in POOLS:
         raise SettingInvalid(f"pool is {pool!r}; it is one of {', '.join(POOLS)}.")
-    chosen = Settings.load(url=url, **overrides) if settings is None else settings
+    chosen = _settings(url, overrides) if settings is None else settings
+    if chosen.address.path == ":memory:":
+        raise SettingInvalid(
+            f"{chosen.address} is this process's memory, which no other sees. Name a file: sqlite:////tmp/jobs.db."
+        )
     command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool, "-c", str(concurrency)]
     command += ["--prefetch", str(Prefetch.parse(str(prefetch)))]
     if queues is not None:
@@ -128,7 +140,38 @@ def start_worker(
         command += ["--log-level", log_level]
     if log_format is not None:
         command += ["--log-format", log_format]
-    return WorkerHandle(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=environment(chosen)))
+    reading, writing = os.pipe()
+    with open(reading, "rb") as pipe:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                env={**environment(chosen), START_PIPE: str(writing)},
+                pass_fds=(writing,),
+            )
+        finally:
+            os.close(writing)
+        try:
+            line = pipe.readline()
+        except BaseException:  # Ctrl-C: the caller gets no handle to stop it with
+            process.kill()
+            process.wait()
+            raise
+    if line != b"\n":
+        code = process.wait()
+        why = line.decode(errors="replace").strip()
+        raise WorkerFailed(why or f"the worker ended with exit code {code} before it began; its log says why.")
+    return WorkerHandle(process)
+
+
+def _settings(url: str | None, overrides: Mapping[str, Any]) -> Settings:
+    """The settings of this process; `url` and `overrides` take precedence."""
+    loaded, chosen = Settings.load(url=url, **overrides), chosen_settings()
+    if chosen is None:
+        return loaded
+    given = [name for name, value in {"url": url, **overrides}.items() if value is not None]
+    return replace(chosen, **{name: getattr(loaded, name) for name in given})
 
 
 def stop_worker(worker: WorkerHandle, timeout: float | None = None) -> int:

@@ -1,23 +1,23 @@
-"""What a worker allows its jobs and its slots, and how much memory a process has."""
+"""The limits of a worker's jobs and slots, and the memory of a process."""
 
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from palermo.core.message import Message, made
-from palermo.core.values import dataclass
+from palermo.core.message import Message, make_message
 from palermo.errors import LockExpired, SettingInvalid
 
-#: Seconds between two looks at the memory of running jobs.
+#: Seconds between two checks of the memory of running jobs.
 MEMORY_EVERY = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """None is no limit. Raises SettingInvalid for what makes no sense."""
+    """The limits of one worker's jobs and slots; None is no limit. Raises SettingInvalid for an impossible value."""
 
     #: Seconds that one run may take, for jobs that have no timeout of their own.
     timeout: float | None = None
@@ -25,7 +25,7 @@ class Limits:
     timeout_grace: float = 5.0
     #: Jobs after which a slot gets a fresh process; 1 is a process per job.
     max_jobs: int | None = None
-    #: Resident size in MB (1,000,000 bytes), above which a job is killed, and a slot replaced after its job.
+    #: Resident size in MB (1,000,000 bytes) above which a running job is killed, and a slot replaced after its job.
     max_memory: float | None = None
     #: Seconds after which a slot gets a fresh process, between jobs.
     max_lifetime: float | None = None
@@ -45,23 +45,23 @@ class Limits:
         lock_for = locks.get(message.job) if lock_for is None else lock_for
         if timeout == message.timeout and lock_for == message.lock_for:
             return message
-        return made({**vars(message), "timeout": timeout, "lock_for": lock_for})
+        return make_message({**vars(message), "timeout": timeout, "lock_for": lock_for})
 
     @cached_property
-    def wear(self) -> bool:
+    def replaces_processes(self) -> bool:
         """Whether slots get fresh processes at all."""
         return not (self.max_jobs is None and self.max_memory is None and self.max_lifetime is None)
 
-    def worn(self, *, jobs: int, age: float, pid: int | None) -> str:
-        """Why a slot should get a fresh process; "" if it should not."""
+    def replace_reason(self, *, jobs: int, age: float, pid: int | None) -> str:
+        """Why a slot's process must be replaced; "" if it need not be."""
         if self.max_jobs is not None and jobs >= self.max_jobs:
             return f"it has run {jobs} jobs"
         if self.max_lifetime is not None and age >= self.max_lifetime:
             return f"it is {age:.0f} s old"
-        return self.bloated(pid)
+        return self.memory_excess(pid)
 
-    def bloated(self, pid: int | None, *, times: float = 1) -> str:
-        """The same by its memory alone, which is so many times above the limit."""
+    def memory_excess(self, pid: int | None, *, times: float = 1) -> str:
+        """Why a process has too much memory: more than `times` the limit; "" if it has not."""
         if self.max_memory is None or pid is None:
             return ""
         size = resident(pid) / 1e6
@@ -71,14 +71,14 @@ class Limits:
 
 
 def lock_expired(seconds: float) -> LockExpired:
-    """Why a run whose claim has ended is killed."""
+    """The error of a run that is killed because its `lock_for` is over."""
     return LockExpired(
         f"the job's process was killed: it had not ended when its claim did, after lock_for {seconds:g} s"
     )
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has in RAM, those it shares included; 0 if it is gone."""
+    """The bytes of RAM that a process has, shared memory included; 0 if the process is gone."""
     try:
         if sys.platform == "linux":
             pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])

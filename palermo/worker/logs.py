@@ -1,9 +1,9 @@
-"""The log of a worker: one line per event, as text or as JSON with the same keys, and every line of a job names it.
+"""The log of a worker: one line for each event, as text or as JSON with the same keys.
 
-Palermo's own lines are written as a text and a tail: ``log.info("job started id=%s job=%s", …)``.
-The formatters read keys and values from that format string, so that an event is written once
-and comes out either way. What other libraries and the jobs themselves log is an event without a
-tail, to which the job it was logged in is added.
+Every line that is logged in a job names the job. Palermo's own lines have a text and a tail of keys:
+``log.info("job started id=%s job=%s", …)``. The formatters read keys and values from that format string, so the code
+writes an event once for both formats. Lines of other libraries and of the jobs are events without a tail; the
+formatters add the job.
 """
 
 import json
@@ -15,13 +15,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from palermo.config import colours_refused
-from palermo.current import current_job
+from palermo.jobs.current import current_job
+from palermo.settings.environment import colours_refused
 
-FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
-#: The attributes that every record gets, for formats of one's own: %(palermo_id)s. Empty outside of a job.
+#: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
 
 _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
@@ -30,14 +29,14 @@ _NEEDS_QUOTES = re.compile(r'[\s"\'=\x00-\x1f\x7f-\x9f\u2028\u2029]|^$')
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "1;31"}
 
-#: What every record has by itself; whatever else there is came by `extra`.
+#: The attributes that every record has by itself; all others came by `extra`.
 _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "stacks"} | set(ATTRIBUTES)
 
 
 def configure(*, level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
-    """Have this process, and those it forks, log to `stream` (stderr), and every record name the job it was made in.
+    """Have this process, and those it forks, log to `stream` (stderr). Every record then names its job.
 
-    To be called before user code is imported: a `logging.basicConfig` in it then changes
+    To be called before user code is imported: a `logging.basicConfig` in user code then changes
     nothing, and a handler that it adds can still use ATTRIBUTES in its format.
     """
     target = sys.stderr if stream is None else stream
@@ -53,8 +52,8 @@ def configure(*, level: str = "info", format: str = "text", stream: TextIO | Non
 class NamingRecords:
     """Makes log records that name the current job.
 
-    A factory and not a filter: filters of a logger do not see the records of the loggers below
-    it, and those of a handler go with the handler when user code replaces it.
+    A factory, not a filter: the filters of a logger do not see the records of the loggers below it, and the filters
+    of a handler are lost when user code replaces the handler.
     """
 
     def __init__(self, plain: Callable[..., logging.LogRecord]) -> None:
@@ -70,7 +69,7 @@ class NamingRecords:
 
 
 def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    """The event of a record, and what its tail says, by key; values as they were given, numbers rounded as shown."""
+    """The event of a record, and its tail by key. Values are as they were given, numbers rounded as in the format."""
     event, tail = _split(record)
     found: dict[str, Any] = {}
     if getattr(record, "palermo_id", ""):
@@ -116,7 +115,7 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """An object a line: time, level, logger, event, and then the tail."""
+    """Formats each record as one JSON object in one line: time, level, logger, event, and then the tail."""
 
     def format(self, record: logging.LogRecord) -> str:
         event, tail = fields(record)
@@ -126,7 +125,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": event,
         }
-        # What a job's `extra` calls the same must not take the place of ours.
+        # A key in a job's `extra` must not replace one of these.
         line |= {key: value for key, value in tail.items() if key not in line}
         if trace := _trace(record):
             line["traceback"] = trace
@@ -134,7 +133,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, event, and the tail as key=value; what follows on further lines is indented."""
+    """Formats each record as time, level, event, and the tail as key=value. Further lines are indented."""
 
     def __init__(self, *, colours: bool = False) -> None:
         super().__init__()
@@ -149,11 +148,11 @@ class TextFormatter(logging.Formatter):
         level = record.levelname
         if self._colours and record.levelno in _COLOURS:
             level = f"\x1b[{_COLOURS[record.levelno]}m{level}\x1b[0m"
-        # Indented, so that no text of a job's can pass for an event of its own.
+        # Indented, so that no text from a job can look like an event of its own.
         return f"{_time(record)} {level} " + line.replace("\n", "\n    ")
 
 
 def _word(value: Any) -> str:
-    """A value as one word: in quotes, as Python has them, where it holds a blank or what else would end it."""
+    """A value as one word: in Python's quotes if it holds a blank or another character that would end the word."""
     text = str(value)
     return repr(text) if _NEEDS_QUOTES.search(text) else text

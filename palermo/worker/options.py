@@ -1,45 +1,48 @@
-"""What a worker is told when it starts."""
+"""The options that a worker is started with, and the error of a worker that cannot start."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from palermo.config import Settings
-from palermo.core.patterns import QueueSelection
-from palermo.core.prefetch import ONE, Prefetch
-from palermo.core.values import dataclass
-from palermo.errors import SettingInvalid
-from palermo.serialization import Accept
+from palermo.contract.serialization import Accept
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
+from palermo.core.queue_selection import QueueSelection
+from palermo.errors import PalermoError, SettingInvalid
+from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 
-#: The kinds of pool; docs/pools.md says what each can do.
+#: The kinds of pool; docs/guides/pools.md says what each can do.
 POOLS = ("process", "thread", "async")
+
+
+class WorkerFailed(PalermoError):
+    """The worker cannot start: its modules cannot be imported, or give it nothing to do. The text is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Everything that decides how a worker runs; raises SettingInvalid for what makes no sense."""
+    """Everything that decides how a worker runs. Raises SettingInvalid for an impossible value."""
 
     settings: Settings
-    #: The modules that hold the user's jobs, as `import` names them; the current directory is importable.
+    #: The modules that hold the user's jobs, by their import names; the current directory is importable.
     modules: tuple[str, ...]
     #: None for every queue that the modules' jobs name.
     queues: QueueSelection | None = None
     #: What a slot is: a process, a thread of one shared process, or a coroutine in it.
     pool: str = "process"
-    #: How many slots, each of which runs one job at a time.
+    #: How many slots the worker has; each runs one job at a time.
     concurrency: int = 1
-    #: How many jobs a slot may hold while they are short: the one that it runs, and those that wait behind it.
-    prefetch: Prefetch = ONE
-    #: Leave with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
+    #: How many short jobs a slot may hold: the one that it runs, and those that wait behind it.
+    prefetch: Prefetch = NO_PREFETCH
+    #: Whether to end with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
     burst: bool = False
     accept: Accept = field(default_factory=Accept.default)
-    #: Seconds that running jobs get after TERM or INT (25 if None) and after QUIT (as long as they need if None).
+    #: Seconds that running jobs get after TERM or INT (25 if None) and after QUIT (without end if None).
     shutdown_timeout: float | None = None
     limits: Limits = field(default_factory=Limits)
     #: Whether TERM and INT mean what they mean to a Resque worker.
     resque_signals: bool = False
-    #: Whether it brings delayed jobs to their queues when they are due, if no other worker does.
+    #: Whether it may be the leader, which brings delayed jobs to their queues when they are due.
     scheduler: bool = True
-    #: A file that holds the parent's pid while the worker lives.
+    #: The path of a file that holds the parent's pid while the worker lives.
     pidfile: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,44 +1,44 @@
-"""Which signal does what to a worker: one table, which the code obeys and the documentation is checked against.
+"""The signals that a worker obeys: one table, which the code follows and the documentation is checked against.
 
-Signals are for the parent. The template and the slots survive a stray one, which a
-terminal or a supervisor may send to every process it finds: their handlers do nothing.
-They are handlers and not SIG_IGN, because what is ignored stays ignored in the programs
-that a job starts, and a handler does not.
+Signals are for the parent. A terminal or a supervisor may send one to every process that it finds. The template and
+the slots survive that: their handlers do nothing. They use handlers instead of SIG_IGN, because an ignored signal
+stays ignored in the programs that a job starts, and a handler does not stay.
 """
 
+# signal.getsignal() makes an enum of each answer, which takes 25 times as long.
+import _signal  # type: ignore[import-not-found]
 import os
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 from typing import TYPE_CHECKING
-
-from palermo.core.values import dataclass
 
 if TYPE_CHECKING:
     import asyncio
 
 
 class Action(Enum):
-    """What the worker loop knows how to do when told."""
+    """The actions that a signal or an order can ask of the worker."""
 
-    FINISH = "finish"  #: take no more jobs, wait for the running ones, leave
-    STOP = "stop"  #: the same, but what still runs after the shutdown timeout is killed and given back
+    FINISH = "finish"  #: take no more jobs, wait for the running ones, end
+    STOP = "stop"  #: as FINISH, but jobs that still run after the shutdown timeout are killed and given back
     INTERRUPT = "interrupt"  #: as STOP the first time; the second time kills at once
     PAUSE = "pause"  #: take no more jobs until told to go on; running jobs go on
     RESUME = "resume"  #: take jobs again
     QUIET = "quiet"  #: take no more jobs until the worker ends or is told to wake; running jobs go on
-    WAKE = "wake"  #: take jobs again, after PAUSE and QUIET alike: no signal says it, see orders.py
+    WAKE = "wake"  #: take jobs again, after PAUSE and QUIET alike: only an order asks for it, see orders.py
     KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and go on
-    DUMP = "dump"  #: write what the worker and every running job are doing into the log
-    RENEW = "renew"  #: as FINISH, and then begin anew in the same process, with fresh code
-    ABANDON = "abandon"  #: kill the running jobs at once, give them back, leave
+    DUMP = "dump"  #: write the stacks of the worker and of every running job into the log
+    RENEW = "renew"  #: as FINISH, and then start anew in the same process, with fresh code
+    ABANDON = "abandon"  #: kill the running jobs at once, give them back, end
 
     @property
     def ends(self) -> bool:
-        """Whether the worker ends by it."""
+        """Whether the action ends the worker."""
         return self in (Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON)
 
 
@@ -48,7 +48,7 @@ class SignalRow:
 
     name: str
     action: Action
-    #: For people, in docs/.
+    #: What the worker does, as docs/ prints it.
     meaning: str
 
     @property
@@ -58,7 +58,7 @@ class SignalRow:
 
 
 #: Seconds that running jobs get after TERM or INT, unless --shutdown-timeout says otherwise.
-#: Below the 30 s after which Kubernetes kills and well below systemd's 90 s.
+#: It is below the 30 s after which Kubernetes kills, and well below systemd's 90 s.
 SHUTDOWN_TIMEOUT = 25.0
 
 SIGNALS: tuple[SignalRow, ...] = (
@@ -90,17 +90,17 @@ SIGNALS: tuple[SignalRow, ...] = (
     ),
 )
 
-#: What `--resque-signals` changes: the meanings that these have in Resque.
+#: The signals that `--resque-signals` gives the meaning that they have in Resque.
 RESQUE_SIGNALS: tuple[SignalRow, ...] = tuple(
     SignalRow(name, Action.ABANDON, "kill the running jobs at once, give them back, exit") for name in ("TERM", "INT")
 )
 
-#: Seconds that a job gets to clean up once JobTerminated was raised in it. With the shutdown timeout it is below 30.
+#: Seconds that a job gets to clean up after JobTerminated was raised in it. With the shutdown timeout it is below 30.
 TERM_GRACE = 3.0
 
-# What the parent tells a running slot. Not TERM itself: systemd sends that to every process of a service
-# at the very beginning of a stop, when jobs should go on for the shutdown timeout. Real-time signals are Linux's,
-# and nobody else's jobs use these; elsewhere three that hardly anybody does.
+# The signals that the parent has sent to a running slot. Not TERM: systemd sends that to every process of a service
+# at the very beginning of a stop, when jobs should go on for the shutdown timeout. Linux has real-time signals, and
+# jobs hardly use these numbers. Elsewhere these are three signals that hardly any program uses.
 _REALTIME = getattr(signal, "SIGRTMIN", None)
 #: Raise JobTerminated in the job.
 TERMINATE: int = _REALTIME + 9 if _REALTIME else signal.SIGVTALRM
@@ -109,7 +109,7 @@ CANCEL: int = _REALTIME + 10 if _REALTIME else signal.SIGXFSZ
 #: Write the stacks of all threads, from C, whatever the job is doing.
 DUMP: int = _REALTIME + 8 if _REALTIME else signal.SIGXCPU
 
-#: What the children survive. Not CHLD, PIPE or CONT, whose defaults are what they need, and not what reports a crash.
+#: The signals that the children survive. Not CHLD, PIPE or CONT, whose defaults they need, and not those of a crash.
 SURVIVED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
     *(signal.SIGTSTP, signal.SIGTTIN),
@@ -122,56 +122,80 @@ def listen(loop: "asyncio.AbstractEventLoop", act: Callable[[SignalRow], object]
         loop.add_signal_handler(row.number, act, row)
 
 
+def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
+    """Have this process, which is about to end, ignore further signals, so that it ends with its exit code.
+
+    An event loop that is closed restores the defaults of the signals that it handles, so they are taken from it first.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
+
+
 def ignore_renewal() -> None:
-    """Have a HUP that comes while this process begins anew change nothing: it is doing that already."""
+    """Ignore HUP while this process starts anew: that is what HUP asks for."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def survive() -> None:
-    """Let this process, a child of the worker, live through signals that were meant for the parent.
+    """Have this process, a child of the worker, survive signals that were meant for the parent.
 
-    What a job forks (multiprocessing) gets the defaults back: Process.terminate() must end it.
+    A process that a job forks (multiprocessing) gets the defaults back: Process.terminate() must end it.
     """
     for number in SURVIVED:
-        signal.signal(number, _nothing)
+        signal.signal(number, _ignore)
     if not _registered:
         _registered.append(os.getpid())
-        os.register_at_fork(before=_hold, after_in_parent=_go_on, after_in_child=_be_mortal)
+        os.register_at_fork(
+            before=_block_before_fork, after_in_parent=_unblock_after_fork, after_in_child=_restore_defaults
+        )
 
 
-#: Whether the functions below were registered, by this process or the one it was forked from.
+#: The signals whose handlers a job must not change, or the next job dies of one or cannot be told to end.
+_RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.SIGPIPE, TERMINATE, CANCEL))
+
+#: Not empty if the functions below were registered, by this process or the one that it was forked from.
 _registered: list[int] = []
 
-#: By thread, the signals that it had blocked before it began to fork.
+#: By thread, its signal mask from before it began to fork.
 _masks: dict[int, set[signal.Signals]] = {}
 
 
-def _hold() -> None:
-    # A signal that reaches the child before its handlers are gone would find them, and be lost.
+def _block_before_fork() -> None:
+    # A signal that reaches the child before its handlers are removed would be lost in them.
     _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, SURVIVED)  # type: ignore[assignment]
 
 
-def _go_on() -> None:
+def _unblock_after_fork() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop(threading.get_ident(), set()))
 
 
-def _be_mortal() -> None:
+def _restore_defaults() -> None:
     for number in SURVIVED:
-        if signal.getsignal(number) is _nothing:
+        if signal.getsignal(number) is _ignore:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
-    _go_on()
+    _unblock_after_fork()
 
 
-def leave_to_main_thread() -> None:
-    """Have no signal delivered to this thread: one that interrupts a job must find the thread that runs it."""
+def reserved_handlers() -> dict[int, object]:
+    """The handlers, by signal number, that a job in this child of the worker must not change."""
+    return {number: _signal.getsignal(number) for number in _RESERVED}
+
+
+def block_in_this_thread() -> None:
+    """Block all signals in this thread: a signal that interrupts a job must reach the thread that runs the job."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def kill(pid: int) -> None:
-    """Kill a child, and its group: what its job started ends with it."""
+    """Kill a child and its process group, so that the processes which its job started end with it."""
     for send in (os.killpg, os.kill):
         with suppress(OSError):
             send(pid, signal.SIGKILL)
+
+
+#: How a process ended that got SIGKILL.
+KILLED = "was killed by SIGKILL: out of memory, or someone's kill -9"
 
 
 def describe_status(status: int) -> str:
@@ -183,10 +207,10 @@ def describe_status(status: int) -> str:
     except ValueError:
         return f"was killed by signal {-status}"
     if number is signal.SIGKILL:
-        return "was killed by SIGKILL: out of memory, or someone's kill -9"
+        return KILLED
     text = signal.strsignal(number)
     return f"was killed by {number.name}" + (f" ({text.lower()})" if text else "")
 
 
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """Survive."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The handler of a signal that the process survives."""

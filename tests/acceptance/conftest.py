@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from palermo.inspector import control
 from tests.acceptance.place import Place
+from tests.rabbitmq.patience import SECONDS, have_patience
 
 
 @pytest.fixture(params=["sqlite", "rabbitmq"])
@@ -22,6 +24,13 @@ def place(url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
     """The user's place, on each broker."""
     with Place(tmp_path, url, exchange) as place:
         yield place
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process asks of workers has an answer of each that lives: on a busy machine it may take seconds."""
+    have_patience(monkeypatch)
+    monkeypatch.setattr(control, "PATIENCE", SECONDS)
 
 
 @pytest.fixture

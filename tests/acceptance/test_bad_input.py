@@ -7,14 +7,13 @@ brokers that refuse, in test_palermo_broker.py; of SQLite files, in tests/contra
 import resource
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from palermo.errors import BodyTooLarge, EncodeError, IdInvalid, QueueNameInvalid
 from tests.acceptance.place import COMMAND, Place
-from tests.helpers import eventually
+from tests.helpers import HANGS, Stopwatch, eventually
 
 
 @pytest.fixture
@@ -34,15 +33,15 @@ def one_line(done: "subprocess.CompletedProcess[str]", code: int) -> str:
 def test_a_broker_that_never_answers_is_given_up_within_the_setting(sqlite_place: Place, silent_port: int) -> None:
     url = f"amqp://me:s3cret@127.0.0.1:{silent_port}/"
 
-    began = time.monotonic()
+    watch = Stopwatch()
     done = sqlite_place.run("enqueue", "shop.note", "-q", "jobs", "--url", url, PALERMO_PUBLISH_TIMEOUT="1")
-    took = time.monotonic() - began
-
+    took = watch.seconds()
     line = one_line(done, 3)
     assert "BrokerUnavailable" in line
     assert f"127.0.0.1:{silent_port}" in line
     assert "s3cret" not in line
-    assert took < 1 + 4  # and the interpreter's own start
+    assert "did not answer within 1 s" in line
+    assert took < 1 + 20  # and the interpreter's own start
 
 
 def test_a_worker_whose_broker_is_down_says_so_each_time_in_one_line(sqlite_place: Place) -> None:
@@ -50,13 +49,14 @@ def test_a_worker_whose_broker_is_down_says_so_each_time_in_one_line(sqlite_plac
         port = server.getsockname()[1]
     worker = sqlite_place.worker("--url", f"amqp://me:s3cret@127.0.0.1:{port}/")
 
-    eventually(lambda: worker.log.count("broker unavailable") >= 3, within=20)
+    # One reading: the next line may come at any time.
+    log = eventually(lambda: log if (log := worker.log).count("broker unavailable") >= 3 else "")
 
-    lines = [line for line in worker.log.splitlines() if "WARNING" in line]
-    assert len(lines) == worker.log.count("broker unavailable")
+    lines = [line for line in log.splitlines() if "WARNING" in line]
+    assert len(lines) == log.count("broker unavailable")
     assert all(f"127.0.0.1:{port}" in line and "retry_in=" in line for line in lines)
-    assert "s3cret" not in worker.log
-    assert "Traceback" not in worker.log
+    assert "s3cret" not in log
+    assert "Traceback" not in log
     assert worker.alive
 
 
@@ -172,8 +172,12 @@ def test_every_message_that_cannot_be_run_is_a_failed_job_with_its_body_untouche
     errors = {id: row["error"]["class"] for id, row in place.failed().items()}
     assert errors == {name: f"palermo.errors.{error}" for name, (*_, error) in MESSAGES.items()}
     assert "Traceback" not in log
-    bodies = {message.id: message.body for message in place.client.run(lambda broker: broker.browse("failed")).messages}
-    assert bodies == {name: body for name, (body, *_) in MESSAGES.items()}
+
+    def bodies() -> dict[str, bytes]:
+        return {one.id: one.body for one in place.client.run(lambda broker: broker.browse("failed")).messages}
+
+    # After one look RabbitMQ may count a job less for an instant.
+    eventually(lambda: bodies() == {name: body for name, (body, *_) in MESSAGES.items()})
 
 
 @pytest.mark.parametrize("command", [["enqueue", "shop.note", "-q", "jobs"], ["worker", "shop", "--burst"]])
@@ -210,7 +214,7 @@ def test_a_disk_that_is_full_refuses_the_job_in_one_line_and_keeps_those_it_has(
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS,
         check=False,
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.place import Place
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of
+from tests.rabbitmq_node import Node, url_of, write_down
 from tests.scale import RESTARTS
 
 HOUR = 3_600.0
@@ -49,34 +49,40 @@ def test_what_is_due_by_a_clock_that_jumped_forward_comes_at_once(place: Place, 
 
     clock.set(HOUR + 1)
 
-    assert place.await_lines(2, within=15) == ["now", "in an hour"]
-    assert place.inspector.scheduled().total == 1
+    assert place.await_lines(2) == ["now", "in an hour"]
+    eventually(lambda: place.inspector.scheduled().total == 1)
 
 
 def test_a_clock_that_jumped_back_makes_nothing_early(place: Place, clock: WallClock) -> None:
-    enqueue(place, "soon", 2)
-    due = time.time() + 2
+    # Long enough for the clock to be set in time.
+    enqueue(place, "soon", 6)
+    due = time.time() + 6
     clock.set(-HOUR)
 
     eventually(lambda: time.time() > due + 1)
     place.enqueue("note", "now")
 
     assert place.await_lines(1) == ["now"]
-    assert [row["args"] for row in place.inspector.scheduled()] == [["soon"]]
+    eventually(lambda: [row["args"] for row in place.inspector.scheduled()] == [["soon"]])
     clock.set(0)
-    assert place.await_lines(2, within=15) == ["now", "soon"]
+    assert place.await_lines(2) == ["now", "soon"]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", RESTARTS)
 def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
     away: Place, module_node: Node, how: str
 ) -> None:
     worker = away.worker()
     away.ready(worker)
+    # RabbitMQ may forget a queue that is a second old when it is killed: docs/guides/operating.md.
+    enqueue(away, "in an hour", HOUR)
+    for seconds in range(10, 50, 10):
+        enqueue(away, "before", seconds)
+    made = time.time() + 5
+    eventually(lambda: time.time() > made)
+    write_down(module_node)
     for number in range(50):
         enqueue(away, f"{number}", 1 + number / 25)
-    enqueue(away, "in an hour", HOUR)
     due = time.time() + 3
 
     if how == "in good order":
@@ -86,10 +92,14 @@ def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
     eventually(lambda: time.time() > due)
     module_node.start()
 
-    assert set(away.await_lines(50, within=60)) >= {f"{number}" for number in range(50)}
+    eventually(lambda: set(away.lines()) >= {f"{number}" for number in range(50)})
     assert worker.alive
+
+    def later() -> list[list[str]]:
+        return [row["args"] for row in away.inspector.scheduled() if row["args"] != ["before"]]
+
     # Its queue may be the last one to be there again.
-    eventually(lambda: [row["args"] for row in away.inspector.scheduled()] == [["in an hour"]])
+    eventually(lambda: later() == [["in an hour"]])
 
 
 @pytest.fixture

@@ -2,20 +2,21 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pika
 import pytest
 
-from palermo.brokers.rabbitmq.wire import to_properties
+from palermo.brokers.rabbitmq.amqp.messages import to_properties
+from palermo.core.address import parse_url
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from tests.acceptance.place import COMMAND, Place
-from tests.helpers import eventually
+from tests.helpers import Stopwatch, eventually
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
+from tests.tcp_proxy import TcpProxy
 
 JOBS = scaled(6_000, 50_000)
 
@@ -36,7 +37,7 @@ def place(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterat
                 # With the headers a worker gives them, and published faster than one by one.
                 made = fail(failed_job(number), failure(), worker="pid:1@test/worker-1")
                 channel.basic_publish("palermo", "failed", made.body, to_properties(made))
-        eventually(lambda: place.pending("failed") == JOBS, within=60)
+        eventually(lambda: place.pending("failed") == JOBS)
         yield place
 
 
@@ -54,22 +55,20 @@ def failed_job(number: int) -> Message:
 
 
 def timed(place: Place, *arguments: str) -> tuple[str, float]:
-    began = time.perf_counter()
+    watch = Stopwatch()
     printed = place.palermo(*arguments)
-    return printed, time.perf_counter() - began
+    return printed, watch.seconds()
 
 
-@pytest.mark.timeout(180)
 def test_the_first_page_of_many_failed_jobs_comes_at_once_and_in_order(place: Place, say: Say) -> None:
     printed, seconds = timed(place, "failed", "list", "--json")
 
     say(f"first page of {JOBS:,} failed jobs: {seconds:.2f} s (goal 1 s)")
     assert [row["id"] for row in json.loads(printed)] == [str(number) for number in range(100)]
     assert seconds < 20
-    assert place.pending("failed") == JOBS
+    eventually(lambda: place.pending("failed") == JOBS)
 
 
-@pytest.mark.timeout(180)
 def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in_order(place: Place, say: Say) -> None:
     middle = str(JOBS // 2)
 
@@ -82,15 +81,20 @@ def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in
     assert left == [str(number) for number in range(JOBS) if number != JOBS // 2]
 
 
-@pytest.mark.timeout(180)
 def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(place: Place, say: Say) -> None:
     command = [COMMAND, "failed", "requeue", "--all"]
-    with subprocess.Popen(command, env=place.environment, cwd=place.path, stdout=subprocess.DEVNULL) as requeue:
-        eventually(lambda: place.pending("mail") > JOBS // 3, within=60, every=0.005)
-        requeue.kill()
+    host, port = parse_url(place.url).hosts[0]
+    with TcpProxy(host, port) as proxy:
+        # So slow that it is not done before it is killed, even if nobody looks for some seconds.
+        proxy.delay = 0.1
+        url = place.url.replace(f"@{host}:{port}", f"@127.0.0.1:{proxy.port}")
+        environment = {**place.environment, "PALERMO_URL": url}
+        with subprocess.Popen(command, env=environment, cwd=place.path, stdout=subprocess.DEVNULL) as requeue:
+            eventually(lambda: place.pending("mail") > JOBS // 3, every=0.005)
+            requeue.kill()
     assert requeue.returncode == -9
 
-    eventually(lambda: place.pending("mail") + place.pending("failed") >= JOBS, within=30)
+    eventually(lambda: place.pending("mail") + place.pending("failed") >= JOBS)
     between = (place.pending("mail"), place.pending("failed"))
     _, seconds = timed(place, "failed", "requeue", "--all")
 

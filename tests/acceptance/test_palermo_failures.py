@@ -1,14 +1,15 @@
-"""What the original Palermo promises of failed jobs and of looking: P7, P8, P15, P17."""
+"""Promises of the original Palermo about failed jobs and about looking: P7, P8, P15, P17."""
 
 import json
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from palermo.errors import NotFound
 from tests.acceptance.place import Place
-from tests.helpers import eventually
+from tests.helpers import PACKAGE, eventually
 
 
 def test_P7_a_job_that_raises_goes_to_failed_with_all_there_is_to_know(place: Place) -> None:
@@ -16,7 +17,7 @@ def test_P7_a_job_that_raises_goes_to_failed_with_all_there_is_to_know(place: Pl
     (waiting,) = place.inspector.peek("mail")
     worker = place.worker("-q", "mail")
 
-    eventually(lambda: place.failed(), within=30)
+    eventually(lambda: place.failed())
 
     (row,) = place.rows("failed", "list")
     assert row == place.rows("failed", "show", id)
@@ -28,7 +29,7 @@ def test_P7_a_job_that_raises_goes_to_failed_with_all_there_is_to_know(place: Pl
     assert (error["class"], error["message"]) == ("LookupError", "no address for hello")
     assert error["traceback"].startswith("Traceback (most recent call last)")
     assert "in process\n" in error["traceback"]
-    assert "palermo/worker" not in error["traceback"]
+    assert str(PACKAGE) not in error["traceback"]
     assert datetime.fromisoformat(row["created_at"]) <= datetime.fromisoformat(row["failed_at"]) <= datetime.now(UTC)
     assert row["worker"].startswith(f"pid:{worker.pid}@")
     assert row["worker"].endswith("/worker-1")
@@ -65,13 +66,13 @@ def test_P7_an_error_of_any_length_is_stored(place: Place) -> None:
 def test_P8_a_failed_job_is_looked_at_requeued_and_counts_its_retries(place: Place) -> None:
     id = place.enqueue("fail_unless", "cure")
     worker = place.worker()
-    eventually(lambda: place.failed(), within=30)
+    eventually(lambda: place.failed())
 
     for retries in (1, 2):
         place.inspector.requeue(id)
         eventually(lambda retries=retries: retries in [row["retries"] for row in place.failed().values()])
-    assert list(place.failed()) == [id]
-
+    # After one look RabbitMQ may count a job less for an instant.
+    eventually(lambda: list(place.failed()) == [id])
     (place.path / "cure").touch()
     place.palermo("failed", "requeue", id)
     assert place.await_lines(1) == ["mended"]
@@ -110,11 +111,14 @@ def test_P15_all_that_the_pages_show_and_do_is_in_the_library(place: Place) -> N
     assert [row["id"] for row in inspector.jobs_in_queue("jobs", limit=2)] == ids[:2]
     assert inspector.workers_info() == []
     worker = place.worker()
-    eventually(lambda: len(place.failed()) == 3, within=30)
-    (row,) = eventually(lambda: [row for row in inspector.workers_info() if row["state"] == "idle"])
+    eventually(lambda: len(place.failed()) == 3)
+    (row,) = eventually(
+        lambda: [row for row in inspector.workers_info() if (row["processed"], row["state"]) == (4, "idle")]
+    )
     assert (row["pid"], row["queues"], row["slots"]) == (worker.pid, ["jobs", "mail"], 1)
-    assert (row["processed"], row["failed"]) == (4, 3)
-    assert {row["name"]: row["workers"] for row in inspector.queues_info()} == {"failed": 0, "jobs": 1, "mail": 1}
+    assert row["failed"] == 3
+    serving = {"failed": 0, "jobs": 1, "mail": 1}
+    eventually(lambda: {row["name"]: row["workers"] for row in inspector.queues_info()} == serving)
 
     inspector.retry_failed_job(ids[0])
     eventually(lambda: place.failed().get(ids[0], {}).get("retries") == 1)
@@ -130,12 +134,16 @@ def test_P15_a_job_that_runs_is_shown_with_its_worker(place: Place) -> None:
     id = place.enqueue("hold", "job")
     place.await_lines(1)
 
-    (row,) = place.rows("workers")
+    (row,) = eventually(lambda: place.rows("workers"))
 
     assert (row["state"], row["pid"], row["slots"]) == ("working", worker.pid, 2)
     assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "shop.hold", "jobs")]
     place.open_gate()
-    eventually(lambda: place.workers()[0]["jobs"] == [])
+    eventually(lambda: [row["jobs"] for row in place.workers()] == [[]])
+
+
+def listed(place: Place, **page: Any) -> list[str]:
+    return [row["id"] for row in place.inspector.jobs("mail", **page)]
 
 
 def test_P17_looking_changes_nothing_loses_nothing_and_keeps_the_order(place: Place) -> None:
@@ -146,24 +154,30 @@ def test_P17_looking_changes_nothing_loses_nothing_and_keeps_the_order(place: Pl
     for look in (["jobs", "mail"], ["failed", "list"]):
         place.palermo(*look)
     for number in range(0, 150, 50):
-        page = place.inspector.jobs("mail", offset=number, limit=50)
-        assert [row["id"] for row in page] == ids[number : number + 50]
-    newest = place.inspector.jobs("mail", limit=10, newest=True)
-    assert [row["id"] for row in newest] == ids[: 150 - 11 : -1]
+        wanted = ids[number : number + 50]
+        # After one look RabbitMQ may count a job less for an instant.
+        eventually(lambda: listed(place, offset=number, limit=50) == wanted)  # noqa: B023
+    eventually(lambda: listed(place, limit=10, newest=True) == ids[: 150 - 11 : -1])
     place.inspector.groups()
-    place.inspector.failed_job(failing[7])
 
-    assert [row["id"] for row in place.inspector.jobs("mail", limit=1_000)] == ids
+    eventually(lambda: listed(place, limit=1_000) == ids)
     assert {row["retries"] for row in place.inspector.jobs("mail", limit=1_000)} == {None}
-    assert list(place.failed()) == failing
+    place.inspector.failed_job(failing[7])
+    eventually(lambda: list(place.failed()) == failing)
     place.burst("-q", "mail")
     assert place.lines() == [f"{number}" for number in range(150)]
 
 
 def test_P17_looking_while_workers_run_loses_no_job_and_runs_none_twice(place: Place) -> None:
-    calls = [("shop.note", (f"{number}",), {}) for number in range(1_000)]
-    place.client.enqueue_many(calls, queue="mail")
-    looks = 0
+    count, looks = 0, 0
+
+    def enqueue(more: int) -> None:
+        nonlocal count
+        calls = [("shop.note", (f"{number}",), {}) for number in range(count, count + more)]
+        place.client.enqueue_many(calls, queue="mail")
+        count += more
+
+    enqueue(1_000)
     workers = [place.worker("-q", "mail"), place.worker("-q", "mail,jobs")]
     stop = threading.Event()
     wrong: list[object] = []
@@ -179,14 +193,18 @@ def test_P17_looking_while_workers_run_loses_no_job_and_runs_none_twice(place: P
     looker = threading.Thread(target=look)
     looker.start()
     try:
-        place.await_lines(1_000, within=60)
+        place.await_lines(count)
+        # The workers may have been much faster than who looks.
+        while looks <= 3 and looker.is_alive():
+            enqueue(200)
+            place.await_lines(count)
     finally:
         stop.set()
         looker.join()
 
     assert looks > 3
     assert wrong == []
-    assert sorted(map(int, place.lines())) == list(range(1_000))
+    assert sorted(map(int, place.lines())) == list(range(count))
     assert place.pending("mail") == 0
     assert all(worker.alive for worker in workers)
 
@@ -194,11 +212,11 @@ def test_P17_looking_while_workers_run_loses_no_job_and_runs_none_twice(place: P
 def test_P17_looking_at_what_a_program_killed_meanwhile_held_gives_all_of_it_back(place: Place) -> None:
     ids = [place.enqueue("note", f"{number}", queue="mail") for number in range(50)]
     program = (
-        "import os, palermo\nfrom palermo.broker import Keep\n"
+        "import os, palermo\nfrom palermo.contract.broker import Keep\n"
         "def judge(message):\n    os._exit(9) if message.id == " + json.dumps(ids[30]) + " else None\n"
         "    return Keep()\n"
         "async def sweep(broker): await broker.sweep('mail', judge)\n"
-        "from palermo.client import default_client\ndefault_client().run(sweep)\n"
+        "from palermo.client.client import default_client\ndefault_client().run(sweep)\n"
     )
 
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""What the original Palermo promises of jobs on their way: P1, P2, P9, P10, P11, P20."""
+"""Promises of the original Palermo about jobs on their way: P1, P2, P9, P10, P11, P20."""
 
 import json
 import shutil
@@ -103,7 +103,8 @@ def test_P10_a_serializer_is_plugged_in_and_out_while_the_program_runs(place: Pl
     with pytest.raises(MediaTypeUnknown, match="shouting"):
         place.client.enqueue("shop.note", ["b"], serializer="shouting")
 
-    (row,) = place.inspector.peek("jobs")
+    # After one look RabbitMQ may count a job less for an instant.
+    (row,) = eventually(lambda: place.inspector.peek("jobs"))
     assert (row["content_type"], row["args"], row["preview"]) == ("application/x-shouting", None, "'a'")
 
 
@@ -187,7 +188,7 @@ def test_P20_a_user_names_no_exchange_binding_prefetch_or_acknowledgement(place:
 import palermo, shop
 shop.note.enqueue("run")
 worker = palermo.start_worker(["shop"], burst=True)
-assert worker.wait(60) == 0
+assert worker.wait(150) == 0
 print(palermo.inspector().queues())
 """
 

@@ -1,7 +1,8 @@
-"""What the original Palermo promises of workers: P4, P5, P13, P16; and one unfinished job per slot."""
+"""Promises of the original Palermo about workers: P4, P5, P13, P16; and one unfinished job per slot."""
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -55,7 +56,8 @@ def test_P4_a_worker_killed_with_everything_it_started_loses_nothing(place: Plac
     eventually(lambda: begun(place) == set(QUEUES))
 
     for pid in first.tree():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended with its parent
+            os.kill(pid, signal.SIGKILL)
     first.wait()
 
     eventually(lambda: in_progress(place) == (3, 0))
@@ -108,7 +110,7 @@ def test_P5_over_three_queues_a_slot_never_has_more_than_one_unfinished_job(plac
 
     for done in range(17):
         # 18 jobs, of which two are held and the others wait: no slot has another one up its sleeve.
-        eventually(lambda done=done: len(begun(place)) == done + 2, within=30)
+        eventually(lambda done=done: len(begun(place)) == done + 2)
         eventually(lambda done=done: in_progress(place) == (16 - done, 2))
         (place.path / f"gate-{open_jobs(place)[done % 2]}").touch()
 
@@ -131,7 +133,7 @@ def test_P5_slots_of_one_worker_run_at_the_same_time(place: Place) -> None:
     for number in range(5):
         place.enqueue("hold", f"{number}", queue="two")
 
-    eventually(lambda: len(begun(place)) == 3, within=30)
+    eventually(lambda: len(begun(place)) == 3)
     eventually(lambda: in_progress(place) == (2, 3))
     place.open_gate()
     eventually(lambda: len(place.lines()) == 10)
@@ -145,7 +147,7 @@ def test_P13_workers_are_started_and_stopped_from_a_script(place: Place, number:
     place.await_lines(1)
 
     os.kill(int((place.path / "worker.pid").read_text()), number)
-    eventually(lambda: place.workers()[0]["state"] == "stopping")
+    eventually(lambda: [row["state"] for row in place.workers()] == ["stopping"])
     place.open_gate()
 
     assert worker.wait() == code
@@ -170,12 +172,17 @@ first = inspector.start_worker(["shop"], queues=["one"])
 second = palermo.start_worker(["shop"], queues="two", concurrency=2)
 for queue in ("one", "two"):
     shop.note.options(queue=queue).enqueue("on " + queue)
-deadline = time.monotonic() + 30
-while time.monotonic() < deadline and not (os.path.exists("notes") and len(open("notes").readlines()) == 2):
-    time.sleep(0.02)
-print(sorted((row["queues"], row["slots"]) for row in inspector.workers_info()))
+def wait_for(probe, deadline=time.monotonic() + 90):
+    while not (found := probe()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+def workers():
+    return sorted((row["queues"], row["slots"]) for row in inspector.workers_info())
+wait_for(lambda: os.path.exists("notes") and len(open("notes").readlines()) == 2)
+# One that is slow to answer is not in the list.
+print(wait_for(lambda: found if len(found := workers()) == 2 else []))
 print(inspector.stop_worker(first), first.alive, second.alive)
-print([row["queues"] for row in inspector.workers_info()])
+print(wait_for(lambda: found if len(found := workers()) == 1 else []))
 with second:
     pass
 print(second.alive, inspector.workers_info())
@@ -183,5 +190,5 @@ print(second.alive, inspector.workers_info())
 
     lines = place.python(program).splitlines()
 
-    assert lines == ["[(['one'], 1), (['two'], 2)]", "0 False True", "[['two']]", "False []"]
+    assert lines == ["[(['one'], 1), (['two'], 2)]", "0 False True", "[(['two'], 2)]", "False []"]
     assert sorted(place.lines()) == ["on one", "on two"]

@@ -17,9 +17,15 @@ def sqlite_place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def shared(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outpost]:
-    """Two workers and a program that enqueues, on a RabbitMQ that the tests of a module harm one after the other."""
-    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node) as outpost:
+def shared(
+    request: pytest.FixtureRequest, module_node: Node, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Outpost]:
+    """Two workers and a program that enqueues, on a RabbitMQ that the tests of a module harm one after the other.
+
+    A module that wants no line to be lost says so with a HEARTBEAT that a machine which stands still does not miss.
+    """
+    heartbeat = getattr(request.module, "HEARTBEAT", 2)
+    with Outpost(Path(tmp_path_factory.mktemp("outpost")), module_node, heartbeat=heartbeat) as outpost:
         yield outpost
 
 

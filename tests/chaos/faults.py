@@ -1,4 +1,4 @@
-"""What a soak does to its site: one fault after the other, drawn from a deck that is shuffled by chance."""
+"""The faults of a soak: it harms its site by one after the other, drawn from a deck that is shuffled by chance."""
 
 import os
 import random
@@ -8,8 +8,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from tests.acceptance.place import children
-from tests.chaos.ledger import Harm
+from tests.chaos.parts import REFUSALS, REMADE
+from tests.chaos.records import Harm
 from tests.chaos.site import Site
+from tests.chaos.traffic import QUEUES, REMADE_QUEUE
+from tests.rabbitmq_node import url_of
+from tests.raw_amqp import RawClient, text
 
 #: Seconds between two faults.
 PAUSE = (0.1, 1.2)
@@ -19,6 +23,24 @@ SILENCE = (0.5, 9.0)
 
 #: Seconds for which an alarm lasts, and enqueuing waits.
 ALARM = (0.5, 3.0)
+
+#: Seconds for which queues refuse what comes.
+REFUSAL = (0.5, 3.0)
+
+#: The queues that do so together, by the name of their policy.
+FULL = {"jobs": (*QUEUES, REMADE_QUEUE), "failed": ("failed",)}
+
+#: Messages that they take at all other times. RabbitMQ drops the oldest where a queue has more than it may when the
+#: policy comes, since it reads the length before it reads that it is to refuse: so the policy is there from the first.
+ROOM = 1_000_000
+
+#: Seconds for which a queue is gone before another program makes it again.
+GONE = (0.0, 0.02)
+
+#: Seconds from the making of a quorum queue to the next kill of the broker. RabbitMQ that is killed within half a
+#: second has the queue afterwards, but no leader for it ever: who asks it waits for a minute and loses the connection
+#: (3.10.8, six queues a time: the last one at kills 0 and 0.3 s after, none from 1 s on).
+WRITTEN = 3.0
 
 
 class Faults:
@@ -32,8 +54,12 @@ class Faults:
         self._deck = self._kinds()
         self._chance.shuffle(self._deck)
         self._first = True
+        #: When the broker has surely written down the queue that was made again.
+        self._written = 0.0
         #: The silent lines: since when, until when, and whose.
         self._silent: list[tuple[float, float, frozenset[str]]] = []
+        if REFUSALS in site.parts:
+            self._limit(FULL, ROOM)
 
     def deal(self, seconds: float) -> None:
         """Harm the site for so long."""
@@ -41,9 +67,9 @@ class Faults:
         while time.monotonic() < end:
             self._next()
 
-    def end(self) -> None:
-        """See that each kind of fault has come about, and let all lines speak again."""
-        while self._first:
+    def end(self, *, each_kind: bool) -> None:
+        """Let all lines speak again, after each kind of fault has come about if that is wanted."""
+        while each_kind and self._first:
             self._next()
         self._resume(float("inf"))
 
@@ -58,7 +84,9 @@ class Faults:
 
     def _kinds(self) -> list[Callable[[], None]]:
         """One of each."""
+        queues = [*[self._refusal] * (REFUSALS in self._site.parts), *[self._remade] * (REMADE in self._site.parts)]
         return [
+            *queues,
             self._parent,
             self._child,
             self._template,
@@ -127,6 +155,7 @@ class Faults:
     # The broker.
 
     def _broker_killed(self) -> None:
+        self._site.pause(max(0.0, self._written - time.monotonic()))
         at = time.monotonic()
         self._site.node.kill9()
         self._site.pause(self._chance.uniform(0, 1))
@@ -151,6 +180,58 @@ class Faults:
         self._site.node.ctl(limit, below)
         self._done("alarm", at)
 
-    def _done(self, kind: str, at: float, *, links: Iterable[str] = (), parent: int = 0, process: int = 0) -> None:
-        harm = Harm(kind=kind, at=at, until=time.monotonic(), links=frozenset(links), parent=parent, process=process)
-        self._site.harms.append(harm)
+    # Queues.
+
+    def _refusal(self) -> None:
+        """Have job queues, `failed` or both refuse what comes while there are some messages in them."""
+        full, at = self._chance.choice([["jobs"], ["failed"], ["jobs", "failed"]]), time.monotonic()
+        self._limit(full, self._chance.choice((1, 3, 10)))
+        self._site.pause(self._chance.uniform(*REFUSAL))
+        self._limit(full, ROOM)
+        self._done("refusal", at, queues=[queue for name in full for queue in FULL[name]])
+
+    def _limit(self, names: Iterable[str], most: int) -> None:
+        """Set all these policies by one command, as `rabbitmqctl set_policy` does each: it takes a second or more."""
+        limits = f'{{\\"max-length\\":{most},\\"overflow\\":\\"reject-publish\\"}}'
+        calls = [
+            f'rabbit_policy:parse_set(<<"/">>, <<"{name}">>, <<"^({"|".join(FULL[name])})$">>, <<"{limits}">>,'
+            ' <<"0">>, <<"queues">>, <<"soak">>)'
+            for name in names
+        ]
+        said = self._site.node.ctl("eval", f"[{', '.join(calls)}].")
+        assert "error" not in said, said
+
+    def _remade(self) -> None:
+        """Delete a quorum queue that is in use, and make it again, if nobody was quicker."""
+        gone, at, jobs = self._chance.choice((0.0, self._chance.uniform(*GONE))), time.monotonic(), 0
+        with RawClient(url_of(self._site.node)) as client:
+            jobs = client.delete_queue(REMADE_QUEUE)
+            if gone:
+                self._site.pause(gone)
+            with suppress(ConnectionError):
+                client.make_queue(REMADE_QUEUE, "palermo", x_queue_type=text(b"quorum"))
+        self._written = time.monotonic() + WRITTEN
+        self._done("queue remade", at, queues=(REMADE_QUEUE,), jobs=jobs)
+
+    def _done(
+        self,
+        kind: str,
+        at: float,
+        *,
+        links: Iterable[str] = (),
+        parent: int = 0,
+        process: int = 0,
+        queues: Iterable[str] = (),
+        jobs: int = 0,
+    ) -> None:
+        harm = Harm(
+            kind=kind,
+            at=at,
+            until=time.monotonic(),
+            links=frozenset(links),
+            parent=parent,
+            process=process,
+            queues=frozenset(queues),
+            jobs=jobs,
+        )
+        self._site.records.harms.append(harm)

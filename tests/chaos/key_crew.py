@@ -1,8 +1,8 @@
 """Enqueuers and workers of unique jobs that are killed at random instants: `python -m tests.chaos.key_crew`.
 
-All are forked from one process that has imported everything, so that a thousand kills take minutes. Whoever runs a job
-holds a file lock of its key, which the kernel takes back with the process: one who does not get it has met a second
-holder. What happens is written into files of lines, each by one write.
+All are forked from one process that has imported everything, so that a thousand kills take minutes. A worker that runs
+a job holds a file lock of the job's key, which the kernel takes back with the process. A worker that does not get the
+lock has met a second holder. Events are written into files of lines, each by one write.
 """
 
 import asyncio
@@ -19,15 +19,16 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from palermo.broker import Broker, Delivery, Move, Remove, Session, open_broker
+from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
+from palermo.contract.sweep import Move, Remove
 from palermo.core.address import parse_url
 from palermo.core.failure import Failure
-from palermo.core.keys import Claim, Lock, Mode, locked
-from palermo.core.lifecycle import Ack, Fail, Release, Retry, Settlement, fail, requeue
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement, fail, requeue
 from palermo.core.message import Message
-from palermo.core.unique import REPLACE, RERUN, RETURN, Outcome
+from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
+from palermo.core.unique_rules import REPLACE, RERUN, RETURN, EnqueueOutcome
 from palermo.errors import BrokerError, NotBrowsable, NotFound
-from tests.contract.kit import Report, Worker, consume
+from tests.contract.tools import Report, Worker, consume
 
 KEYS = 3
 WORKERS, ENQUEUERS = 3, 2
@@ -42,7 +43,7 @@ class Crew:
     """One broker, and where is written what happens."""
 
     def __init__(self, url: str, exchange: str, path: Path) -> None:
-        self.session = Session(address=parse_url(url), exchange=exchange, timeout=30)
+        self.session = SessionParameters(address=parse_url(url), exchange=exchange, timeout=30)
         self.path = path
 
     def note(self, file: str, line: str) -> None:
@@ -80,11 +81,13 @@ class Crew:
         while True:
             name, id = f"key {random.randrange(KEYS)}", uuid.uuid4().hex
             due = time.time() + random.uniform(0, 0.3) if random.random() < 0.2 else None
-            job = locked(Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due), Lock(key=name, mode=Mode.DONE))
+            job = with_lock(
+                Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due), UniqueLock(key=name, mode=Mode.DONE)
+            )
             way = random.choice([RETURN, RETURN, REPLACE, RERUN])
-            (answer,) = await broker.keys.enqueue([Claim(key=name, message=job, call=id, on_duplicate=way)])
+            (answer,) = await broker.keys.enqueue([KeyRequest(key=name, message=job, call=id, on_duplicate=way)])
             # One that is to run next may be replaced by another, of which nobody may live to tell.
-            if answer.outcome is Outcome.STORED:
+            if answer.outcome is EnqueueOutcome.STORED:
                 self.note("stored", id)
             await asyncio.sleep(random.uniform(0, 0.02))
 
@@ -108,7 +111,7 @@ class Crew:
     async def works(self) -> None:
         """Take jobs, and keep the time."""
         broker = await open_broker(self.session)
-        keeping = asyncio.ensure_future(broker.keep_time())
+        keeping = asyncio.ensure_future(broker.run_scheduler())
         worker = await consume(broker, "jobs", slots=2, report=Report("jobs", slots=2, pid=os.getpid()))
         try:
             await asyncio.gather(self._serve(worker, 1), self._serve(worker, 2))
@@ -143,7 +146,7 @@ class Crew:
         os.close(handle)
         chance = random.random()
         if chance < 0.1:
-            return Retry(replace(message, retries=(message.retries or 0) + 1, run_at=time.time() + 0.01))
+            return Reschedule(replace(message, retries=(message.retries or 0) + 1, run_at=time.time() + 0.01))
         return Fail(fail(message, _FAILURE, worker="w")) if chance < 0.2 else Ack()
 
     async def held(self) -> list[str]:
@@ -167,9 +170,9 @@ def main(url: str, exchange: str, kills: int, path: Path, *, meddled: bool) -> N
         if number % 3 == 0:
             # Else on a busy machine nobody lives long enough to do anything.
             until = time.monotonic() + PATIENCE
-            while len(crew.lines("ran")) == ran and time.monotonic() < until:
+            while len(set(crew.lines("ran"))) == ran and time.monotonic() < until:
                 time.sleep(random.uniform(0.0, 0.05))
-            ran = len(crew.lines("ran"))
+            ran = len(set(crew.lines("ran")))
         chosen = random.randrange(len(running))
         pid, role = running[chosen]
         os.kill(pid, signal.SIGKILL)

@@ -5,10 +5,10 @@ from typing import Any, Self
 
 import pika
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
 from palermo.core.topology import amqp_queue
-from palermo.errors import BrokerError
+from palermo.errors import BrokerError, BrokerRefused
+from palermo.settings.settings import Settings
 from tests.acceptance.place import Place, Worker
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
@@ -24,17 +24,18 @@ MAX_PAUSE = 2.0
 
 #: Seconds after a fault has ended in which a job enqueued then must have run, on a busy machine. A line that is silent
 #: is noticed within twice the heartbeat timeout, here 2, and 5 seconds more: 14 seconds.
-RECOVERY = 20.0
+RECOVERY = 40.0
 
-#: Seconds that enqueuing may take.
-PUBLISH = 3.0
+#: Seconds that enqueuing may take, as in truth.
+PUBLISH = 5.0
 
 
 class Outpost:
     """All there is to a site, with one worker of either kind; both go through every fault of a module."""
 
-    def __init__(self, path: Path, node: Node) -> None:
+    def __init__(self, path: Path, node: Node, *, heartbeat: int = 2) -> None:
         self.node = node
+        self._heartbeat = heartbeat
         self.proxy = TcpProxy(node.host, node.port)
         self._path = path
         self._numbers = 0
@@ -43,11 +44,13 @@ class Outpost:
         self.proxy.__enter__()
         self.node.ctl("add_user", USER, PASSWORD)
         self.make_vhost()
-        url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.proxy.port}/{VHOST}?heartbeat=2"
+        url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.proxy.port}/{VHOST}?heartbeat={self._heartbeat}"
         self.place = Place(self._path, url, "palermo")
         self.client = Client(Settings(url=url, publish_timeout=PUBLISH))
         self._workers = {
-            name: self.place.worker("-q", queues, "-c", "2", times={"palermo.worker.session.MAX_PAUSE": MAX_PAUSE})
+            name: self.place.worker(
+                "-q", queues, "-c", "2", times={"palermo.worker.parent.broker_session.MAX_PAUSE": MAX_PAUSE}
+            )
             for name, queues in (("push", PUSHED), ("poll", ",".join(POLLED)))
         }
         self._read = dict.fromkeys(self._workers, 0)
@@ -93,6 +96,16 @@ class Outpost:
                 return ""
 
         return eventually(enqueue, within=within)
+
+    def is_refused(self, text: str) -> bool:
+        """Whether enqueuing is refused with this text, and not for the time that it took on a busy machine."""
+        try:
+            self.enqueue("note", "jobs refused")
+        except BrokerRefused as error:
+            return text in str(error)
+        except BrokerError:
+            return False
+        raise RuntimeError("it was not refused.")
 
     def hold(self) -> list[str]:
         """Have each worker run a job that lasts until `release`; what they wrote first."""

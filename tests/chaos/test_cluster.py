@@ -13,9 +13,9 @@ import pytest
 
 from palermo.errors import BrokerError
 from tests.acceptance.place import Place
-from tests.chaos.ledger import runs
+from tests.chaos.records import runs
 from tests.debian import NotInstalled, can_install, install
-from tests.helpers import eventually
+from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_cluster import Cluster, cluster
 from tests.rabbitmq_node import find_server
 
@@ -98,7 +98,6 @@ def ran(place: Place) -> Counter[int]:
     return Counter(run.number for run in runs(place.lines("runs")))
 
 
-@pytest.mark.timeout(240)
 def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.enqueue("soaked.work", -1, 0, False, queue="mail")
     workers = [
@@ -115,15 +114,15 @@ def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys
     gaps: list[float] = []
     with Publishing(place, "mail") as publishing:
         for node in (leader, *others):
-            eventually(lambda: len(publishing.stored) > 100 * (len(gaps) + 1), within=30)
-            killed = time.monotonic()
+            eventually(lambda: len(publishing.stored) > 100 * (len(gaps) + 1))
+            killed, watch = time.monotonic(), Stopwatch()
             node.kill9()
-            eventually(lambda killed=killed: publishing.after(killed) & set(ran(place)), within=30)
-            gaps.append(time.monotonic() - killed)
+            eventually(lambda killed=killed: publishing.after(killed) & set(ran(place)))
+            gaps.append(watch.seconds())
             if node is not others[-1]:
                 node.start()
-                eventually(lambda: len(ran(place)) > len(publishing.stored) - 100, within=30)
-    eventually(lambda: set(publishing.stored) <= set(ran(place)), within=30)
+                eventually(lambda: len(ran(place)) > len(publishing.stored) - 100)
+    eventually(lambda: set(publishing.stored) <= set(ran(place)))
     done = ran(place)
 
     with capsys.disabled():
@@ -135,7 +134,7 @@ def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys
     assert max(gaps) < GOES_ON_WITHIN
     assert all(worker.alive for worker in workers)
     failing = {number for number in publishing.stored if number % FAILING == 0}
-    eventually(lambda: calm(place.inspector.count_failed) >= len(failing), within=30)
+    eventually(lambda: calm(place.inspector.count_failed) >= len(failing))
     assert publishing.refused == []
     assert done.total() - len(done) <= 3 * (2 * len(workers) + 1)
-    eventually(lambda: calm(lambda: len(place.workers())) == len(workers), within=30)
+    eventually(lambda: calm(lambda: len(place.workers())) == len(workers))

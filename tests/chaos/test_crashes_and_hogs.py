@@ -14,10 +14,9 @@ SEGFAULT = "palermo.errors.JobCrashed: the job's process was killed by SIGSEGV (
 JOBS = scaled(400, 1_000)
 
 #: What both ends of the connection are told to do without for, in seconds.
-HEARTBEAT = 2
+HEARTBEAT = 4
 
 
-@pytest.mark.timeout(240)
 def test_hundreds_of_segfaults_between_as_many_good_jobs_leave_the_worker_as_it_was(
     rabbitmq_url: str, exchange: str, tmp_path: Path
 ) -> None:
@@ -28,14 +27,14 @@ def test_hundreds_of_segfaults_between_as_many_good_jobs_leave_the_worker_as_it_
         place.client.enqueue_many(jobs)
         worker = place.worker("-c", "4", "--log-level", "error")
 
-        good = place.await_lines(JOBS, within=180)
-        eventually(lambda: len(place.failed()) == JOBS, within=30)
+        good = place.await_lines(JOBS)
+        eventually(lambda: len(place.failed()) == JOBS)
 
         assert sorted(good, key=int) == [f"{number}" for number in range(JOBS)]
         assert set(place.errors().values()) == {SEGFAULT}
         assert place.pending() == 0
-        ((row,), pid) = place.workers(), worker.pid
-        assert (row["pid"], row["processed"], row["failed"]) == (pid, 2 * JOBS, JOBS)
+        counts = [(worker.pid, 2 * JOBS, JOBS)]
+        eventually(lambda: [(row["pid"], row["processed"], row["failed"]) for row in place.workers()] == counts)
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])

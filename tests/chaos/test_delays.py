@@ -2,14 +2,13 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.survival import survive
-from tests.helpers import eventually
+from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_node import Node
 from tests.scale import scaled
 from tests.worker.site import Process, Site
@@ -17,7 +16,7 @@ from tests.worker.site import Process, Site
 
 @pytest.fixture
 def site(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange, publish_timeout=60.0)
     yield site
     site.close()
 
@@ -29,7 +28,7 @@ def leader(site: Site) -> int:
     return int(found[0]) if found else 0
 
 
-@pytest.mark.timeout(scaled(180, 1_800))
+@pytest.mark.timeout(scaled(400, 1_800))
 def test_a_broker_killed_amid_pending_delays_loses_none(private_node: Node) -> None:
     for seed in range(scaled(1, 10)):
         found = asyncio.run(
@@ -47,20 +46,19 @@ def test_a_broker_killed_amid_pending_delays_loses_none(private_node: Node) -> N
         assert found.last < 30, found
 
 
-@pytest.mark.timeout(120)
 def test_another_worker_takes_over_within_five_seconds_of_a_kill(site: Site) -> None:
     workers: dict[int, Process] = {}
     for _ in range(2):
         process = site.start("-c", "4")
         workers[process.pid] = process
-    first = eventually(lambda: leader(site), within=20)
+    first = eventually(lambda: leader(site))
     for number in range(40):
         site.client.enqueue("crew.note", (str(site.notes_path), f"{number}"), {}, delay=1 + number * 0.2)
     eventually(lambda: len(site.notes()) > 5)
 
     workers[first].send(signal.SIGKILL)
-    killed = time.monotonic()
-    eventually(lambda: leader(site) not in (0, first), within=20)
+    watch = Stopwatch()
+    eventually(lambda: leader(site) not in (0, first))
 
-    assert time.monotonic() - killed < 5
-    assert eventually(lambda: {f"{number}" for number in range(40)} <= set(site.notes()), within=30)
+    assert watch.seconds() < 5
+    assert eventually(lambda: {f"{number}" for number in range(40)} <= set(site.notes()))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from palermo.client import Client
+from palermo.client.client import Client
 from palermo.core.topology import internal
 from tests.acceptance.place import Place, Worker
 from tests.helpers import eventually
@@ -29,7 +29,7 @@ def work(place: Place, name: str, count: int = JOBS) -> None:
     wanted = [f"{name} {number}" for number in range(count)]
     for text in wanted:
         place.enqueue("note", text)
-    eventually(lambda: set(wanted) <= set(place.lines()), within=30)
+    eventually(lambda: set(wanted) <= set(place.lines()))
 
 
 def says(worker: Worker, text: str) -> Callable[[], bool]:
@@ -45,7 +45,7 @@ def test_a_journal_that_was_deleted_is_made_anew(place: Place, exchange: str, ca
         connection.channel().queue_delete(internal(exchange, "journal"))
     work(place, "after")
 
-    # Whoever writes first finds out: the worker, or who enqueues.
+    # The first process that writes finds out: the worker, or the enqueuing client.
     made = "the journal was deleted, and is made anew"
     eventually(lambda: made in caplog.text or made in worker.log)
     journal = Journal(place.client)
@@ -66,7 +66,7 @@ def test_a_journal_that_is_refused_holds_nothing_up(place: Place, module_node: N
     eventually(says(worker, "the journal cannot be written, jobs go on without it for now"))
     assert "write and read permission" in worker.log
     allow(".*")
-    eventually(says(worker, "the journal is written again"), within=40)
+    eventually(says(worker, "the journal is written again"))
     Journal(place.client).until(JOBS, "succeeded")
     assert place.lines() == [f"refused {n}" for n in range(JOBS)]
     module_node.ctl("delete_user", "worker")
@@ -80,14 +80,14 @@ def test_jobs_go_on_while_an_alarm_blocks_the_journal(place: Place, module_node:
     place.await_lines(1)
     module_node.ctl("set_vm_memory_high_watermark", "0.00001")
     try:
-        eventually(lambda: "alarm" in module_node.ctl("status").lower(), within=30)
+        eventually(lambda: "alarm" in module_node.ctl("status").lower())
         place.open_gate()
         place.await_lines(2 * JOBS)
-        eventually(says(worker, "the journal cannot be written, jobs go on without it for now"), within=30)
+        eventually(says(worker, "the journal cannot be written, jobs go on without it for now"))
     finally:
         module_node.ctl("set_vm_memory_high_watermark", "0.4")
-    eventually(says(worker, "the journal is written again"), within=40)
+    eventually(says(worker, "the journal is written again"))
     journal = Journal(place.client)
-    journal.until(JOBS, "succeeded", within=20)
+    journal.until(JOBS, "succeeded")
     eventually(lambda: journal.counted("succeeded") == JOBS)
     assert place.pending() == 0

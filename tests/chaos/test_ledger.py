@@ -1,8 +1,15 @@
 """The soak's own books: they find what must not be, and excuse only what they should."""
 
+from collections import Counter
 from typing import Any
 
-from tests.chaos.ledger import Harm, Ledger, Order, runs
+import pytest
+
+from tests.chaos.books import Keys, Messages, Ticks
+from tests.chaos.ledger import TAKEN, Ledger
+from tests.chaos.reasons import Reasons, lost_lines
+from tests.chaos.records import Answer, Harm, Order, Sent, runs
+from tests.chaos.traffic import PUBLISH
 
 RAISES, GOOD = True, False
 
@@ -36,9 +43,7 @@ def audit(
         orders=orders,
         runs=runs(lines),
         failed=failed,
-        harms=harms,
-        names={100: "first", 200: "second"},
-        logs={100: log, 200: ""},
+        reasons=Reasons(harms, {100: "first", 200: "second"}, {100: log, 200: ""}),
     )
 
 
@@ -73,7 +78,7 @@ def test_a_second_run_needs_a_reason() -> None:
     killed = Harm(kind="parent", at=1.5, until=1.6, parent=100)
     another = Harm(kind="parent", at=1.5, until=1.6, parent=200)
     cut = Harm(kind="cut", at=2.1, until=2.1, links=frozenset({"first"}))
-    later = Harm(kind="cut", at=5.0, until=5.0, links=frozenset({"first"}))
+    later = Harm(kind="cut", at=8.0, until=8.0, links=frozenset({"first"}))
     elsewhere = Harm(kind="cut", at=2.1, until=2.1, links=frozenset({"second"}))
 
     assert [audit([order(1)], lines, harm).wrongs for harm in (killed, cut)] == [[], []]
@@ -88,6 +93,60 @@ def test_a_result_that_the_log_calls_dropped_is_a_reason() -> None:
     ledger = audit([order(1)], lines, log=dropped)
 
     assert (ledger.wrongs, dict(ledger.duplicates)) == ([], {"result dropped, as the log says": 1})
+
+
+def test_a_result_of_the_second_run_that_the_log_calls_dropped_is_a_reason() -> None:
+    lines = ran(1, by=200, began=1, ended=2) + ran(1, by=100, began=2.1, ended=2.5)
+    log = "2026-11-20T14:24:02.910Z WARNING result dropped, the broker has given the job back id=id-1 job=soaked.work"
+
+    assert kinds(audit([order(1)], lines)) == ["ran again for no reason"]
+    assert audit([order(1)], lines, log=log).wrongs == []
+
+
+def test_an_acknowledgement_may_be_lost_long_after_its_run_only_if_an_alarm_held_it_up_until_then() -> None:
+    lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=60, ended=61)
+    cut = Harm(kind="broker killed", at=50, until=55, links=frozenset({"first", "second"}))
+    alarm = Harm(kind="alarm", at=0.5, until=49)
+    earlier = Harm(kind="alarm", at=0.5, until=40)
+
+    assert kinds(audit([order(1)], lines, cut)) == ["ran again for no reason"]
+    assert kinds(audit([order(1)], lines, cut, earlier)) == ["ran again for no reason"]
+    assert audit([order(1)], lines, cut, alarm).wrongs == []
+
+
+def test_a_worker_that_lost_its_line_may_try_again_beside_the_next_worker() -> None:
+    lines = ran(1, by=200, began=1, ended=5) + ran(1, by=100, began=2)
+    stall = Harm(kind="stall", at=0.5, until=1.5, links=frozenset({"first"}))
+    log = "process died with 2 jobs in it, this one runs again alone id=id-1 job=soaked.work\n"
+
+    assert kinds(audit([order(1)], lines, stall)) == ["ran again for no reason"]
+    assert kinds(audit([order(1)], lines, log=log)) == ["ran again for no reason"]
+    assert audit([order(1)], lines, stall, log=log).wrongs == []
+
+
+def test_a_worker_behind_a_silent_line_may_run_what_the_broker_has_given_to_another() -> None:
+    lines = ran(1, by=200, began=1, ended=1.5) + ran(1, by=100, began=2, ended=2.1)
+    before = Harm(kind="stall", at=0.5, until=2.5, links=frozenset({"first"}))
+    since = Harm(kind="stall", at=1.2, until=2.5, links=frozenset({"first"}))
+
+    assert audit([order(1)], lines, before).wrongs == []
+    assert kinds(audit([order(1)], lines, since)) == ["ran again for no reason"]
+
+
+def test_a_line_that_a_worker_says_it_has_lost_is_a_reason() -> None:
+    log = "1970-01-01T00:01:42.100Z WARNING connection lost broker='RabbitMQ' error='silent'\n"
+    harms = lost_lines({100: "first"}, {100: log}, monotonic=100.0)
+    lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=9, ended=9.5)
+
+    assert [harm.until for harm in harms] == [pytest.approx(2.1)]
+    assert audit([order(1)], lines, *harms).wrongs == []
+
+
+def test_a_job_whose_enqueue_took_half_its_time_may_be_there_twice() -> None:
+    lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=9, ended=9.5)
+    slow = Order(number=1, id="id-1", raises=GOOD, began=0.0, ended=PUBLISH / 2)
+
+    assert audit([slow], lines).wrongs == []
 
 
 def test_a_crash_needs_a_kill_of_that_process() -> None:
@@ -109,3 +168,107 @@ def test_a_job_is_given_up_for_three_workers_that_were_killed_and_no_others() ->
 
     assert audit([order(1)], [], *kills, failed=failed).wrongs == []
     assert kinds(audit([order(1)], [], *kills[:2], failed=failed)) == ["given up for workers that nobody killed"]
+
+
+def test_a_job_that_was_in_a_queue_when_it_was_deleted_is_no_loss_and_one_that_came_later_is() -> None:
+    remade = Harm(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=0)
+    before, later = (
+        Order(number=number, id=f"id-{number}", raises=GOOD, began=began, ended=began + 0.1, queue="orders")
+        for number, began in ((1, 0.5), (2, 2.0))
+    )
+
+    ledger = audit([before, later], [], remade)
+
+    assert (kinds(ledger), ledger.deleted, ledger.lost) == (["lost"], 1, 1)
+
+
+def test_no_more_jobs_may_have_gone_with_a_queue_than_it_had_and_workers_had() -> None:
+    remade = Harm(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=2)
+    orders = [
+        Order(number=number, id=f"id-{number}", raises=GOOD, began=0.5, ended=0.6, queue="orders")
+        for number in range(TAKEN + 3)
+    ]
+
+    assert kinds(audit(orders, [], remade)) == ["lost"]
+
+
+def test_a_job_that_was_refused_must_not_run() -> None:
+    refused = Order(number=1, id="", raises=GOOD, began=0.0, ended=0.1, refused=True)
+
+    assert kinds(audit([refused], ran(1, by=100, began=1, ended=2))) == ["refused, and ran all the same"]
+    assert audit([refused], []).wrongs == []
+
+
+def test_a_job_that_is_not_run_for_its_key_was_not_confirmed() -> None:
+    failed = (row(1, "palermo.errors.DuplicateJob"),)
+    unsure, sure = (Order(number=1, id=id, raises=GOOD, began=0.0, ended=0.1, key="key") for id in ("", "id-1"))
+
+    assert audit([unsure], [], failed=failed).wrongs == []
+    assert kinds(audit([sure], [], failed=failed)) == ["not run for its key, though it was confirmed"]
+
+
+def test_a_delayed_job_may_be_moved_twice_when_the_line_of_its_leader_is_lost_and_a_program_may_lead() -> None:
+    delayed = Order(number=1, id="id-1", raises=GOOD, began=0.0, ended=0.1, kind="delayed")
+    lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=20, ended=20.5)
+    publishers, worker = (
+        Harm(kind="stall", at=8.0, until=12.0, links=frozenset({name})) for name in ("publishers", "second")
+    )
+
+    assert audit([delayed], lines, publishers).wrongs == []
+    assert kinds(audit([delayed], lines, worker)) == ["ran again for no reason"]
+
+
+def keyed(number: int) -> Order:
+    return Order(number=number, id=f"id-{number}", raises=GOOD, began=0.0, ended=0.1, key="key")
+
+
+def books(orders: list[Order], lines: list[str], *answers: Answer, harm: Harm | None = None) -> Keys:
+    reasons = Reasons([harm] if harm else [], {100: "first", 200: "second"}, {100: "", 200: ""})
+    return Keys(orders=orders, answers=answers, runs=runs(lines), failed=(), left=(), reasons=reasons)
+
+
+def test_two_jobs_with_one_key_at_once_need_a_reason() -> None:
+    lines = ran(1, by=100, began=1, ended=3) + ran(2, by=200, began=2, ended=4)
+    cut = Harm(kind="cut", at=1.5, until=1.5, links=frozenset({"first"}))
+
+    assert len(books([keyed(1), keyed(2)], lines).wrongs) == 1
+    assert books([keyed(1), keyed(2)], lines, harm=cut).wrongs == []
+
+
+def test_a_key_of_a_job_that_is_nowhere_is_left_behind() -> None:
+    told = Answer(key="key", holder="nobody", at=1.0)
+
+    assert [wrong.partition(":")[0] for wrong in books([keyed(1)], [], told).wrongs] == ["key left behind"]
+
+
+def test_equal_messages_are_counted_and_none_may_be_missing() -> None:
+    sent = [Sent(number=1, body=b"[1]", kind="foreign", outcome="confirmed", began=0.0, ended=0.1) for _ in range(3)]
+    lines = ran(1, by=100, began=1, ended=2) + ran(1, by=100, began=2, ended=3)
+    reasons = Reasons([], {100: "first"}, {100: ""})
+
+    found = Messages(sent=sent, runs=runs(lines), failed=Counter(), reasons=reasons)
+
+    assert found.lost == 1
+    assert Messages(sent=sent, runs=runs(lines), failed=Counter({1: 1}), reasons=reasons).wrongs == []
+    assert len(Messages(sent=sent, runs=runs(lines), failed=Counter({1: 2}), reasons=reasons).wrongs) == 1
+
+
+def test_a_message_that_cannot_be_run_is_in_failed_twice_only_if_a_line_or_a_worker_was_lost_after_it_came() -> None:
+    sent = [Sent(number=1, body=b"[1]", kind="no job", outcome="confirmed", began=5.0, ended=5.1)]
+    before, after = (Harm(kind="cut", at=at, until=at, links=frozenset({"first"})) for at in (4.0, 6.0))
+
+    def wrongs(*harms: Harm) -> list[str]:
+        reasons = Reasons(harms, {100: "first"}, {100: ""})
+        return Messages(sent=sent, runs=[], failed=Counter({1: 2}), reasons=reasons).wrongs
+
+    assert wrongs(after) == []
+    assert [wrong.partition(":")[0] for wrong in wrongs(before)] == ["too often"]
+
+
+def test_every_tick_must_come_and_once() -> None:
+    lines = ran(1, by=100, began=1, ended=1.1) + ran(3, by=100, began=3, ended=3.1) + ran(3, by=200, began=5, ended=6)
+    reasons = Reasons([], {100: "first", 200: "second"}, {100: "", 200: ""})
+
+    ticks = Ticks(runs=runs(lines), failed=(), until=4.0, monotonic=lambda instant: instant, reasons=reasons)
+
+    assert [wrong.partition(":")[0] for wrong in ticks.wrongs] == ["tick lost", "tick fired again for no reason"]

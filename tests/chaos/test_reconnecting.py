@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Session
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
+from palermo.contract.broker import Broker, Consumer, SessionParameters
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
-from palermo.core.patterns import QueueSelection
-from palermo.crew import WorkerInfo
-from palermo.worker import session as sessions
-from palermo.worker.session import Link, Live
+from palermo.core.queue_selection import QueueSelection
+from palermo.settings.settings import Settings
+from palermo.worker.parent import broker_session as sessions
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from tests.helpers import Stopwatch, eventually
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy
 
@@ -71,15 +72,13 @@ def url(rabbitmq_url: str, proxy: TcpProxy) -> str:
     return f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}"
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
 def test_a_worker_loses_its_session_many_times_and_holds_no_more_than_before(
     url: str, exchange: str, proxy: TcpProxy, queues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every session was a good one, so that none waits for the next.
-    monkeypatch.setattr(sessions, "_GOOD", 0.0)
+    monkeypatch.setattr(sessions, "_GOOD_AFTER", 0.0)
     selection = QueueSelection.parse(queues)
-    counted: list[Held] = []
 
     def report() -> WorkerInfo:
         return WorkerInfo(id="w", host="h", pid=1, queues=selection.patterns, slots=2, state="idle", started_at=0)
@@ -88,47 +87,56 @@ def test_a_worker_loses_its_session_many_times_and_holds_no_more_than_before(
         return await broker.consume(selection, slots=2, tag="w", report=report)
 
     async def go() -> None:
-        opened: asyncio.Queue[Live] = asyncio.Queue()
-        link = Link(
-            Session(address=parse_url(url), exchange=exchange, name="worker"),
+        opened: asyncio.Queue[BrokerSession] = asyncio.Queue()
+        sessions = BrokerSessions(
+            SessionParameters(address=parse_url(url), exchange=exchange, name="worker"),
             give_up=False,
             consume=consume,
             opened=opened.put_nowait,
             lost=lambda: None,
         )
-        holding = asyncio.ensure_future(link.hold())
-        tasks = 0
+        holding = asyncio.ensure_future(sessions.keep_open())
         for number in range(SESSIONS):
-            live = await opened.get()
-            receiving = [asyncio.ensure_future(live.consumer.receive(slot)) for slot in (1, 2)]
+            session = await opened.get()
+            receiving = [asyncio.ensure_future(session.consumer.receive(slot)) for slot in (1, 2)]
             await asyncio.sleep(0)
             proxy.hang_up(reset=number % 2 == 0)
             await asyncio.wait(receiving)
             assert all(task.exception() is not None for task in receiving)
-            if number in (WARM_UP, SESSIONS - 1):
-                counted.append(Held.now())
-                tasks = tasks or len(asyncio.all_tasks())
+            if number == WARM_UP:
+                before, tasks = Held.now(), len(asyncio.all_tasks())
+        watch = Stopwatch()
+        while True:
+            # What is on its way out takes its time on a busy machine.
+            try:
+                Held.now().check(before)
                 assert len(asyncio.all_tasks()) <= tasks + 4
+                break
+            except AssertionError:
+                if watch.is_over(60):
+                    raise
+            await asyncio.sleep(0.1)
         holding.cancel()
         await asyncio.wait([holding])
 
     asyncio.run(go())
 
-    before, after = counted
-    after.check(before)
 
-
-@pytest.mark.timeout(400)
 def test_a_program_loses_its_session_many_times_and_holds_no_more_than_before(
     url: str, exchange: str, proxy: TcpProxy
 ) -> None:
-    with Client(Settings(url=url, exchange=exchange, publish_timeout=20.0)) as client:
+    with Client(Settings(url=url, exchange=exchange, publish_timeout=60.0)) as client:
         for number in range(TIMES):
             client.enqueue("shop.note", (f"{number}",), {})
             proxy.hang_up(reset=number % 2 == 0)
             if number == WARM_UP:
                 before = Held.now()
-        after = Held.now()
+
+        def held() -> bool:
+            Held.now().check(before)
+            return True
+
+        # What is on its way out takes its time on a busy machine.
+        eventually(held)
 
     assert proxy.accepted >= TIMES
-    after.check(before)

@@ -6,30 +6,33 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pika
 import pytest
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.client.client import Client
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue
-from palermo.worker.ending import DEAF
+from palermo.settings.settings import Settings
+from palermo.worker.parent.shutdown import STALLED
 from tests.acceptance.place import PROGRAMS, Place, Worker
 from tests.helpers import eventually
-from tests.scale import chosen
+from tests.scale import chosen, scaled
 from tests.tcp_proxy import TcpProxy
 
 #: What the watchdog waits for, made shorter.
 TIMES = {
-    "palermo.worker.watchdog.EVERY": 2.0,
-    "palermo.worker.watchdog.ANSWER": 1.0,
-    "palermo.worker.session._GOODBYE": 0.5,
+    "palermo.worker.parent.watchdog.CHECK_EVERY": 2.0,
+    "palermo.worker.parent.watchdog.ANSWER_TIMEOUT": 4.0,
+    "palermo.worker.parent.broker_session._CLOSE_TIMEOUT": 0.5,
 }
 
-#: The same for tests that want no alarm, and give it many chances.
-NERVOUS = {"palermo.worker.watchdog.EVERY": 0.1, "palermo.worker.watchdog.ANSWER": 10.0}
+#: The same for tests that want no alarm, and give it many chances: four checks take a second.
+NERVOUS = {"palermo.worker.parent.watchdog.CHECK_EVERY": 0.3, "palermo.worker.parent.watchdog.ANSWER_TIMEOUT": 60.0}
 
 #: Which worker's line falls silent, by the queues that it serves, and in which direction.
 SILENCES = chosen(
@@ -39,6 +42,9 @@ SILENCES = chosen(
 )
 
 ALARM = "worker gets no jobs"
+
+#: Jobs that the worker must not run now, in front of one that it must.
+MANY = scaled(400, 2_000)
 
 
 @pytest.fixture
@@ -68,8 +74,13 @@ def note(client: Client, text: str) -> None:
     client.enqueue("shop.note", (text,), {})
 
 
+def queue_arguments(connection: pika.BlockingConnection, kind: str) -> dict[str, str | int]:
+    """Those that Palermo declares a queue of this type with."""
+    return versions.arguments(kind, connection._impl.server_properties["version"])
+
+
 def connected(worker: Worker, times: int) -> None:
-    eventually(lambda: worker.log.count("INFO connected") == times, within=60)
+    eventually(lambda: worker.log.count("INFO connected") >= times)
 
 
 def passed(seconds: float) -> None:
@@ -101,12 +112,14 @@ def test_a_worker_to_which_another_session_is_no_help_ends_with_a_code_of_its_ow
     place: Place, proxy: TcpProxy, direct: Client
 ) -> None:
     worker = place.worker(times=TIMES)
-    connected(worker, 1)
-    proxy.stall("down")
-    connected(worker, 2)
-    proxy.stall("down")
+    for number in count(1):
+        eventually(lambda number=number: not worker.alive or worker.log.count("INFO connected") >= number)
+        if not worker.alive:
+            break
+        # A session that was checked before this is one that helped, and there is another after it.
+        proxy.stall("down")
 
-    assert worker.wait(30) == DEAF
+    assert worker.wait() == STALLED
     assert f"CRITICAL {ALARM}, and another session did not help" in worker.log
 
 
@@ -114,11 +127,11 @@ def test_no_alarm_while_a_worker_is_paused(place: Place, direct: Client) -> None
     worker = place.worker(times=NERVOUS)
     place.ready(worker)
     worker.send(signal.SIGUSR2)
-    eventually(lambda: place.workers()[0]["state"] == "paused")
+    eventually(lambda: [row["state"] for row in place.workers()] == ["paused"])
     for number in range(3):
         note(direct, f"{number}")
 
-    passed(2.0)
+    passed(4.0)
     worker.send(signal.SIGCONT)
 
     place.await_lines(3)
@@ -138,7 +151,7 @@ def test_no_alarm_on_a_queue_that_another_program_made_for_one_consumer_at_a_tim
         connected(worker, 1)
         for number in range(3):
             note(direct, f"{number}")
-        passed(2.0)
+        passed(4.0)
         assert ALARM not in worker.log
 
     place.await_lines(3)
@@ -156,11 +169,53 @@ def test_no_alarm_among_workers_that_share_a_busy_queue(place: Place, direct: Cl
     assert all(ALARM not in worker.log for worker in workers)
 
 
+@pytest.mark.parametrize("queues", ["jobs", "jobs,mail"])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_stays_and_runs_those_behind(
+    place: Place, rabbitmq_url: str, exchange: str, direct: Client, kind: str, queues: str
+) -> None:
+    later = time.time() + 3_600
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare(exchange, "direct", durable=True)
+        channel.queue_declare(amqp_queue(exchange, "jobs"), durable=True, arguments=queue_arguments(connection, kind))
+        channel.queue_bind(amqp_queue(exchange, "jobs"), exchange, "jobs")
+        for number in range(MANY):
+            headers = {"job-class": "shop.note", "id": f"{number}", "queue": "jobs", "perform_job_at": later}
+            properties = Properties(content_type="application/json", delivery_mode=2, headers=headers)
+            channel.basic_publish(exchange, "jobs", b'["too early"]', properties)
+    note(direct, "behind")
+
+    worker = place.worker("-q", queues, "-c", "2", times=NERVOUS)
+
+    assert place.await_lines(1) == ["behind"]
+    assert ALARM not in worker.log
+    assert worker.log.count("INFO connected") == 1
+    eventually(lambda: place.inspector.scheduled().total == MANY, every=0.5)
+    assert place.lines() == ["behind"]
+
+
+def test_no_alarm_while_jobs_are_put_aside_that_another_worker_leaves_no_permit_for(
+    place: Place, direct: Client
+) -> None:
+    place.worker("-q", "others")
+    direct.enqueue("shop.hold", ("first",), {}, queue="others", limit=1)
+    place.await_lines(1)
+    for number in range(MANY // 4):
+        direct.enqueue("shop.hold", (f"{number}",), {}, limit=1)
+    note(direct, "behind")
+
+    worker = place.worker(times=NERVOUS)
+
+    assert place.await_lines(2) == ["first begins", "behind"]
+    assert ALARM not in worker.log
+
+
 def test_a_slot_that_is_lost_by_a_bug_ends_the_worker(tmp_path: Path) -> None:
     with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
-        worker = place.worker(times={"palermo.worker.runner.SlotPipe": 0})
+        worker = place.worker(times={"palermo.worker.pools.process_pool.SlotPipe": 0})
 
-        assert worker.wait() == DEAF
+        assert worker.wait() == STALLED
         assert "CRITICAL slot lost, ending" in worker.log
 
 
@@ -170,12 +225,12 @@ def test_a_worker_whose_loop_stands_still_ends_and_says_where_it_stood(tmp_path:
         place.client.enqueue_many([("shop.note", ("x",), {}) for _ in range(1_000)])
         process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / "impatient.py"), "worker", "shop"],
-            env={**place.environment, "TIMES": json.dumps({"palermo.worker.watchdog.STANDSTILL": 1.0})},
+            env={**place.environment, "TIMES": json.dumps({"palermo.worker.parent.watchdog.LOOP_TIMEOUT": 1.0})},
             cwd=tmp_path,
             stderr=subprocess.PIPE,
         )
         with process:
-            assert process.wait(40) == DEAF
+            assert process.wait(120) == STALLED
         last = place.worker()
 
         place.await_lines(1_000)

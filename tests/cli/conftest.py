@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from palermo.cli import main
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
 from palermo.jobs import registry
+from palermo.settings.settings import Settings
 
 #: Runs `palermo` with these arguments and expects this exit code.
 Palermo = Callable[..., Result]
@@ -25,7 +25,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def client(url: str) -> Iterator[Client]:
-    client = Client(Settings(url=url))
+    client = Client(Settings(url=url, publish_timeout=30.0))
     yield client
     client.close()
 
@@ -56,7 +56,7 @@ def process(url: str, tmp_path: Path) -> Callable[..., "subprocess.CompletedProc
         environment = {**os.environ, "PALERMO_URL": url, **more.pop("env", {})}  # type: ignore[dict-item]
         command = [str(Path(sys.executable).with_name("palermo")), *arguments]
         return subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **more
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False, **more
         )  # type: ignore[call-overload, no-any-return]
 
     return run

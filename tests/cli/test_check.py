@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from palermo.checking import Checked, Limits, check, check_worker, judge, read_pidfile
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
 from palermo.errors import SettingInvalid
-from palermo.inspector import Inspector
+from palermo.inspector.check import CheckResult, Limits, check, check_worker, compare, read_pidfile
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from palermo.worker.handle import WorkerHandle, start_worker
 from tests.cli.conftest import Palermo
 from tests.helpers import eventually
@@ -28,7 +28,7 @@ def queue(name: str, pending: int = 0, workers: int = 0) -> dict[str, Any]:
 
 
 def judged(limits: Limits, *rows: dict[str, Any], workers: int = 0, ages: dict[str, float | None] | None = None) -> str:
-    found = judge(limits, rows, workers=workers, ages=ages or {})
+    found = compare(limits, rows, workers=workers, ages=ages or {})
     return "ok" if found.ok else found.line()
 
 
@@ -53,7 +53,7 @@ def test_each_limit_by_itself_and_all_that_is_wrong_in_one_line(limits: Limits, 
 
 
 def test_an_age_that_cannot_be_known_is_said_and_is_no_problem() -> None:
-    found = judge(Limits(max_age=1.0), [queue("mail", 5)], workers=0, ages={"mail": None})
+    found = compare(Limits(max_age=1.0), [queue("mail", 5)], workers=0, ages={"mail": None})
 
     assert found.ok
     assert "queue mail: age unknown" in found.line()
@@ -182,4 +182,4 @@ def test_a_file_that_is_no_pidfile_is_said_to_be_none(tmp_path: Path, text: str)
 
 
 def test_a_line_is_one_line_whatever_the_queues_are_called() -> None:
-    assert Checked(problems=("a", "b"), unknown=("c",)).line() == "a; b; c"
+    assert CheckResult(problems=("a", "b"), unknown=("c",)).line() == "a; b; c"

@@ -1,6 +1,6 @@
 import json
 
-from palermo.client import Client
+from palermo.client.client import Client
 from tests.cli.conftest import Palermo
 
 

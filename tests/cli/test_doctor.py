@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from palermo.brokers.sqlite.diagnosis import file_system, space
-from palermo.client import Client
-from palermo.config import sources
+from palermo.client.client import Client
+from palermo.settings.settings import setting_origins
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import message, publish
 
@@ -51,7 +51,7 @@ def test_each_setting_is_told_with_its_source_and_without_secrets(
     (tmp_path / "palermo.toml").write_text(f'exchange = "shop"\nsigning_keys = ["{key}"]\n')
     monkeypatch.setenv("PALERMO_EXCHANGE", "night")
 
-    found = {source.setting: (source.origin, source.shown) for source in sources(url="amqp://me:hunter2@h/")}
+    found = {source.setting: (source.origin, source.shown) for source in setting_origins(url="amqp://me:hunter2@h/")}
 
     assert found["exchange"] == ("PALERMO_EXCHANGE", "night")
     assert found["url"] == ("given", "amqp://me:***@h:5672/")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.client import Client
+from palermo.client.client import Client
 from palermo.core.attempts import Attempt
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish_failed

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from palermo.client import Client
+from palermo.client.client import Client
 from tests.cli.conftest import Palermo
 from tests.history.written import done_by, ended, enqueued, failed, write
 

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from palermo.cli.text import safe
-from palermo.client import Client
+from palermo.client.client import Client
+from palermo.core.terminal_text import safe
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish, publish_failed
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from palermo.client import Client
+from palermo.client.client import Client
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import message, publish
 

@@ -2,9 +2,9 @@
 
 import json
 
-from palermo.client import Client
+from palermo.client.client import Client
 from tests.cli.conftest import Palermo
-from tests.webui.due import DAY, due, retrying, schedule
+from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 
 
 def test_k4_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Palermo, client: Client) -> None:

@@ -2,8 +2,8 @@
 
 import json
 
-from palermo.client import Client
-from palermo.events import Subscription
+from palermo.client.client import Client
+from palermo.contract.events import Subscription
 from tests.cli.conftest import Palermo
 
 

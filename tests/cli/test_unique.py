@@ -3,7 +3,7 @@
 import json
 import sqlite3
 
-from palermo.client import Client
+from palermo.client.client import Client
 from tests.cli.conftest import Palermo
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from palermo.client import Client
-from palermo.core.journal import Record, encode
+from palermo.client.client import Client
+from palermo.core.journal_records import Record, encode
 from tests.cli.conftest import Palermo
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from palermo import client as clients
-from palermo import hooks, jobs
-from palermo.client import Client
-from palermo.config import Settings
+from palermo import jobs
+from palermo.client import client as clients
+from palermo.client.client import Client
 from palermo.core.message import Message
+from palermo.jobs import hooks
+from palermo.settings.settings import Settings
 
 #: What waits in a queue of the client's broker, oldest first.
 Waiting = Callable[..., list[Message]]
@@ -33,7 +34,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.fixture
 def client(tmp_path: Path) -> Client:
-    return clients.use(Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")))
+    return clients.use(Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30.0)))
 
 
 @pytest.fixture

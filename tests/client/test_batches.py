@@ -1,12 +1,12 @@
-"""What a job that takes batches goes with."""
+"""The options that a job with batches may have."""
 
 from typing import Any
 
 import pytest
 
-from palermo.client import Client
+from palermo.client.client import Client
 from palermo.errors import OptionInvalid
-from palermo.registry import define
+from palermo.jobs.definition import define
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What becomes of jobs that are sent without ado, on a session that is ready, when RabbitMQ does not just take them."""
+"""Jobs that are sent at once, on a session that is ready, when RabbitMQ does not just take them."""
 
 import os
 import threading
@@ -10,12 +10,12 @@ import pika
 import pytest
 
 import palermo
-from palermo import client as clients
-from palermo.brokers.rabbitmq.pen import Pen
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.brokers.rabbitmq.amqp.socket_lock import SocketLock
+from palermo.client import client as clients
+from palermo.client.client import Client
+from palermo.client.ids import many_ids, new_id
 from palermo.errors import PublishRefused
-from palermo.ids import many_ids, new_id
+from palermo.settings.settings import Settings
 
 
 @palermo.job(name="shop.confirmed")
@@ -70,7 +70,7 @@ def test_bodies_of_several_frames_and_of_none_come_whole(client: Client) -> None
     work.enqueue_many([(1, "y" * size) for size in sizes])
 
     page = client.run(lambda broker: broker.browse("jobs", limit=100))
-    values = [client.serializers.look(message) for message in page.messages[1:]]
+    values = [client.serializers.decode_for_display(message) for message in page.messages[1:]]
     assert values == [[1, letter * size] for letter in "xy" for size in sizes]
 
 
@@ -104,10 +104,10 @@ def sending() -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, sending: pytest.MonkeyPatch) -> None:
-    def interrupted(pen: Pen, data: bytes) -> int:
+    def interrupted(socket_lock: SocketLock, data: bytes) -> int:
         raise KeyboardInterrupt
 
-    sending.setattr(Pen, "write", interrupted)
+    sending.setattr(SocketLock, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         work.enqueue(1)
     sending.undo()
@@ -116,18 +116,18 @@ def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, s
 
     assert set(numbers(client)[1:]) - {"1"} == {"2", "3"}
     assert client._thread is not None
-    assert not client._thread._carrier.busy
+    assert not client._thread._sender.is_busy
 
 
 def test_a_signal_handler_may_enqueue_while_its_thread_is_sending(client: Client, sending: pytest.MonkeyPatch) -> None:
-    write = Pen.write
+    write = SocketLock.write
 
-    def amid_sending(pen: Pen, data: bytes) -> int:
+    def amid_sending(socket_lock: SocketLock, data: bytes) -> int:
         sending.undo()
         work.enqueue(2)
-        return write(pen, data)
+        return write(socket_lock, data)
 
-    sending.setattr(Pen, "write", amid_sending)
+    sending.setattr(SocketLock, "write", amid_sending)
     work.enqueue(1)
     work.enqueue(3)
 

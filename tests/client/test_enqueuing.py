@@ -4,16 +4,16 @@ import asyncio
 import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import palermo
-from palermo import client as clients
-from palermo import forking, prepared
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client import client as clients
+from palermo.client import forking, prepare
+from palermo.client.client import Client
 from palermo.errors import (
     ArgumentsInvalid,
     BodyTooLarge,
@@ -24,6 +24,8 @@ from palermo.errors import (
     OptionInvalid,
     QueueNameInvalid,
 )
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests.client.conftest import Waiting
 
 
@@ -101,7 +103,7 @@ def test_a_signed_job_travels_in_its_wrapper(client: Client) -> None:
 
     (message,) = signing.run(lambda broker: broker.browse("jobs")).messages
     assert message.content_type == "application/x-palermo-signed"
-    assert signing.serializers.look(message) == ["x.png"]
+    assert signing.serializers.decode_for_display(message) == ["x.png"]
 
 
 def test_a_job_is_enqueued_by_name_without_its_code(client: Client, waiting: Waiting) -> None:
@@ -215,7 +217,7 @@ def test_none_at_all_are_stored_too(client: Client) -> None:
 
 
 def test_more_than_a_batch_are_stored_in_their_order(client: Client, waiting: Waiting) -> None:
-    count = 3 * prepared.BATCH + 7
+    count = 3 * prepare.BATCH + 7
 
     jobs = resize.options(queue="slow").enqueue_many((str(number),) for number in range(count))
 
@@ -228,14 +230,14 @@ def test_many_are_read_as_they_go_out(client: Client, waiting: Waiting) -> None:
 
     def calls() -> Iterator[tuple[str]]:
         nonlocal seen
-        for number in range(prepared.BATCHES + 1):
-            if number == prepared.BATCHES:
+        for number in range(prepare.BATCHES + 1):
+            if number == prepare.BATCHES:
                 seen = len(waiting())
-            yield ("x" * prepared.BATCH_BYTES,)
+            yield ("x" * prepare.BATCH_BYTES,)
 
     resize.enqueue_many(calls())
 
-    assert 1 <= seen <= prepared.BATCHES
+    assert 1 <= seen <= prepare.BATCHES
 
 
 def test_a_generator_of_calls_may_itself_enqueue(client: Client, waiting: Waiting) -> None:
@@ -262,7 +264,7 @@ def test_vetoed_ones_keep_their_place_among_many(client: Client, waiting: Waitin
 
 def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting: Waiting) -> None:
     def calls() -> Iterator[tuple[Any, ...]]:
-        for number in range((prepared.BATCHES + 2) * prepared.BATCH):
+        for number in range((prepare.BATCHES + 2) * prepare.BATCH):
             yield (str(number),)
         yield (1, 2, 3)
 
@@ -272,7 +274,7 @@ def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting:
     (note,) = raised.value.__notes__
     stored = int(note.split()[0].replace(",", ""))
     assert note == f"{stored:,} jobs of this enqueue_many are stored for certain."
-    assert prepared.BATCH <= stored <= len(waiting()) <= (prepared.BATCHES + 2) * prepared.BATCH
+    assert prepare.BATCH <= stored <= len(waiting()) <= (prepare.BATCHES + 2) * prepare.BATCH
 
 
 @pytest.mark.parametrize("call", ["ab", 3, None, b"x"])
@@ -382,7 +384,7 @@ def test_without_connect_the_settings_decide_at_first_use(monkeypatch: pytest.Mo
 
 
 def test_the_inspector_is_a_call_away_before_and_after_its_module_is_imported(client: Client) -> None:
-    import palermo.inspector as module
+    import palermo.inspector.inspector as module
 
     assert isinstance(palermo.inspector(), module.Inspector)
     assert palermo.inspector().workers() == []
@@ -398,3 +400,18 @@ def test_waiting_jobs_are_dequeued_by_their_arguments(client: Client, waiting: W
     assert [json.loads(message.body) for message in waiting()] == [["y"]]
     with pytest.raises(ArgumentsInvalid):
         resize.dequeue("x", 1, 2)  # type: ignore[call-arg]
+
+
+def test_the_broker_in_memory_forgets_its_jobs_when_its_last_session_is_closed() -> None:
+    settings = Settings(url="sqlite:///:memory:", exchange=f"test-{uuid.uuid4().hex[:8]}")
+    first, second = Client(settings), Client(settings)
+    first.enqueue("shop.mail.send", ("a",), {})
+    second.enqueue("shop.mail.send", ("b",), {})
+
+    first.close()
+    assert [row["pending"] for row in Inspector(second).queues() if row["name"] == "jobs"] == [2]
+    second.close()
+
+    third = Client(settings)
+    assert [row["pending"] for row in Inspector(third).queues() if row["name"] == "jobs"] == []
+    third.close()

@@ -1,4 +1,4 @@
-"""What enqueuing does while the broker, or the way to it, is not well: bounded in time, and clear."""
+"""Enqueuing while the broker, or the way to it, is not well: bounded in time, and clear."""
 
 import asyncio
 import socket
@@ -11,29 +11,33 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo import client as clients
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client import client as clients
+from palermo.client.client import Client
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
-from tests.helpers import eventually
+from palermo.settings.settings import Settings
+from tests.helpers import Stopwatch, eventually
 from tests.tcp_proxy import TcpProxy
 
-#: Seconds that publishing may take in these tests, and what is allowed on top of it on a busy machine.
-TIMEOUT, SLACK = 3.0, 1.5
+#: Seconds that publishing may take in tests where it cannot succeed, and what is allowed on top of it on a busy
+#: machine: together less than twice the time.
+TIMEOUT, SLACK = 3.0, 2.5
+
+#: The same in tests where it succeeds, though the machine may stand still meanwhile.
+PATIENCE = 12.0
 
 
 @palermo.job(name="shop.outage")
 def work(number: int = 0) -> None: ...
 
 
-def unavailable(call: Callable[[], Any], *words: str) -> float:
+def unavailable(call: Callable[[], Any], *words: str, within: float = TIMEOUT + SLACK) -> float:
     """How long the call took to fail with BrokerUnavailable; its text has the words and no password."""
-    begun = time.monotonic()
+    begun, watch = time.monotonic(), Stopwatch()
     with pytest.raises(BrokerUnavailable) as raised:
         call()
     took = time.monotonic() - begun
-    assert took < TIMEOUT + SLACK
+    assert watch.seconds() < within
     assert "secret" not in str(raised.value)
     for word in words:
         assert word in str(raised.value)
@@ -68,12 +72,12 @@ def through(relay: TcpProxy, rabbitmq_url: str, exchange: str) -> Client:
     address = parse_url(rabbitmq_url)
     vhost = "%2F" if address.vhost == "/" else address.vhost
     url = f"amqp://{address.username}:{address.password}@127.0.0.1:{relay.port}/{vhost}"
-    return clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=TIMEOUT)))
+    return clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=PATIENCE)))
 
 
 def stored(client: Client, relay: TcpProxy, rabbitmq_url: str) -> int:
     """How many jobs wait, counted past the relay."""
-    with Client(replace(client.settings, url=rabbitmq_url, publish_timeout=10.0)) as direct:
+    with Client(replace(client.settings, url=rabbitmq_url, publish_timeout=30.0)) as direct:
         return direct.run(lambda broker: broker.browse("jobs", limit=1)).total
 
 
@@ -105,7 +109,8 @@ def test_a_host_without_an_address_is_named_in_time() -> None:
 def test_many_threads_fail_together_and_not_one_after_another(mute: int) -> None:
     palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=TIMEOUT)
     took: list[float] = []
-    threads = [threading.Thread(target=lambda: took.append(unavailable(work.enqueue))) for _ in range(10)]
+    # One after another would take 30 s.
+    threads = [threading.Thread(target=lambda: took.append(unavailable(work.enqueue, within=15))) for _ in range(10)]
 
     for thread in threads:
         thread.start()
@@ -117,12 +122,12 @@ def test_many_threads_fail_together_and_not_one_after_another(mute: int) -> None
 
 def test_a_question_that_cannot_be_asked_is_told_at_once(port: int) -> None:
     client = palermo.connect(f"amqp://me:secret@127.0.0.1:{port}/", publish_timeout=30)
-    begun = time.monotonic()
+    watch = Stopwatch()
 
     with pytest.raises(BrokerUnavailable, match=str(port)):
         client.run(lambda broker: broker.queues())
 
-    assert time.monotonic() - begun < 5
+    assert watch.seconds() < 15
 
 
 def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None:
@@ -137,13 +142,13 @@ def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None
 
     thread = threading.Thread(target=enqueue)
     thread.start()
-    eventually(lambda: client._thread is not None and client._thread._carrier.busy)
-    begun = time.monotonic()
+    eventually(lambda: client._thread is not None and client._thread._sender.is_busy)
+    watch = Stopwatch()
 
     client.close()
     thread.join()
 
-    assert time.monotonic() - begun < 4
+    assert watch.seconds() < 15
     assert "was closed meanwhile" in str(errors[0])
 
 
@@ -160,12 +165,12 @@ def test_a_scheme_that_nobody_serves_is_refused_at_once() -> None:
 def test_a_wrong_password_is_refused_at_once(rabbitmq_url: str) -> None:
     ((host, port), *_) = parse_url(rabbitmq_url).hosts
     palermo.connect(f"amqp://guest:secret@{host}:{port}/", publish_timeout=30)
-    begun = time.monotonic()
+    watch = Stopwatch()
 
     with pytest.raises(BrokerRefused) as raised:
         work.enqueue()
 
-    assert time.monotonic() - begun < 10
+    assert watch.seconds() < 20
     assert "secret" not in str(raised.value)
 
 
@@ -188,7 +193,7 @@ def test_a_broker_that_comes_back_in_time_gets_the_job(through: Client, relay: T
     work.enqueue(1)
     relay.refuse()
     relay.hang_up()
-    timer = threading.Timer(TIMEOUT / 3, relay.listen)
+    timer = threading.Timer(1.0, relay.listen)
     timer.start()
 
     work.enqueue(2)
@@ -202,11 +207,11 @@ def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
 ) -> None:
     work.enqueue(1)
     relay.stall()
-    begun = time.monotonic()
+    watch = Stopwatch()
 
     work.enqueue(2)
 
-    assert time.monotonic() - begun < TIMEOUT + SLACK
+    assert watch.seconds() < PATIENCE + SLACK
     assert stored(through, relay, rabbitmq_url) == 2
 
 
@@ -216,8 +221,9 @@ def test_a_line_that_goes_on_swallowing_is_given_up_in_time_and_used_again_when_
     work.enqueue(1)
     relay.stall(new_too=True)
 
-    unavailable(work.enqueue, f"127.0.0.1:{relay.port}", "did not answer within 3 s")
-    unavailable(lambda: work.enqueue_many([(1,)] * 10), f"127.0.0.1:{relay.port}")
+    within = PATIENCE + SLACK
+    unavailable(work.enqueue, f"127.0.0.1:{relay.port}", "did not answer within 12 s", within=within)
+    unavailable(lambda: work.enqueue_many([(1,)] * 10), f"127.0.0.1:{relay.port}", within=within)
     relay.hang_up()
     relay.listen()
     work.enqueue(3)
@@ -253,11 +259,11 @@ def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
     for _ in range(10):
         stop.wait(0.15)
         relay.hang_up()
+    eventually(lambda: confirmed)
     stop.set()
     for thread in threads:
         thread.join()
 
-    with Client(replace(through.settings, url=rabbitmq_url, publish_timeout=10.0)) as direct:
+    with Client(replace(through.settings, url=rabbitmq_url, publish_timeout=30.0)) as direct:
         page = direct.run(lambda broker: broker.browse("jobs", limit=100_000))
-    assert confirmed
     assert set(confirmed) <= {message.id for message in page.messages}

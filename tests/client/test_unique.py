@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo.broker import Broker
-from palermo.client import Client
+from palermo.client.client import Client
+from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Fail, fail
 from palermo.errors import DuplicateJob, OptionInvalid
-from palermo.inspector import Inspector
+from palermo.inspector.inspector import Inspector
 from tests.client.conftest import Waiting
-from tests.contract.kit import FAILURE, consume, take
+from tests.contract.tools import FAILURE, consume, take
 
 
 @palermo.job(name="shop.sync", unique="until_done")

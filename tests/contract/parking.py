@@ -2,10 +2,10 @@
 
 import pytest
 
-from palermo.broker import Broker
+from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.errors import DeliveryLost
-from tests.contract.kit import FAILURE, Open, consume, counts, ids, messages, nothing_for, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, consume, counts, ids, messages, nothing_for, take, take_and_ack, until
 
 
 class ParkingContract:
@@ -15,11 +15,11 @@ class ParkingContract:
         consumer = await consume(broker, queues)
         first = await take(consumer)
 
-        await consumer.park(first)
+        await consumer.free_slot(first)
 
         second = await take(consumer)
         assert second.message.id == "jobs-1"
-        await consumer.park(second)
+        await consumer.free_slot(second)
         third = await take(consumer)
         await consumer.settle(first, Ack())
         await consumer.settle(second, Fail(fail(second.message, FAILURE, worker="w")))
@@ -35,9 +35,9 @@ class ParkingContract:
         await broker.publish_many(messages(2))
         consumer = await consume(await another())
         parked = [await take(consumer)]
-        await consumer.park(parked[0])
+        await consumer.free_slot(parked[0])
         parked.append(await take(consumer))
-        await consumer.park(parked[1])
+        await consumer.free_slot(parked[1])
 
         await consumer.settle(parked[0], Release())
 
@@ -50,12 +50,12 @@ class ParkingContract:
         await broker.publish_many(messages(1))
         consumer = await consume(broker, queues)
         delivery = await take(consumer)
-        await consumer.park(delivery)
+        await consumer.free_slot(delivery)
         await consumer.settle(delivery, Ack())
 
         with pytest.raises(DeliveryLost):
             await consumer.settle(delivery, Ack())
         with pytest.raises(DeliveryLost):
-            await consumer.park(delivery)
+            await consumer.free_slot(delivery)
 
         await nothing_for(consumer)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Delivery, Session, open_broker
-from palermo.core.lifecycle import Ack, Fail, Retry, fail, requeue
+from palermo.contract.broker import Broker, Consumer, Delivery, SessionParameters, open_broker
+from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
 from palermo.core.message import Message
-from tests.contract.kit import FAILURE, consume, look, message, take, take_and_ack, until
+from tests.contract.tools import FAILURE, consume, look, message, take, take_and_ack, until
 
 
 def urgent(id: str, priority: int, queue: str = "jobs") -> Message:
@@ -47,14 +47,14 @@ class PrioritizingContract:
 
         await broker.publish(requeue(failed))
         delivery = await take(consumer)
-        await consumer.settle(delivery, Retry(replace(delivery.message, run_at=1.0)))
+        await consumer.settle(delivery, Reschedule(replace(delivery.message, run_at=1.0)))
 
         again = await take(consumer)
         assert [failed.priority, delivery.message.priority, again.message.priority] == [7, 7, 7]
         await consumer.settle(again, Ack())
 
     async def test_a_worker_makes_the_queues_of_its_declared_priorities_with_them(
-        self, session: Session, sessions: list[Broker], broker: Broker, has_priorities: bool
+        self, session: SessionParameters, sessions: list[Broker], broker: Broker, has_priorities: bool
     ) -> None:
         worker = await open_broker(replace(session, prioritized=frozenset({"declared"})))
         sessions.append(worker)

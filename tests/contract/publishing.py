@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from palermo.broker import Broker
+from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
-from tests.contract.kit import Open, consume, counts, ids, message, messages, take, take_and_ack, until
+from tests.contract.tools import Open, consume, counts, ids, message, messages, take, take_and_ack, until
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 NAMES = TEXT.filter(lambda name: 0 < len(name.encode()) <= 100)

@@ -7,32 +7,38 @@ from typing import Any
 
 import pytest
 
-from palermo.broker import Broker, Consumer
-from palermo.entries import Entry
+from palermo.contract.broker import Broker, Consumer
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import RecurringEntry
 from palermo.errors import NotFound
-from palermo.recurring import Recurring
-from tests.contract.kit import Open, consume, ids, message, nothing_for, take_and_ack, until
 from tests.contract.timing import time_kept
+from tests.contract.tools import Open, consume, ids, message, nothing_for, take_and_ack, until
 
 
 def entry(
     name: str = "sweep", *, every: float = 1.0, since: float | None = None, sent: Mapping[str, Any] = {}, **more: Any
-) -> Entry:
+) -> RecurringEntry:
     """A recurring job, due every second."""
     times = {"cron": more.pop("cron")} if "cron" in more else {"every": every}
-    return Entry(
-        recurring=Recurring(name=name, job="shop.sweep", missed=more.pop("missed", "once"), queue="jobs", **times),
+    return RecurringEntry(
+        recurring=RecurringJob(name=name, job="shop.sweep", missed=more.pop("missed", "once"), queue="jobs", **times),
         message=message(name, job="shop.sweep", **sent),
         since=time.time() if since is None else since,
         **{"origin": "runtime", **more},
     )
 
 
+def seldom() -> float:
+    """Seconds between two ticks of which the last is over and the next one minutes away: it would be one job more."""
+    now = time.time()
+    return next(float(each) for each in range(3_600, 10_000) if 10 < now % each < each - 300)
+
+
 async def names(broker: Broker) -> list[str]:
     return [found.name for found in await broker.recurring()]
 
 
-async def one(broker: Broker, name: str = "sweep") -> Entry:
+async def one(broker: Broker, name: str = "sweep") -> RecurringEntry:
     return next(found for found in await broker.recurring() if found.name == name)
 
 
@@ -45,28 +51,25 @@ async def fired_by(consumer: Consumer) -> str:
     return str((await take_and_ack(consumer)).extra["recurring"])
 
 
-async def drain(consumer: Consumer, broker: Broker) -> None:
-    """Take what waits."""
-    for _ in range(await waiting(broker)):
-        await take_and_ack(consumer)
-
-
 class RecurringContract:
     async def test_a_recurring_job_fires_at_its_ticks_once_each(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
         fired: list[str] = []
         async with time_kept(await another(), lambda jobs: fired.extend(job.id for job in jobs)):
             begun = time.time()
-            await broker.put_recurring(entry(sent={"timeout": 3.5, "preview": "'ü'", "extra": {"region": "a"}}))
+            # All, for a machine that stands still at a tick.
+            sent = {"timeout": 3.5, "preview": "'ü'", "extra": {"region": "a"}}
+            await broker.put_recurring(entry(since=begun, missed="all", sent=sent))
             found = [(await take_and_ack(consumer), time.time()) for _ in range(3)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(fired) < 3:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.01)
         assert fired[:3] == [one.id for one, _ in found]
 
         ticks = [float(got.extra["tick"]) for got, _ in found]
         assert ticks == [float(int(begun) + after) for after in (1, 2, 3)]
-        assert all(0 <= came - tick < 1 for tick, (_, came) in zip(ticks, found, strict=True))
+        late = [came - tick for tick, (_, came) in zip(ticks, found, strict=True)]
+        assert 0 <= min(late) < 1, late
         first = found[0][0]
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ticks[0]))
         assert (first.id, first.job, first.body, first.timeout) == (f"sweep@{stamp}", "shop.sweep", b"[1]", 3.5)
@@ -75,12 +78,14 @@ class RecurringContract:
 
     async def test_a_job_that_expires_does_so_after_each_tick(self, broker: Broker, another: Open) -> None:
         await broker.put_recurring(entry(expires=60.0))
+        began = time.time()
 
         id = await broker.fire_recurring("sweep")
 
+        ended = time.time()
         got = await take_and_ack(await consume(await another()))
         assert got.id == id
-        assert got.expires_at == pytest.approx(time.time() + 60, abs=5)
+        assert began + 59 <= (got.expires_at or 0) <= ended + 61
 
     async def test_they_are_listed_by_name_as_they_were_put(self, broker: Broker, another: Open) -> None:
         put = [entry("b", every=3600, origin="code:shop.tasks"), entry("a", cron="0 3 * * *")]
@@ -113,12 +118,13 @@ class RecurringContract:
             await broker.put_recurring(entry("other"))
             assert {await fired_by(consumer) for _ in range(2)} == {"other"}
             await broker.remove_recurring("other")
-            await drain(consumer, broker)
             await broker.put_recurring(entry(sent={"body": b"[2]"}))
             assert not (await one(broker)).recurring.enabled
             enabled = time.time()
             await broker.switch_recurring("sweep", on=True)
             got = await take_and_ack(consumer)
+            while got.extra["recurring"] == "other":  # it fired before it was removed
+                got = await take_and_ack(consumer)
 
         assert got.body == b"[2]"
         assert got.extra["tick"] > enabled
@@ -129,9 +135,14 @@ class RecurringContract:
 
         async with time_kept(await another()):
             await broker.remove_recurring("sweep")
+            removed = time.time()
             consumer = await consume(await another())
-            await drain(consumer, broker)
-            assert {await fired_by(consumer) for _ in range(2)} == {"other"}
+            later: list[str] = []
+            while len(later) < 2:
+                got = await take_and_ack(consumer)
+                if float(got.extra["tick"]) > removed:
+                    later.append(str(got.extra["recurring"]))
+            assert set(later) == {"other"}
             assert await names(broker) == ["other"]
             for ask in (broker.remove_recurring, broker.fire_recurring):
                 with pytest.raises(NotFound, match="'sweep'"):
@@ -141,9 +152,10 @@ class RecurringContract:
 
     @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
     async def test_one_can_be_run_now_be_it_enabled_or_not(self, broker: Broker, another: Open, kept: bool) -> None:
-        await broker.put_recurring(entry(every=3600))
+        await broker.put_recurring(entry(every=seldom()))
         await broker.switch_recurring("sweep", on=False)
         consumer = await consume(await another())
+        began = time.time()
 
         async def run() -> None:
             sent = [await broker.fire_recurring("sweep") for _ in range(2)]
@@ -155,11 +167,11 @@ class RecurringContract:
                 await run()
         else:
             await run()
-        assert (await one(broker)).last_run == pytest.approx(time.time(), abs=10)
+        assert began - 1 <= ((await one(broker)).last_run or 0) <= time.time() + 1
 
     async def test_a_queue_that_was_deleted_is_made_again(self, broker: Broker, another: Open) -> None:
         async with time_kept(await another()):
-            await broker.put_recurring(entry(every=3600))
+            await broker.put_recurring(entry(every=seldom()))
             await broker.fire_recurring("sweep")
             await until(lambda: waiting(broker), 1)
             await broker.delete("jobs")

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from palermo.broker import Broker
+from palermo.contract.broker import Broker
+from palermo.contract.scheduled import GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.attempts import Attempt
-from palermo.core.lifecycle import Ack, Retry, fail, retry
+from palermo.core.lifecycle import Ack, Reschedule, fail, retry
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
-from palermo.timetable import GIVE_UP, MOVE, RUN, Chosen
-from tests.contract.kit import (
+from tests.contract.timing import time_kept
+from tests.contract.tools import (
     FAILURE,
     Open,
     consume,
@@ -26,14 +27,13 @@ from tests.contract.kit import (
     take_and_ack,
     until,
 )
-from tests.contract.timing import time_kept
 
 #: Long ago, so that what is retried is due at once.
 NOW = 1_700_000_000.5
 
 DAY = 86_400.0
 
-RETRIES = Chosen(retries=True)
+RETRIES = ScheduledFilter(retries=True)
 
 
 def retrying(id: str, after: float, queue: str = "jobs", **more: object) -> Message:
@@ -46,7 +46,7 @@ def retrying(id: str, after: float, queue: str = "jobs", **more: object) -> Mess
     return retry(sent, FAILURE, worker="pid:1@h/worker-1", now=time.time(), delay=after)
 
 
-async def listed(broker: Broker, chosen: Chosen) -> list[str]:
+async def listed(broker: Broker, chosen: ScheduledFilter) -> list[str]:
     return [one.id for one in (await broker.scheduled(chosen)).messages]
 
 
@@ -58,7 +58,7 @@ class RetryingContract:
         delivery = await take(consumer)
 
         again = retry(delivery.message, FAILURE, worker="pid:1@h/worker-1", now=NOW, delay=0.5)
-        await consumer.settle(delivery, Retry(again))
+        await consumer.settle(delivery, Reschedule(again))
 
         found = (await take(consumer)).message
         assert found == again
@@ -70,7 +70,7 @@ class RetryingContract:
         consumer = await consume(broker)
         delivery = await take(consumer)
 
-        await consumer.settle(delivery, Retry(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))
+        await consumer.settle(delivery, Reschedule(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))
 
         assert (await take_and_ack(consumer)).id == "7c9e"
         await nothing_for(consumer)
@@ -94,9 +94,9 @@ class RetryingContract:
         delivery = await take(first)
         second = await consume(await another())
         await nothing_for(second)
-        await first.rest(1)
+        await first.pause_slot(1)
 
-        await first.settle(delivery, Retry(replace(delivery.message, run_at=NOW)))
+        await first.settle(delivery, Reschedule(replace(delivery.message, run_at=NOW)))
 
         assert (await take_and_ack(second)).run_at == NOW
 
@@ -107,7 +107,7 @@ class RetryingContract:
         await consumer.settle(delivery, Ack())
 
         with pytest.raises(DeliveryLost):
-            await consumer.settle(delivery, Retry(delivery.message))
+            await consumer.settle(delivery, Reschedule(delivery.message))
 
         await consumer.close()
         await until(lambda: counts(broker), (0, 0))
@@ -120,7 +120,7 @@ class RetryingContract:
         delivery = await take(consumer)
         await broker.cancel(["7c9e"], by="somebody")
 
-        await consumer.settle(delivery, Retry(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))
+        await consumer.settle(delivery, Reschedule(retry(delivery.message, FAILURE, worker="w", now=NOW, delay=0)))
 
         await consumer.close()
         successor = await consume(await another())
@@ -145,7 +145,7 @@ class RetryingContract:
         for _ in range(3):
             delivery = await take(consumer)
             again = retry(replace(delivery.message, extra=extra), FAILURE, worker="w", now=NOW, delay=0)
-            await consumer.settle(delivery, Retry(again))
+            await consumer.settle(delivery, Reschedule(again))
 
         delivery = await take(consumer)
         assert (delivery.message.retries, dict(delivery.message.extra)) == (3, {"mine": 1})
@@ -155,11 +155,16 @@ class RetryingContract:
         self, broker: Broker, another: Open
     ) -> None:
         nested = {"deep": {"exception-class": "KeyError"}, "text": '"exception-class":'}
-        sent = [retrying("near", 20), message("plain", run_at=time.time() + 30, extra=nested), retrying("far", DAY)]
+        sent = [retrying("near", 55), message("plain", run_at=time.time() + 58, extra=nested), retrying("far", DAY)]
         await broker.publish_many([*sent, retrying("slow", 2 * DAY, queue="slow")])
 
         async def found() -> list[list[str]]:
-            every = [RETRIES, Chosen(retries=False), Chosen(retries=True, queue="jobs"), Chosen(retries=True, job="x")]
+            every = [
+                RETRIES,
+                ScheduledFilter(retries=False),
+                ScheduledFilter(retries=True, queue="jobs"),
+                ScheduledFilter(retries=True, job="x"),
+            ]
             return [await listed(broker, chosen) for chosen in every]
 
         wanted = [["near", "far", "slow"], ["plain"], ["near", "far"], []]
@@ -168,10 +173,10 @@ class RetryingContract:
             assert await found() == wanted
             assert (await broker.scheduled(RETRIES, limit=1)).total == 3
             span = (time.time() + 10, time.time() + DAY + 10)
-            assert await listed(broker, Chosen(due=span)) == ["near", "plain", "far"]
-            assert await listed(broker, Chosen(due=span, ids=frozenset(("near", "slow")))) == ["near"]
-            assert await broker.alter_scheduled(Chosen(due=span, ids=frozenset(("slow",))), RUN) == []
-            both = Chosen(ids=frozenset(("far", "plain")), retries=True)
+            assert await listed(broker, ScheduledFilter(due=span)) == ["near", "plain", "far"]
+            assert await listed(broker, ScheduledFilter(due=span, ids=frozenset(("near", "slow")))) == ["near"]
+            assert await broker.alter_scheduled(ScheduledFilter(due=span, ids=frozenset(("slow",))), RUN) == []
+            both = ScheduledFilter(ids=frozenset(("far", "plain")), retries=True)
             assert await listed(broker, both) == ["far"]
 
     @pytest.mark.parametrize("apart", [False, True], ids=["failed", "failed per queue"])
@@ -179,18 +184,18 @@ class RetryingContract:
     async def test_what_is_given_up_fails_as_without_a_retry_left(
         self, broker: Broker, another: Open, kept: bool, apart: bool
     ) -> None:
-        soon, far = retrying("soon", 20), retrying("far", DAY)
-        await broker.publish_many([soon, far, message("plain", run_at=time.time() + 40)])
+        soon, far = retrying("soon", 55), retrying("far", DAY)
+        await broker.publish_many([soon, far, message("plain", run_at=time.time() + 58)])
 
         async with time_kept(await another()) if kept else nullcontext():
-            altered = await broker.alter_scheduled(Chosen(), GIVE_UP, failed_per_queue=apart)
+            altered = await broker.alter_scheduled(ScheduledFilter(), GIVE_UP, failed_per_queue=apart)
             assert [(one.id, one.queue, one.run_at) for one in altered] == [
                 ("soon", "jobs", soon.run_at),
                 ("far", "jobs", far.run_at),
             ]
-            assert await broker.alter_scheduled(Chosen(ids=frozenset(("soon", "plain"))), GIVE_UP) == []
+            assert await broker.alter_scheduled(ScheduledFilter(ids=frozenset(("soon", "plain"))), GIVE_UP) == []
 
-        assert await listed(broker, Chosen()) == ["plain"]
+        assert await listed(broker, ScheduledFilter()) == ["plain"]
         found = {one.id: one for one in await look(broker, "failed:jobs" if apart else "failed")}
         tried = replace(soon, retries=2, policy_retries=2, run_at=None, failure=None, attempts=soon.attempts)
         assert found["soon"] == fail(tried, FAILURE, worker="pid:1@h/worker-1")
@@ -199,14 +204,14 @@ class RetryingContract:
     async def test_retries_are_run_now_or_at_another_time_and_nothing_else_is(
         self, broker: Broker, another: Open
     ) -> None:
-        await broker.publish_many([retrying("a", 20), retrying("b", DAY), message("plain", run_at=time.time() + 30)])
+        await broker.publish_many([retrying("a", 55), retrying("b", DAY), message("plain", run_at=time.time() + 58)])
         at = time.time() + 3 * DAY
 
         async with time_kept(await another()):
-            now = await broker.alter_scheduled(Chosen(ids=frozenset("a"), retries=True), RUN)
+            now = await broker.alter_scheduled(ScheduledFilter(ids=frozenset("a"), retries=True), RUN)
             moved = await broker.alter_scheduled(RETRIES, MOVE, at=at)
             assert ([one.id for one in now], [one.id for one in moved]) == (["a"], ["b"])
             assert (await take_and_ack(await consume(await another()))).failure == FAILURE
 
-        assert await listed(broker, Chosen()) == ["plain", "b"]
+        assert await listed(broker, ScheduledFilter()) == ["plain", "b"]
         assert await ids(broker) == []

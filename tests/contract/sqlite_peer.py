@@ -10,10 +10,10 @@ import sys
 import time
 from subprocess import PIPE, Popen
 
-from palermo.broker import Broker, Session, open_broker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
-from tests.contract.kit import Report, consume, message
+from tests.contract.tools import PATIENT, Report, consume, message
 
 
 def start(url: str, role: str, count: int = 0) -> "Popen[str]":
@@ -76,23 +76,21 @@ async def latency(broker: Broker, count: int) -> None:
 
 
 async def idle(broker: Broker, count: int) -> None:
-    """Wait so many seconds for a job that does not come, and print what part of a core that took."""
+    """Wait for a job that does not come, and print every so many seconds what part of a core that took."""
     consumer = await consume(broker, "a,b,*", slots=4)
     waiting = [asyncio.create_task(consumer.receive(slot)) for slot in range(1, 5)]
     await asyncio.wait(waiting, timeout=0.5)
-    began, used = time.monotonic(), time.process_time()
-    await asyncio.wait(waiting, timeout=count)
-    say((time.process_time() - used) / (time.monotonic() - began))
-    for one in waiting:
-        one.cancel()
-    await asyncio.wait(waiting)
+    while True:
+        began, used = time.monotonic(), time.process_time()
+        await asyncio.wait(waiting, timeout=count)
+        say((time.process_time() - used) / (time.monotonic() - began))
 
 
 ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish, latency, idle)}
 
 
 async def main(url: str, role: str, count: str) -> None:
-    broker = await open_broker(Session(address=parse_url(url)))
+    broker = await open_broker(SessionParameters(address=parse_url(url), timeout=PATIENT))
     await ROLES[role](broker, int(count))
     await broker.close()
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.broker import Broker, Keep, Move, Remove, Stop, Swept, Verdict
+from palermo.contract.broker import Broker
+from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
 from palermo.errors import NotFound
-from tests.contract.kit import Open, consume, counts, ids, message, messages, put_into_failed, take, until
+from tests.contract.tools import Open, consume, counts, ids, message, messages, put_into_failed, take, until
 
 
-def judge(verdicts: dict[str, Verdict]) -> Callable[[Message], Verdict]:
+def judge(verdicts: dict[str, SweepDecision]) -> Callable[[Message], SweepDecision]:
     return lambda found: verdicts.get(found.id, Keep())
 
 
@@ -23,7 +24,7 @@ class SweepingContract:
 
         swept = await broker.sweep("jobs", judge({}))
 
-        assert swept == Swept(total=20, seen=20)
+        assert swept == SweepProgress(total=20, seen=20)
         assert await ids(broker) == [f"jobs-{number}" for number in range(20)]
 
     async def test_what_is_removed_is_gone_and_the_rest_keeps_its_order(self, broker: Broker) -> None:
@@ -31,18 +32,18 @@ class SweepingContract:
 
         swept = await broker.sweep("jobs", judge({"jobs-1": Remove(), "jobs-4": Remove()}))
 
-        assert swept == Swept(total=6, seen=6, removed=2)
+        assert swept == SweepProgress(total=6, seen=6, removed=2)
         await until(lambda: ids(broker), ["jobs-0", "jobs-2", "jobs-3", "jobs-5"])
 
     async def test_what_is_moved_is_in_its_new_queue_and_no_longer_in_the_old(self, broker: Broker) -> None:
         await put_into_failed(broker, messages(4))
 
-        def decide(found: Message) -> Verdict:
+        def decide(found: Message) -> SweepDecision:
             return Move(requeue(found, queue="again")) if found.id in ("jobs-1", "jobs-2") else Keep()
 
         swept = await broker.sweep("failed", decide)
 
-        assert swept == Swept(total=4, seen=4, moved=2)
+        assert swept == SweepProgress(total=4, seen=4, moved=2)
         await until(lambda: ids(broker, "failed"), ["jobs-0", "jobs-3"])
         found = (await broker.browse("again")).messages
         assert [(one.id, one.queue, one.retries, one.failure) for one in found] == [
@@ -54,7 +55,7 @@ class SweepingContract:
         await broker.publish_many(messages(5))
         asked: list[str] = []
 
-        def decide(found: Message) -> Verdict:
+        def decide(found: Message) -> SweepDecision:
             asked.append(found.id)
             return Remove() if len(asked) <= 2 else Stop()
 
@@ -76,7 +77,7 @@ class SweepingContract:
 
         swept = await broker.sweep("jobs", lambda found: Move(replace(found, retries=(found.retries or 0) + 1)))
 
-        assert swept == Swept(total=10, seen=10, moved=10)
+        assert swept == SweepProgress(total=10, seen=10, moved=10)
         found = (await broker.browse("jobs")).messages
         assert [(one.id, one.retries) for one in found] == [(f"jobs-{number}", 1) for number in range(10)]
 
@@ -87,7 +88,7 @@ class SweepingContract:
         arrived = 0
         publishing: list[asyncio.Task[None]] = []
 
-        def decide(found: Message) -> Verdict:
+        def decide(found: Message) -> SweepDecision:
             nonlocal arrived
             arrived += found.id == "late"
             if len(publishing) < 3:
@@ -114,11 +115,11 @@ class SweepingContract:
     async def test_progress_is_told_and_ends_at_the_total(self, broker: Broker) -> None:
         await broker.publish_many(messages(1_500))
         await until(lambda: counts(broker), (1_500, 0))
-        told: list[Swept] = []
+        told: list[SweepProgress] = []
 
         swept = await broker.sweep("jobs", judge({"jobs-7": Remove()}), progress=told.append)
 
-        assert swept == Swept(total=1_500, seen=1_500, removed=1)
+        assert swept == SweepProgress(total=1_500, seen=1_500, removed=1)
         assert len(told) > 1
         assert told[-1] == swept
         assert [one.seen for one in told] == sorted(one.seen for one in told)
@@ -126,7 +127,7 @@ class SweepingContract:
     async def test_a_judge_that_raises_harms_nothing(self, broker: Broker) -> None:
         await broker.publish_many(messages(5))
 
-        def decide(found: Message) -> Verdict:
+        def decide(found: Message) -> SweepDecision:
             if found.id == "jobs-3":
                 raise LookupError("a judge may raise")
             return Keep()
@@ -144,4 +145,4 @@ class SweepingContract:
         await broker.publish(message("gone"))
         await broker.purge("jobs")
 
-        assert await broker.sweep("jobs", judge({"gone": Remove()})) == Swept(total=0)
+        assert await broker.sweep("jobs", judge({"gone": Remove()})) == SweepProgress(total=0)

@@ -6,26 +6,32 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pika
 import pytest
 
-from palermo.broker import Broker, Keep, Move, Remove, Session, Stop, Verdict, open_broker
-from palermo.brokers.rabbitmq import failed_log
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.browsing import failed_log
+from palermo.client.failed_queues import trim_failed
+from palermo.contract.broker import Broker, SessionParameters
+from palermo.contract.rows import job_row
+from palermo.contract.serialization import Serializers
+from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, JobState, fail, requeue
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
-from palermo.errors import NotBrowsable, NotFound
-from palermo.failures import trim_failed
-from palermo.rows import job_row
-from palermo.serialization import Serializers
+from palermo.errors import NotBrowsable
 from tests.contract.broker_contract import BrokerContract
 from tests.contract.consuming import ConsumingContract
-from tests.contract.kit import (
+from tests.contract.limiting import LimitingContract
+from tests.contract.prioritizing import PrioritizingContract
+from tests.contract.publishing import PublishingContract
+from tests.contract.tenants import known
+from tests.contract.timing import time_kept
+from tests.contract.tools import (
     FAILURE,
+    PATIENT,
     Open,
     consume,
     counts,
@@ -38,35 +44,39 @@ from tests.contract.kit import (
     take_and_ack,
     until,
 )
-from tests.contract.limiting import LimitingContract
-from tests.contract.prioritizing import PrioritizingContract
-from tests.contract.publishing import PublishingContract
-from tests.contract.timing import time_kept
+from tests.rabbitmq.patience import have_patience
+from tests.rabbitmq_tidy import Tidy
 
 
 class TestRabbitmq(BrokerContract):
     queue_type = "classic"
 
     @pytest.fixture
-    def session(self, rabbitmq_url: str, runner: asyncio.Runner) -> Iterator[Session]:
-        session = Session(
-            address=parse_url(rabbitmq_url), exchange=f"test-{uuid.uuid4().hex[:8]}", queue_type=self.queue_type
+    def session(self, rabbitmq_url: str, tidy: Tidy, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionParameters]:
+        have_patience(monkeypatch)
+        session = SessionParameters(
+            address=parse_url(rabbitmq_url),
+            exchange=f"test-{uuid.uuid4().hex[:8]}",
+            queue_type=self.queue_type,
+            timeout=PATIENT,
         )
         yield session
+        for exchange in (session.exchange, f"{session.exchange}-2"):
+            tidy(rabbitmq_url, exchange)
 
-        async def tidy(exchange: str) -> None:
-            broker = await open_broker(Session(address=session.address, exchange=exchange))
-            for queue in await broker.queues():
-                with suppress(NotFound):  # it may be paused and not be there
-                    await broker.delete(queue.name)
-            await broker.close()
+    async def tenants_had_their_turn(self, broker: Broker) -> None:
+        assert isinstance(broker, RabbitmqBroker)
+        declarer = broker._declarer
 
-        runner.run(tidy(session.exchange))
-        runner.run(tidy(f"{session.exchange}-2"))
+        async def waits() -> bool:
+            counted = await declarer.count("jobs")
+            return counted is not None and counted[0] >= 3
+
+        await until(waits, True)
 
     async def take_away_behind_our_back(self, broker: Broker) -> None:
         assert isinstance(broker, RabbitmqBroker)
-        channel = await broker._link.channel()
+        channel = await broker._connection.channel()
         await channel.call(channel.raw.queue_purge, amqp_queue(broker._exchange, "jobs"))
 
 
@@ -86,11 +96,16 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
             await broker.browse("jobs")
 
     async def test_jobs_of_tenants_are_dealt_in_turn(self, broker: Broker, another: Open) -> None:
+        # While there are enough jobs of nobody's none is dealt, before both tenants are known.
+        await broker.publish_many(messages(3))
         await broker.publish_many([message(tenant=tenant) for tenant in "ab" for _ in range(5)])
         async with time_kept(broker):
+            await known(broker, "a", "b")
             consumer = await consume(await another())
-            order = [(await take_and_ack(consumer)).tenant for _ in range(10)]
+            order = [(await take_and_ack(consumer)).tenant for _ in range(13)]
 
+        assert order[:3] == [""] * 3
+        order = order[3:]
         assert order in (["a", "b"] * 5, ["b", "a"] * 5)
 
     async def test_failed_jobs_are_shown_in_pages(self, broker: Broker, another: Open) -> None:
@@ -107,7 +122,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert (await onlooker.browse("failed", offset=9)).messages == ()
 
     async def test_failed_jobs_are_looked_at_without_being_handed_out(
-        self, broker: Broker, session: Session, rabbitmq_url: str
+        self, broker: Broker, session: SessionParameters, rabbitmq_url: str
     ) -> None:
         await put_into_failed(broker, messages(3))
 
@@ -131,7 +146,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await put_into_failed(broker, messages(3))
         looked: list[str] = []
 
-        def see(one: Message) -> Verdict:
+        def see(one: Message) -> SweepDecision:
             looked.append(one.id)
             return Keep()
 
@@ -196,7 +211,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert await ids(broker, "failed:mail") == ["jobs-1"]
 
     async def test_what_others_do_to_the_queue_is_said(
-        self, broker: Broker, session: Session, rabbitmq_url: str
+        self, broker: Broker, session: SessionParameters, rabbitmq_url: str
     ) -> None:
         await put_into_failed(broker, messages(3))
         with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
@@ -210,7 +225,9 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
             await broker.purge("failed")
             assert (await ids(broker, "failed"), await unseen(broker)) == ([], 0)
 
-    async def test_a_log_that_is_deleted_begins_anew(self, broker: Broker, session: Session, rabbitmq_url: str) -> None:
+    async def test_a_log_that_is_deleted_begins_anew(
+        self, broker: Broker, session: SessionParameters, rabbitmq_url: str
+    ) -> None:
         await put_into_failed(broker, messages(3))
         assert len(await ids(broker, "failed")) == 3
         with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
@@ -222,7 +239,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 3)
 
     async def test_a_log_that_was_made_anew_is_taken_for_no_other(
-        self, broker: Broker, another: Open, session: Session, rabbitmq_url: str
+        self, broker: Broker, another: Open, session: SessionParameters, rabbitmq_url: str
     ) -> None:
         onlooker = await another()
         await put_into_failed(broker, messages(2))
@@ -237,7 +254,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert await ids(onlooker, "failed") == [f"other-{n}" for n in range(9)]
 
     async def test_whoever_goes_through_the_queue_puts_the_log_right(
-        self, broker: Broker, another: Open, session: Session, rabbitmq_url: str
+        self, broker: Broker, another: Open, session: SessionParameters, rabbitmq_url: str
     ) -> None:
         await put_into_failed(broker, messages(3))
         onlooker, mender = await another(), await another()
@@ -266,7 +283,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await put_into_failed(broker, messages(45))
         met: list[str] = []
 
-        def keep(one: Message) -> Verdict:
+        def keep(one: Message) -> SweepDecision:
             met.append(one.id)
             return Keep()
 
@@ -287,7 +304,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert await ids(broker, "failed") == ["jobs-1", "jobs-5", "jobs-6"]
 
     async def test_a_log_that_cannot_be_written_keeps_no_job_from_being_stored(
-        self, broker: Broker, session: Session, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+        self, broker: Broker, session: SessionParameters, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         full = {"x-max-length": 0, "x-overflow": "reject-publish"}
         with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from palermo.broker import Broker, Session
 from palermo.brokers.sqlite.broker import SqliteBroker
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.broker_contract import BrokerContract
+from tests.contract.tools import PATIENT
 
 
 class Embedded(BrokerContract):
@@ -19,12 +20,12 @@ class Embedded(BrokerContract):
 
 class TestSqlite(Embedded):
     @pytest.fixture
-    def session(self, tmp_path: Path) -> Session:
-        return Session(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"))
+    def session(self, tmp_path: Path) -> SessionParameters:
+        return SessionParameters(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"), timeout=PATIENT)
 
 
 class TestSqliteInMemory(Embedded):
     @pytest.fixture
-    def session(self) -> Session:
+    def session(self) -> SessionParameters:
         # One store for the whole process: an exchange of its own keeps each test apart.
-        return Session(address=parse_url("sqlite:///:memory:"), exchange=f"test-{uuid.uuid4().hex[:8]}")
+        return SessionParameters(address=parse_url("sqlite:///:memory:"), exchange=f"test-{uuid.uuid4().hex[:8]}")

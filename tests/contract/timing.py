@@ -2,18 +2,22 @@
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from palermo.broker import Broker, Consumer, Move
-from palermo.core.lifecycle import Fail
+from palermo.contract.broker import Broker, Consumer
+from palermo.contract.scheduled import CANCEL, MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ignore_jobs
+from palermo.contract.sweep import Move
+from palermo.core.lifecycle import Ack, Fail
 from palermo.core.message import Message
-from palermo.timetable import CANCEL, MOVE, RUN, Altered, Chosen, Tell, nobody
-from tests.contract.kit import (
+from palermo.errors import NotFound
+from tests.contract.tools import (
     FAILURE,
     Open,
     consume,
@@ -29,11 +33,11 @@ from tests.contract.kit import (
 
 DAY = 86_400.0
 
-ALL = Chosen()
+ALL = ScheduledFilter()
 
 
-def by_id(*ids: str) -> Chosen:
-    return Chosen(ids=frozenset(ids))
+def by_id(*ids: str) -> ScheduledFilter:
+    return ScheduledFilter(ids=frozenset(ids))
 
 
 def due(id: str, after: float, **more: Any) -> Message:
@@ -42,11 +46,11 @@ def due(id: str, after: float, **more: Any) -> Message:
 
 
 @asynccontextmanager
-async def time_kept(broker: Broker, fired: Tell = nobody) -> AsyncIterator[None]:
-    keeping = asyncio.ensure_future(broker.keep_time(fired))
+async def time_kept(broker: Broker, fired: OnJobs = ignore_jobs) -> AsyncIterator[None]:
+    keeping = asyncio.ensure_future(broker.run_scheduler(fired))
     try:
-        async with asyncio.timeout(10):
-            while not broker.leads:  # noqa: ASYNC110 - nobody tells
+        async with asyncio.timeout(60):
+            while not broker.is_leader:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         yield
     finally:
@@ -55,8 +59,14 @@ async def time_kept(broker: Broker, fired: Tell = nobody) -> AsyncIterator[None]
             await keeping
 
 
-async def listed(broker: Broker, chosen: Chosen = ALL, **page: int) -> list[str]:
+async def listed(broker: Broker, chosen: ScheduledFilter = ALL, **page: int) -> list[str]:
     return [found.id for found in (await broker.scheduled(chosen, **page)).messages]
+
+
+def clocks() -> dict[str, float]:
+    """The time by the clocks of this machine that a job may read; localtime's has whole seconds only."""
+    coarse = {"coarse": time.clock_gettime(5)} if sys.platform == "linux" else {}
+    return coarse | {"time": time.time(), "datetime": datetime.now(UTC).timestamp()}
 
 
 async def taken(consumer: Consumer, count: int) -> list[tuple[str, float]]:
@@ -72,15 +82,37 @@ class TimingContract:
     async def test_a_delayed_job_comes_at_its_time_and_never_before(self, broker: Broker, another: Open) -> None:
         async with time_kept(await another()):
             consumer = await consume(await another())
-            await broker.publish(due("later", 0.4))
-            await broker.publish(message("now"))
-            await broker.publish_many([due("last", 0.9), due("first", 0.2)])
+            for longer in (1, 10, 30):
+                # Their instants are counted from one moment: how long each publish takes says nothing about the order.
+                first, later, last = due("first", 0.2 * longer), due("later", 0.4 * longer), due("last", 0.9 * longer)
+                await broker.publish(later)
+                await broker.publish(message("now"))
+                await broker.publish_many([last, first])
+                stored = time.time()
+                order = [(await take_and_ack(consumer)).id]
+                for _ in range(3):
+                    ((id, late),) = await taken(consumer, 1)
+                    order.append(id)
+                    assert id == "now" or late >= 0
+                if stored < (first.run_at or 0):
+                    break
 
-            assert (await take_and_ack(consumer)).id == "now"
-            found = await taken(consumer, 3)
+        assert order == ["now", "first", "later", "last"]
 
-        assert [id for id, _ in found] == ["first", "later", "last"]
-        assert min(late for _, late in found) >= 0
+    async def test_no_clock_of_the_machine_is_before_the_instant_of_a_job_that_comes(
+        self, broker: Broker, another: Open
+    ) -> None:
+        async with time_kept(await another()):
+            consumer = await consume(await another())
+            chance = random.Random(7)
+            await broker.publish_many([due(f"{number}", chance.uniform(0.5, 2.5)) for number in range(200)])
+
+            early = []
+            for _ in range(200):
+                got = await take_and_ack(consumer)
+                early += [name for name, clock in clocks().items() if clock < (got.run_at or 0)]
+
+        assert early == []
 
     async def test_one_that_is_due_already_waits_for_nobody(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([due("past", -5), message("now")])
@@ -109,15 +141,23 @@ class TimingContract:
     async def test_nobody_to_keep_the_time_and_all_that_is_overdue_comes_at_once(
         self, broker: Broker, another: Open
     ) -> None:
-        # Long enough for all of them to be stored before it has passed, also where the machine is slow.
-        await broker.publish_many([due(f"{number}", 1.0) for number in range(20)])
+        for after in (1.0, 10.0, 30.0):
+            sent = [due(f"{after}-{number}", after) for number in range(20)]
+            await broker.publish_many(sent)
+            if in_time := time.time() < (sent[0].run_at or 0):
+                break
+            # What was due before it was stored waits for nobody.
+            await broker.alter_scheduled(ALL, CANCEL)
+            with suppress(NotFound):
+                await broker.purge("jobs")
+        assert in_time
         consumer = await consume(await another())
-        await nothing_for(consumer, within=1.5)
+        await nothing_for(consumer, within=(sent[-1].run_at or 0) + 0.5 - time.time())
 
         async with time_kept(await another()):
             found = {id for id, _ in await taken(consumer, 20)}
 
-        assert found == {f"{number}" for number in range(20)}
+        assert found == {one.id for one in sent}
 
     async def test_another_takes_over_when_the_one_that_keeps_the_time_goes(
         self, broker: Broker, another: Open
@@ -125,19 +165,19 @@ class TimingContract:
         consumer = await consume(await another())
         first, second = await another(), await another()
         async with time_kept(first):
-            standby = asyncio.ensure_future(second.keep_time())
+            standby = asyncio.ensure_future(second.run_scheduler())
             await broker.publish_many([due("soon", 0.1), due("later", 3)])
             assert (await take_and_ack(consumer)).id == "soon"
         await first.close()
 
         ((id, late),) = await taken(consumer, 1)
 
-        assert (id, 0 <= late < 5) == ("later", True), (id, late)
+        assert (id, 0 <= late < 15) == ("later", True), (id, late)
         standby.cancel()
         await asyncio.wait({standby})
 
     async def test_they_are_listed_soonest_first_page_by_page(self, broker: Broker, another: Open) -> None:
-        waits = [40, 70, 400, 3_000, 4_000, 7_000, 2 * DAY, 3 * DAY, 61 * DAY, 3_000 * DAY, 3_700 * DAY, 30_000 * DAY]
+        waits = [55, 70, 400, 3_000, 4_000, 7_000, 2 * DAY, 3 * DAY, 61 * DAY, 3_000 * DAY, 3_700 * DAY, 30_000 * DAY]
         sent = [due(f"{number:02}", wait) for number, wait in enumerate(waits)]
         await broker.publish_many(random.Random(5).sample(sent, len(sent)))
         wanted = [one.id for one in sent]
@@ -160,39 +200,47 @@ class TimingContract:
             [due("a", 50, job="shop.mail.send"), due("b", 500, job="shop.pay"), due("c", DAY, queue="slow", job="x.y")]
         )
 
-        assert await listed(broker, Chosen(queue="jobs")) == ["a", "b"]
-        assert await listed(broker, Chosen(job="shop.*")) == ["a", "b"]
-        assert await listed(broker, Chosen(queue="s*", job="x.y")) == ["c"]
-        assert (await broker.scheduled(Chosen(queue="jobs"), limit=1)).total == 2
-        assert (await broker.scheduled(Chosen(queue="none"))).total == 0
+        assert await listed(broker, ScheduledFilter(queue="jobs")) == ["a", "b"]
+        assert await listed(broker, ScheduledFilter(job="shop.*")) == ["a", "b"]
+        assert await listed(broker, ScheduledFilter(queue="s*", job="x.y")) == ["c"]
+        assert (await broker.scheduled(ScheduledFilter(queue="jobs"), limit=1)).total == 2
+        assert (await broker.scheduled(ScheduledFilter(queue="none"))).total == 0
 
     @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
     async def test_cancelled_ones_do_not_run(self, broker: Broker, another: Open, kept: bool) -> None:
-        sent = [due("near", 2), due("soon", 2), due("hour", 1_800), due("far", 400 * DAY)]
-        await broker.publish_many(sent)
+        async def cancelled(after: float) -> bool:
+            """Cancel the first and the last; False if the first was due before that was done."""
+            sent = [due("near", after), due("soon", after), due("hour", 1_800), due("far", 400 * DAY)]
+            await broker.publish_many(sent)
+            async with time_kept(await another()) if kept else nullcontext():
+                altered = await broker.alter_scheduled(by_id("near", "far", "nobody"), CANCEL)
+                left = await listed(broker)
+                if time.time() >= (sent[0].run_at or 0):
+                    await broker.alter_scheduled(ALL, CANCEL)
+                    return False
+                assert [(one.id, one.queue, one.job) for one in altered] == [
+                    ("near", "jobs", "shop.mail.send"),
+                    ("far", "jobs", "shop.mail.send"),
+                ]
+                assert altered[0].run_at == sent[0].run_at
+                assert left == ["soon", "hour"]
+                assert await broker.alter_scheduled(by_id("near", "far"), CANCEL) == []
+            return True
 
-        async def cancel() -> None:
-            altered = await broker.alter_scheduled(by_id("near", "far", "nobody"), CANCEL)
-            assert [(one.id, one.queue, one.job) for one in altered] == [
-                ("near", "jobs", "shop.mail.send"),
-                ("far", "jobs", "shop.mail.send"),
-            ]
-            assert altered[0].run_at == sent[0].run_at
-            assert await broker.alter_scheduled(by_id("near", "far"), CANCEL) == []
-
-        if kept:
-            async with time_kept(await another()):
-                await cancel()
-        else:
-            await cancel()
-        assert await listed(broker) == ["soon", "hour"]
+        waits = iter((2, 15, 40))
+        while not await cancelled(next(waits)):
+            await until(lambda: listed(broker), [])
+            with suppress(NotFound):
+                await broker.delete("jobs")
+        consumer = await consume(await another())
         async with time_kept(await another()):
-            assert (await take_and_ack(await consume(await another()))).id == "soon"
+            assert (await take_and_ack(consumer)).id == "soon"
+            await nothing_for(consumer)
 
     async def test_they_can_be_run_now(self, broker: Broker, another: Open) -> None:
-        await broker.publish_many([due("near", 30), due("far", 30 * DAY), due("other", 30, queue="slow")])
+        await broker.publish_many([due("near", 55), due("far", 30 * DAY), due("other", 55, queue="slow")])
 
-        altered = await broker.alter_scheduled(Chosen(queue="jobs"), RUN)
+        altered = await broker.alter_scheduled(ScheduledFilter(queue="jobs"), RUN)
 
         assert [one.id for one in altered] == ["near", "far"]
         consumer = await consume(await another())
@@ -201,7 +249,8 @@ class TimingContract:
 
     async def test_they_can_be_moved_in_time(self, broker: Broker, another: Open) -> None:
         now = time.time()
-        await broker.publish_many([due("a", 30, expires_at=now + 40), due("b", 30 * DAY), due("c", 7_000)])
+        first = message("a", run_at=now + 55, created_at=int(now), expires_at=now + 65)
+        await broker.publish_many([first, due("b", 30 * DAY), due("c", 7_000)])
 
         async with time_kept(await another()):
             assert len(await broker.alter_scheduled(by_id("a"), MOVE, at=now + DAY)) == 1
@@ -214,7 +263,7 @@ class TimingContract:
 
     async def test_moving_all_moves_each_once(self, broker: Broker, another: Open) -> None:
         at = time.time() + 5_000
-        await broker.publish_many([due(f"{number}", 10 * 3**number) for number in range(12)])
+        await broker.publish_many([due(f"{number}", 55 * 3**number) for number in range(12)])
 
         async with time_kept(await another()):
             altered = await broker.alter_scheduled(ALL, MOVE, at=at)
@@ -229,20 +278,24 @@ class TimingContract:
 
         async def run() -> None:
             while True:
-                ran.append((await take_and_ack(consumer)).id)
+                # All may have come long before the last is asked to be cancelled.
+                delivery = await take(consumer, within=380)
+                await consumer.settle(delivery, Ack())
+                ran.append(delivery.message.id)
 
         async with time_kept(await another()):
             running = asyncio.ensure_future(run())
             sent = [due(f"{number}", 0.2 + number * 0.003) for number in range(500)]
             await broker.publish_many(sent)
-            cancelled: list[Altered] = []
+            cancelled: list[AlteredJob] = []
             for one in sent:
                 await asyncio.sleep(max(0, (one.run_at or 0) - time.time() - 0.002))
                 cancelled += await broker.alter_scheduled(by_id(one.id), CANCEL)
             await broker.publish(message("end"))
-            async with asyncio.timeout(10):
-                while "end" not in ran or len(ran) + len(cancelled) < 501:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.02)
+            with suppress(TimeoutError):  # and then the comparison says which are missing
+                async with asyncio.timeout(120):
+                    while "end" not in ran or len(ran) + len(cancelled) < 501:  # noqa: ASYNC110 - nobody tells
+                        await asyncio.sleep(0.02)
             running.cancel()
 
         assert sorted([*ran, *(one.id for one in cancelled)]) == sorted([one.id for one in sent] + ["end"])

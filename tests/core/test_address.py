@@ -1,8 +1,10 @@
 """Broker URLs, read and printed; a password is never printed."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from palermo.core.address import parse_url
+from palermo.core.address import masked, parse_url
 from palermo.errors import UrlInvalid
 
 
@@ -50,13 +52,37 @@ def test_a_sqlite_url_names_a_file(url: str, path: str) -> None:
         "amqp://u:secret@h:port/",
         "amqp://u:secret@h:70000/",
         "amqp://u:secret@h/a/b",
+        "amqp://u:sec?ret@h/a",
+        "amqp://u:12?secret@h/a",
+        "amqp://u:secret/1@h/a",
+        "amqp://u:secret",
     ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(UrlInvalid) as caught:
         parse_url(url)
 
-    assert "secret" not in str(caught.value)
+    assert "sec" not in str(caught.value)
+
+
+_ODD = st.text(alphabet="ab1?#/@:%[]\\,&=. ", max_size=6)
+
+
+@given(scheme=st.sampled_from(["amqp", "amqps", "redis"]), user=_ODD, before=_ODD, after=_ODD)
+@example(scheme="amqp", user="u", before="12?", after="")
+@example(scheme="amqp", user="u", before="12/", after="")
+def test_whatever_is_printed_of_a_url_shows_no_password(scheme: str, user: str, before: str, after: str) -> None:
+    url = f"{scheme}://{user}:{before}HUNTER2{after}@host:5672/v?heartbeat=5"
+    try:
+        address = parse_url(url)
+    except UrlInvalid as error:
+        shown = str(error)
+    else:
+        shown = f"{address} {address!r}"
+    if "@" not in user:  # what stands before an @ of the user's is the password then
+        assert "HUNTER2" not in shown
+    if ":" not in user + before and "@" not in user:
+        assert "HUNTER2" not in masked(url.replace(" ", "_"))
 
 
 def test_a_printed_address_shows_no_password() -> None:

@@ -1,4 +1,4 @@
-"""What is kept of the earlier errors of a job."""
+"""The earlier errors of a job that are kept."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from palermo.core.attempts import BUDGET, Attempt, append, cut, from_header, to_header
 from palermo.core.failure import Failure
-from palermo.core.message import MAX_HEADERS, Message, fit, headers_size, to_headers
+from palermo.core.message import MAX_HEADERS, Message, fit_headers, headers_size, to_headers
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1_700)
 
@@ -65,7 +65,7 @@ def test_the_log_is_cut_before_the_traceback_where_headers_do_not_fit() -> None:
         extra={"big": "x" * 100_000},
     )
 
-    cut_down = fit(message)
+    cut_down = fit_headers(message)
 
     assert headers_size(to_headers(cut_down)) <= MAX_HEADERS
     assert [one.number for one in cut_down.attempts][:1] == [1]

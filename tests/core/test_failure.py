@@ -1,10 +1,10 @@
-"""What is kept of an error, and which errors are of one kind."""
+"""The parts of an error that are kept, and which errors are of one kind."""
 
 from dataclasses import replace
 
 import pytest
 
-from palermo.core.failure import Failure, cut, cut_middle, fingerprint, from_exception, place_of
+from palermo.core.failure import Failure, cut, cut_middle, fingerprint, from_exception, innermost_frame
 
 
 class Silent(Exception):
@@ -24,7 +24,7 @@ def test_an_exception_is_kept_with_class_message_and_trace() -> None:
 
     assert (failure.exception_class, failure.message, failure.failed_at) == ("ValueError", "too small", 1_700)
     assert failure.stack_trace.splitlines()[-1] == "ValueError: too small"
-    assert place_of(failure.stack_trace) == "test_failure.py:raised"
+    assert innermost_frame(failure.stack_trace) == "test_failure.py:raised"
 
 
 def test_frames_of_the_framework_at_the_start_are_left_out() -> None:
@@ -84,8 +84,13 @@ def test_failures_of_one_kind_share_a_fingerprint_whatever_their_message_and_lin
     [
         ('  File "C:\\app\\a.py", line 3, in <module>\nE', "a.py:<module>"),
         ("java.lang.Error: x\n\tat shop.Mail.send(Mail.java:7)", "shop.Mail.send(Mail.java:7)"),
+        (
+            "java.lang.Error: x\n\tat shop.Mail.send(Mail.java:7)\n\tat shop.Main.main(Main.java:3)",
+            "shop.Mail.send(Mail.java:7)",
+        ),
+        ('  File "a.py", line 3, in call\n    x()\npy4j.Error: at one(A.java:1)\n  at two(B.java:2)', "two(B.java:2)"),
         ("no frames", ""),
     ],
 )
 def test_the_place_of_an_error_is_its_newest_frame(trace: str, place: str) -> None:
-    assert place_of(trace) == place
+    assert innermost_frame(trace) == place

@@ -1,4 +1,4 @@
-"""What happens to a job next, as a table."""
+"""The next step of a job, as a table."""
 
 from dataclasses import replace
 
@@ -16,8 +16,8 @@ from palermo.core.lifecycle import (
     JobState,
     Raised,
     Release,
+    Reschedule,
     Result,
-    Retry,
     Retrying,
     Succeeded,
     attempts,
@@ -39,8 +39,8 @@ MESSAGE = Message(id="7c9e", queue="mail", job="shop.send", body=b"[1]", extra={
         (Raised(FAILURE), Fail),
         (Interrupted(), Release),
         (Cancelled(), Ack),
-        (Retrying(FAILURE, 15.0), Retry),
-        (Retrying(None, 15.0), Retry),
+        (Retrying(FAILURE, 15.0), Reschedule),
+        (Retrying(None, 15.0), Reschedule),
         (Dropped("gone"), Ack),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_requeue_puts_the_error_among_the_earlier_ones_and_starts_the_policy_a
 
 def test_a_retry_is_counted_twice_due_later_and_says_why_it_waits() -> None:
     first = settle(MESSAGE, Retrying(FAILURE, 15.0), worker="w1", now=NOW)
-    assert isinstance(first, Retry)
+    assert isinstance(first, Reschedule)
 
     assert first.message == replace(
         MESSAGE, failure=FAILURE, worker="w1", retries=1, policy_retries=1, retrying_since=NOW, run_at=NOW + 15
@@ -99,7 +99,7 @@ def test_a_retry_is_counted_twice_due_later_and_says_why_it_waits() -> None:
 
     other = replace(FAILURE, message="still no")
     second = settle(first.message, Retrying(other, 30.0), worker="w2", now=NOW + 20)
-    assert isinstance(second, Retry)
+    assert isinstance(second, Reschedule)
     assert second.message == replace(
         first.message, failure=other, worker="w2", retries=2, policy_retries=2, run_at=NOW + 50,
         attempts=(Attempt.of(FAILURE, 1),),
@@ -109,14 +109,14 @@ def test_a_retry_is_counted_twice_due_later_and_says_why_it_waits() -> None:
 def test_a_job_that_snoozes_is_the_same_message_later() -> None:
     waiting = replace(MESSAGE, failure=FAILURE, retries=2, policy_retries=1)
 
-    assert settle(waiting, Retrying(None, 9.5), worker="w", now=NOW) == Retry(replace(waiting, run_at=NOW + 9.5))
+    assert settle(waiting, Retrying(None, 9.5), worker="w", now=NOW) == Reschedule(replace(waiting, run_at=NOW + 9.5))
 
 
 def test_every_failed_try_is_known_by_its_number_wherever_the_job_is() -> None:
     message = MESSAGE
     for number in (1, 2, 3):
         settlement = settle(message, Retrying(replace(FAILURE, message=f"no {number}"), 1.0), worker="w", now=NOW)
-        assert isinstance(settlement, Retry)
+        assert isinstance(settlement, Reschedule)
         message = settlement.message
         assert [one.number for one in attempts(message, JobState.RETRYING)] == list(range(1, number + 1))
     settlement = settle(message, Raised(replace(FAILURE, message="no 4")), worker="w", now=NOW)

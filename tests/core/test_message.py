@@ -1,4 +1,4 @@
-"""Messages to headers and back: docs/wire.md, header by header."""
+"""Messages to headers and back: docs/internals/wire.md, header by header."""
 
 import string
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure
-from palermo.core.message import MAX_HEADERS, Message, fit, from_wire, headers_size, to_headers
+from palermo.core.message import MAX_HEADERS, Message, fit_headers, from_wire, headers_size, to_headers
 from palermo.errors import HeadersTooLarge
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="Traceback\nValueError: no", failed_at=1_700)
@@ -162,7 +162,7 @@ def test_a_failed_message_is_cut_until_its_headers_fit_one_frame() -> None:
     failure = replace(FAILURE, stack_trace="é" * 8_000, message="m" * 2_000)
     message = a_message(failure=failure, extra={"big": "x" * (MAX_HEADERS - 5_000)})
 
-    fitted = fit(message)
+    fitted = fit_headers(message)
 
     assert headers_size(to_headers(fitted)) <= MAX_HEADERS
     assert fitted.extra["big"] == message.extra["big"]
@@ -170,10 +170,43 @@ def test_a_failed_message_is_cut_until_its_headers_fit_one_frame() -> None:
     assert len(fitted.failure.stack_trace) < 8_000
 
 
+@pytest.mark.parametrize("name", ["run-at", "perform_job_at"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(1_790_000_000, 1_790_000_000.0, 1_790_000_000_000, "1790000000", " 1790000000.0 ", "1790000000000"),
+        *("2026-09-21T14:13:20Z", "2026-09-21T16:13:20+02:00", "20260921T141320Z", "2026-09-21 14:13:20.000+00:00"),
+        datetime.fromtimestamp(1_790_000_000, UTC),
+    ],
+)
+def test_an_instant_is_read_however_a_program_could_mean_it(name: str, value: object) -> None:
+    message = read({"job-class": "a", name: value})
+
+    assert (message.run_at, message.defect) == (1_790_000_000.0, "")
+
+
+@pytest.mark.parametrize("name", ["run-at", "perform_job_at"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(True, False, None, 1e300, 10**400, float("nan"), float("inf"), -1, 2**33, 2**63, b"1790000000", [], {}),
+        *("", "soon", "nan", "inf", "-5", "1e9", "1_790_000_000", "0x10", "9" * 5_000, "٣", "tomorrow 12:00"),
+        *("2026-09-21T13:33:20", "2026-09-21", "13:33", "9999-12-31T23:59:59Z", "1969-12-31T23:59:59Z"),
+        datetime.fromtimestamp(2**34, UTC),
+    ],
+)
+def test_a_job_whose_time_means_nothing_fails_and_does_not_run_at_once(name: str, value: object) -> None:
+    message = read({"job-class": "a", name: value})
+
+    assert (message.run_at, message.extra) == (None, {name: value})
+    assert message.defect.startswith(f"header '{name}' is ")
+    assert "ISO 8601" in message.defect
+
+
 def test_foreign_headers_that_leave_no_room_are_dropped_and_named() -> None:
     message = a_message(failure=FAILURE, extra={"huge": "x" * 200_000, "small": "kept"})
 
-    fitted = fit(message)
+    fitted = fit_headers(message)
 
     assert "huge" not in fitted.extra
     assert fitted.extra["small"] == "kept"
@@ -182,4 +215,4 @@ def test_foreign_headers_that_leave_no_room_are_dropped_and_named() -> None:
 
 def test_a_fresh_message_with_too_many_headers_is_refused() -> None:
     with pytest.raises(HeadersTooLarge, match="must fit"):
-        fit(a_message(extra={"huge": "x" * 200_000}))
+        fit_headers(a_message(extra={"huge": "x" * 200_000}))

@@ -1,11 +1,12 @@
 import pytest
 
-from palermo.core.prefetch import ONE, PATIENCE, Ahead, Prefetch
+from palermo.core.prefetch import MAX_WAIT_BEHIND, NO_PREFETCH, AdaptivePrefetch, Prefetch
 from palermo.errors import SettingInvalid
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("1", ONE), ("8", Prefetch(8)), ("1000", Prefetch(1000)), ("auto", Prefetch(16, at_once=False))]
+    ("text", "meant"),
+    [("1", NO_PREFETCH), ("8", Prefetch(8)), ("1000", Prefetch(1000)), ("auto", Prefetch(16, at_once=False))],
 )
 def test_a_number_or_auto(text: str, meant: Prefetch) -> None:
     assert Prefetch.parse(text) == meant
@@ -20,7 +21,7 @@ def test_anything_else_is_refused_in_words(text: str) -> None:
 
 
 def after(prefetch: str, *seconds: float) -> int:
-    ahead = Ahead(Prefetch.parse(prefetch))
+    ahead = AdaptivePrefetch(Prefetch.parse(prefetch))
     for each in seconds:
         ahead.ended(each)
     return ahead.allowed
@@ -53,11 +54,11 @@ def test_so_many_are_held_after_jobs_that_took_so_long(prefetch: str, seconds: l
 def test_what_waits_would_have_its_turn_in_time() -> None:
     for tenths in range(1, 200):
         seconds = tenths / 10_000
-        assert (after("auto", *[seconds] * 60) - 1) * seconds <= PATIENCE * 1.01
+        assert (after("auto", *[seconds] * 60) - 1) * seconds <= MAX_WAIT_BEHIND * 1.01
 
 
 def test_a_duration_that_wavers_does_not_change_it_each_time() -> None:
-    ahead = Ahead(Prefetch.parse("auto"))
+    ahead = AdaptivePrefetch(Prefetch.parse("auto"))
     changes, before = 0, 1
     for number in range(400):
         ahead.ended(0.004 if number % 2 else 0.006)
@@ -67,6 +68,6 @@ def test_a_duration_that_wavers_does_not_change_it_each_time() -> None:
 
 
 def test_a_job_that_still_runs_may_be_known_to_be_slow() -> None:
-    ahead = Ahead(Prefetch.parse("8"))
+    ahead = AdaptivePrefetch(Prefetch.parse("8"))
     ahead.slow()
     assert ahead.allowed == 1

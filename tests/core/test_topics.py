@@ -13,7 +13,7 @@ from palermo.core.topics import (
     group_queue,
     is_untyped,
     matches,
-    typed,
+    with_media_type,
 )
 from palermo.core.topology import amqp_queue
 from palermo.errors import QueueNameInvalid, TopicInvalid
@@ -118,6 +118,6 @@ def test_a_long_id_still_gives_one_that_fits() -> None:
 def test_an_event_that_does_not_say_what_it_is_is_json_if_it_decodes(body: bytes, json: bool) -> None:
     job = as_job(Message(id="1", queue="q", job="", body=body, content_type=OCTETS), group="mail", topic="a")
 
-    assert typed(job).content_type == ("application/json" if json else OCTETS)
-    assert is_untyped(typed(job)) is not json
+    assert with_media_type(job).content_type == ("application/json" if json else OCTETS)
+    assert is_untyped(with_media_type(job)) is not json
     assert not is_untyped(Message(id="1", queue="q", job="a", body=body, content_type=OCTETS))

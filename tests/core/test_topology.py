@@ -19,9 +19,22 @@ def test_these_names_are_queues(name: str) -> None:
         ("é" * 64, "128 bytes"),
         ("mail ", "ends in a blank"),
         ("\tmail", "begins or ends"),
+        ("two\nlines", "line break"),
+        ("bell\x07", "control character"),
+        ("nul\0", "control character"),
+        ("del\x7fete", "control character"),
+        ("next\x85line", "control character"),
+        ("line\u2028separator", "line break"),
         ("amq.direct", "'amq.'"),
         ("~delays", "'~'"),
         ("palermo.~registry", "'palermo.~'"),
+        ("shop.~journal", "'shop.~'"),
+        ("=shop.~journal", "'shop.~'"),
+        ("=~journal", "'~'"),
+        ("=.~journal", "'.~'"),
+        ("=amq.gen-1", "'amq.'"),
+        ("= mail", "begins or ends"),
+        ("=", "nothing behind"),
         ("a\udc80", "UTF-8"),
         (7, "not text"),
         (b"mail", "not text"),
@@ -33,9 +46,17 @@ def test_these_names_are_not(name: object, said: str) -> None:
         check_queue_name(name)
 
 
-def test_failed_is_no_queue_for_jobs() -> None:
+@pytest.mark.parametrize(
+    "name", ["failed", "failed:mail", "=failed", "=failed:mail", "=shop.failed", "=shop.failed:mail"]
+)
+def test_failed_is_no_queue_for_jobs(name: str) -> None:
     with pytest.raises(QueueNameInvalid, match="requeue"):
-        check_job_queue("failed")
+        check_job_queue(name)
+
+
+@pytest.mark.parametrize("name", ["=tuleap_mail", "=mail", "=failed_mail", "a.b~c", "a~b", "x=y"])
+def test_names_behind_a_sign_and_tildes_within_are_queues(name: str) -> None:
+    assert check_job_queue(name) == name
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "amq.x", 3])

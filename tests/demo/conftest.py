@@ -39,7 +39,7 @@ def demo(tmp_path: Path, environment: dict[str, str]) -> Demo:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=200,
             check=False,
         )
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
@@ -72,4 +72,4 @@ def running(tmp_path: Path, environment: dict[str, str]) -> Iterator[Callable[..
     for process in started:
         # Killed outright it could not stop its worker.
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)

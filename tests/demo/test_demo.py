@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from palermo.client import Client
-from palermo.config import Settings
-from palermo.demo.sources import damaged_files
-from palermo.inspector import Inspector
+from palermo.client.client import Client
+from palermo.demo.source_files import damaged_files
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests.demo.conftest import Demo
 from tests.helpers import eventually
 from tests.rabbitmq_tidy import delete_all
@@ -115,11 +115,12 @@ def test_what_an_interrupted_demo_left_on_rabbitmq_does_not_spoil_the_next(
 
 
 def test_interrupted_it_stops_its_worker_and_leaves_nothing_behind(running: Running, scratch: Path) -> None:
-    process = running()
+    # With one slot it takes so long that it is not through before it is interrupted.
+    process = running("-c", "1")
     pid = eventually(lambda: started_worker(scratch))
 
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=90)
 
     assert process.returncode == 130
     assert errors.strip() == "palermo: interrupted"
@@ -132,10 +133,11 @@ def test_it_goes_on_serving_the_pages_until_ctrl_c(running: Running, scratch: Pa
     assert process.stdout is not None
     address = next(line for line in process.stdout if "See it in a browser: " in line).split()[-1]
 
-    with urllib.request.urlopen(f"{address}failures") as answer:
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(address.replace("/?", "/failures?")) as answer:
         page = answer.read().decode()
     os.killpg(process.pid, signal.SIGINT)
-    rest, errors = process.communicate(timeout=30)
+    rest, errors = process.communicate(timeout=90)
 
     assert "TabError" in page or "Reading the failed jobs" in page
     assert (process.returncode, errors) == (0, "")
@@ -147,8 +149,8 @@ def test_two_demos_on_one_broker_do_not_take_each_others_queues_away(
     running: Running, demo: Demo, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'both.db'}"
-    process = running("--url", url)
-    with Client(Settings(url=url, exchange="palermo-demo")) as client:
+    process = running("-c", "1", "--url", url)
+    with Client(Settings(url=url, exchange="palermo-demo", publish_timeout=30)) as client:
         eventually(Inspector(client).workers)
 
     done = demo("--url", url, code=1)

@@ -14,7 +14,7 @@ PALERMO = str(Path(sys.executable).with_name("palermo"))
 def run(*command: str, url: str) -> str:
     environment = {**os.environ, "PALERMO_URL": url}
     done = subprocess.run(
-        command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+        command, cwd=EXAMPLES, env=environment, stdout=subprocess.PIPE, text=True, timeout=100, check=True
     )
     return done.stdout
 

@@ -1,11 +1,11 @@
-"""How the story is told."""
+"""The output of the demo's story."""
 
 import io
 
 import pytest
 from rich.console import Console
 
-from palermo.demo.show import Screen, per_second, shortened
+from palermo.demo.screen import Screen, per_second, shortened
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Which files the demo parses."""
+"""The files that the demo parses."""
 
 from pathlib import Path
 
 import pytest
 
-from palermo.demo.sources import DAMAGED, damaged_files, spread, stdlib_files, stdlib_root
+from palermo.demo.source_files import DAMAGED, damaged_files, interleave, stdlib_files, stdlib_root
 
 
 def test_the_standard_library_is_found_without_other_peoples_packages() -> None:
@@ -25,7 +25,7 @@ def test_few_files_are_spread_among_many(few: int, many: int) -> None:
     rare = [Path(f"rare{number}") for number in range(few)]
     common = [Path(f"common{number}") for number in range(many)]
 
-    mixed = spread(rare, common)
+    mixed = interleave(rare, common)
 
     assert [path for path in mixed if path in common] == common
     assert [path for path in mixed if path in rare] == rare
@@ -33,7 +33,7 @@ def test_few_files_are_spread_among_many(few: int, many: int) -> None:
 
 
 def test_files_that_are_spread_are_not_neighbours() -> None:
-    mixed = spread([Path("a"), Path("b")], [Path(str(number)) for number in range(9)])
+    mixed = interleave([Path("a"), Path("b")], [Path(str(number)) for number in range(9)])
 
     assert [mixed.index(Path("a")), mixed.index(Path("b"))] == [3, 7]
 

@@ -8,33 +8,40 @@ from typing import Any
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
-from palermo.broker import Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.contract.broker import SessionParameters, open_broker
+from palermo.contract.events import ReplayFilter, Subscription
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, fail, requeue
 from palermo.core.topics import OCTETS, Event, group_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable
-from palermo.events import Old, Subscription
-from tests.contract.kit import FAILURE, consume, ids, look, message, take, until
+from tests.contract.tools import FAILURE, consume, ids, look, message, take, until
 from tests.events.peer import Peer
 
 JSON = b'{"artifact": 17}'
 
 
 @pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> Session:
-    return Session(address=parse_url(rabbitmq_url), exchange=exchange, timeout=30.0)
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=30.0)
 
 
 @pytest.fixture
 def peer(rabbitmq_url: str, exchange: str) -> Iterator[Peer]:
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    yield Peer(connection.channel(), exchange)
-    connection.close()
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        yield Peer(confirming(connection), exchange)
 
 
-def on(session: Session, work: Callable[[RabbitmqBroker], Awaitable[Any]]) -> Any:
+def confirming(connection: pika.BlockingConnection) -> BlockingChannel:
+    """A channel on which what was pushed is there, for another session to find, when `push` returns."""
+    channel = connection.channel()
+    channel.confirm_delivery()
+    return channel
+
+
+def on(session: SessionParameters, work: Callable[[RabbitmqBroker], Awaitable[Any]]) -> Any:
     """What comes of work on a session of its own."""
 
     async def run() -> Any:
@@ -47,13 +54,13 @@ def on(session: Session, work: Callable[[RabbitmqBroker], Awaitable[Any]]) -> An
     return asyncio.run(run())
 
 
-def group(session: Session, name: str, *topics: str) -> Subscription:
+def group(session: SessionParameters, name: str, *topics: str) -> Subscription:
     queue = group_queue(session.exchange, session.prefix, name)
     return Subscription(group=name, queue=queue, topics=topics)
 
 
 def test_t2_what_a_peer_publishes_comes_to_a_group_of_ours_with_its_topic_and_an_id(
-    session: Session, peer: Peer
+    session: SessionParameters, peer: Peer
 ) -> None:
     mail = group(session, "mail", "tracker.*.updated")
 
@@ -90,7 +97,7 @@ def test_t2_what_a_peer_publishes_comes_to_a_group_of_ours_with_its_topic_and_an
     assert len({one.id for one in others}) == 3
 
 
-def test_t2_what_we_publish_comes_to_the_listener_of_a_peer(session: Session, peer: Peer) -> None:
+def test_t2_what_we_publish_comes_to_the_listener_of_a_peer(session: SessionParameters, peer: Peer) -> None:
     peer.listen("search", "tracker.#")
 
     async def work(broker: RabbitmqBroker) -> None:
@@ -109,7 +116,7 @@ def test_t2_what_we_publish_comes_to_the_listener_of_a_peer(session: Session, pe
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_t5_either_side_declares_first_and_both_share_a_groups_queue(
-    session: Session, peer: Peer, kind: str, first: str
+    session: SessionParameters, peer: Peer, kind: str, first: str
 ) -> None:
     session = replace(session, queue_type=kind)
     mail = group(session, "mail", "tracker.#")
@@ -133,7 +140,7 @@ def test_t5_either_side_declares_first_and_both_share_a_groups_queue(
 
 
 def test_t5_what_a_peer_published_before_is_told_to_a_group_from_the_start_and_again(
-    session: Session, peer: Peer
+    session: SessionParameters, peer: Peer
 ) -> None:
     mail = group(session, "mail", "tracker.*.updated")
 
@@ -142,7 +149,7 @@ def test_t5_what_a_peer_published_before_is_told_to_a_group_from_the_start_and_a
         for _ in range(2):
             peer.push("tracker.artifact.updated", JSON)
         told = await broker.events.subscribe(mail, from_start=True)
-        again = await broker.events.replay("mail", Old(topic="#"))
+        again = await broker.events.replay("mail", ReplayFilter(topic="#"))
         return told, again, await look(broker, mail.queue)
 
     told, again, jobs = on(session, work)
@@ -155,7 +162,7 @@ def test_t5_what_a_peer_published_before_is_told_to_a_group_from_the_start_and_a
 
 
 def test_a_start_from_the_beginning_that_was_broken_off_doubles_nothing(
-    session: Session, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    session: SessionParameters, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mail = group(session, "mail", "#")
 
@@ -184,12 +191,14 @@ def test_a_start_from_the_beginning_that_was_broken_off_doubles_nothing(
     assert sorted(one.body for one in jobs) == sorted([b"[1]"] * 3 + [JSON] * 2 + [b"bound by now"])
 
 
-def test_a_prefix_of_its_own_is_that_of_the_other_program(session: Session, rabbitmq_url: str, exchange: str) -> None:
+def test_a_prefix_of_its_own_is_that_of_the_other_program(
+    session: SessionParameters, rabbitmq_url: str, exchange: str
+) -> None:
     prefix = f"{exchange}-tuleap"
     session = replace(session, events_prefix=prefix)
     mail = group(session, "mail", "#")
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    peer = Peer(connection.channel(), prefix)
+    peer = Peer(confirming(connection), prefix)
     try:
         peer.listen("mail", "#")
 
@@ -209,7 +218,7 @@ def test_a_prefix_of_its_own_is_that_of_the_other_program(session: Session, rabb
         connection.close()
 
 
-def test_bindings_that_were_taken_away_are_mended(session: Session, peer: Peer) -> None:
+def test_bindings_that_were_taken_away_are_mended(session: SessionParameters, peer: Peer) -> None:
     mail = group(session, "mail", "#")
 
     async def work(broker: RabbitmqBroker) -> list[str]:
@@ -222,7 +231,7 @@ def test_bindings_that_were_taken_away_are_mended(session: Session, peer: Peer) 
     assert on(session, work) == ["e1@mail"]
 
 
-def test_a_queue_that_is_deleted_under_a_worker_is_bound_again(session: Session, peer: Peer) -> None:
+def test_a_queue_that_is_deleted_under_a_worker_is_bound_again(session: SessionParameters, peer: Peer) -> None:
     mail = group(session, "mail", "#")
 
     async def work(broker: RabbitmqBroker) -> str:
@@ -239,7 +248,7 @@ def test_a_queue_that_is_deleted_under_a_worker_is_bound_again(session: Session,
     assert on(session, work) == "a"
 
 
-def test_a_groups_queue_keeps_its_declaration(session: Session) -> None:
+def test_a_groups_queue_keeps_its_declaration(session: SessionParameters) -> None:
     mail = group(session, "mail", "#")
 
     async def work(broker: RabbitmqBroker) -> None:
@@ -250,7 +259,7 @@ def test_a_groups_queue_keeps_its_declaration(session: Session) -> None:
     on(session, work)
 
 
-def test_an_exchange_of_another_kind_is_named(session: Session, peer: Peer) -> None:
+def test_an_exchange_of_another_kind_is_named(session: SessionParameters, peer: Peer) -> None:
     peer.channel.exchange_declare(peer.gateway, "direct", durable=True)
 
     async def work(broker: RabbitmqBroker) -> None:

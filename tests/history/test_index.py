@@ -7,10 +7,10 @@ import pytest
 
 from palermo.errors import OptionInvalid, StoreInvalid
 from palermo.history import segment
-from palermo.history.audit import Audit
+from palermo.history.audit import AuditLog
 from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
 from palermo.history.index import Index
-from palermo.history.telling import life
+from palermo.history.timeline import life
 from tests.history.written import NOON, batch, done_by, ended, enqueued, failed
 
 
@@ -31,8 +31,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 @pytest.fixture
-def audit() -> Iterator[Audit]:
-    audit = Audit()
+def audit() -> Iterator[AuditLog]:
+    audit = AuditLog()
     yield audit
     audit.close()
 
@@ -139,7 +139,7 @@ def test_what_is_too_much_is_forgotten_from_its_beginning(small: Index) -> None:
     assert [entry.kind for entry in small.of("28")] == ["enqueued", "succeeded"]
 
 
-def test_all_that_is_known_of_a_job_is_told_across_stretches_in_order(small: Index, audit: Audit) -> None:
+def test_all_that_is_known_of_a_job_is_told_across_stretches_in_order(small: Index, audit: AuditLog) -> None:
     steps = [
         *(enqueued("a"), failed("a", "retried", at=NOON + 1, delay=15), failed("a", at=NOON + 2, attempt=2)),
         *(done_by("anna", "requeue", at=NOON + 3, ids=["a", "b"]), ended("a", at=NOON + 4, attempt=3)),
@@ -220,6 +220,27 @@ def test_a_disk_that_is_full_is_said_with_what_to_do(index: Index) -> None:
     assert ids(index) == ["b"]
 
 
+def test_a_disk_that_is_full_leaves_a_list_of_actions_that_can_be_filled_again(audit: AuditLog) -> None:
+    audit.take(ACTIONS)
+    audit._db.execute("pragma max_page_count = 20")
+
+    with pytest.raises(StoreInvalid, match=r"list of actions.*full.*TMPDIR"):
+        audit.take(batch(*(done_by("anna", "cancel", ids=[f"{n}" * 100]) for n in range(1_000))))
+    assert audit.count(ANYTHING) == 0
+    audit.take(ACTIONS)
+    assert audit.count(ANYTHING) == 3
+
+
+def test_a_stretch_that_is_forgotten_while_somebody_reads_it_is_empty(small: Index) -> None:
+    small.take(batch(*(ended(f"{n}") for n in range(4))))
+    stretch = small._newest_first()[-1]
+
+    small.close()
+
+    assert (stretch.count(FINISHED), stretch.page(FINISHED, offset=0, limit=9), stretch.of("1", limit=9)) == (0, [], [])
+    assert (stretch.size, stretch.names("job", limit=9)) == (0, set())
+
+
 def test_what_writers_could_not_store_is_counted(index: Index) -> None:
     index.take(batch({"kind": "lost", "at": 1.0, "count": 12}, {"kind": "lost", "at": 1.0, "count": "many"}))
 
@@ -246,14 +267,14 @@ ACTIONS = batch(
         ({"since": NOON + 2, "until": NOON + 2}, "pause"),
     ],
 )
-def test_actions_are_found_by_who_what_and_when(audit: Audit, filter: dict[str, Any], found: str) -> None:
+def test_actions_are_found_by_who_what_and_when(audit: AuditLog, filter: dict[str, Any], found: str) -> None:
     audit.take(ACTIONS)
 
     assert [row["action"] for row in audit.page(AuditFilter(**filter))] == found.split()
     assert audit.count(AuditFilter(**filter)) == len(found.split())
 
 
-def test_an_action_tells_who_did_it_when_and_to_what(audit: Audit) -> None:
+def test_an_action_tells_who_did_it_when_and_to_what(audit: AuditLog) -> None:
     audit.take(ACTIONS)
 
     assert audit.page(ANYTHING, offset=2, limit=1) == [
@@ -272,7 +293,7 @@ def test_an_action_tells_who_did_it_when_and_to_what(audit: Audit) -> None:
     assert (audit.names("by"), audit.names("action")) == (["anna", "bert"], ["pause", "purge", "requeue"])
 
 
-def test_an_action_on_very_many_jobs_is_listed_once_and_found_by_each(audit: Audit) -> None:
+def test_an_action_on_very_many_jobs_is_listed_once_and_found_by_each(audit: AuditLog) -> None:
     for part in range(3):
         more = {"part": part} if part else {}
         audit.take(batch(done_by("anna", "discard", ids=[f"{part}-{n}" for n in range(1_000)], count=3_000, **more)))
@@ -282,7 +303,7 @@ def test_an_action_on_very_many_jobs_is_listed_once_and_found_by_each(audit: Aud
 
 
 def test_the_oldest_actions_are_forgotten() -> None:
-    audit = Audit(most=1_000)
+    audit = AuditLog(most=1_000)
     for number in range(0, 3_100, 100):
         audit.take(batch(*(done_by("anna", "cancel", ids=[f"{number + n}"]) for n in range(100))))
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from palermo.core.durations import Durations
-from palermo.core.journal import Batch, Kind, decode, encode
+from palermo.core.journal_records import RecordBatch, RecordKind, decode, encode
 from palermo.history.deploys import Deploys
 from palermo.history.series import Dimension
 from palermo.history.statistics import Statistics
@@ -36,11 +36,11 @@ def up(at: float, release: str) -> Any:
     return {"kind": "worker_up", "at": at, "worker": "w", "release": release}
 
 
-def batch(*records: Any, writer: str = "pid:1@a") -> Batch:
+def batch(*records: Any, writer: str = "pid:1@a") -> RecordBatch:
     return decode(0, encode(writer, records))
 
 
-def read(now: float, *batches: Batch, **more: Any) -> Statistics:
+def read(now: float, *batches: RecordBatch, **more: Any) -> Statistics:
     found = Statistics(clock=Clock(now), **more)
     for each in batches:
         found.take(each)
@@ -235,7 +235,7 @@ def test_a_deploy_is_the_first_worker_of_another_release(ups: list[tuple[float, 
 
 def test_every_outcome_of_the_journal_is_counted() -> None:
     tally = Tally()
-    tally.read(dict.fromkeys(Kind, 1))
+    tally.read(dict.fromkeys(RecordKind, 1))
 
     assert {"enqueued", "succeeded", "failed", "retried", "snoozed", "released", "discarded", "cancelled"} == set(
         tally.numbers

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from palermo.client import Client
-from palermo.core.journal import Batch, encode
+from palermo.client.client import Client
+from palermo.core.journal_records import RecordBatch, encode
 
 #: 2026-11-21 09:00 UTC.
 NOON = 1_795_251_600.0
@@ -38,8 +38,10 @@ def done_by(by: str, action: str, *, at: float = NOON, **more: Any) -> Record:
     return {"kind": "action", "at": at, "action": action, "by": by, "source": "web", "outcome": "done", **more}
 
 
-def batch(*records: Record, position: int = 1, writer: str = "pid:7@host", source: str = "", number: int = 0) -> Batch:
-    return Batch(position, writer, records, source, number)
+def batch(
+    *records: Record, position: int = 1, writer: str = "pid:7@host", source: str = "", number: int = 0
+) -> RecordBatch:
+    return RecordBatch(position, writer, records, source, number)
 
 
 def write(client: Client, *batches: Sequence[Record], writer: str = "pid:7@host", source: str = "") -> None:

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Sequence
 
-from palermo.broker import Broker
-from palermo.client import Client
+from palermo.client.client import Client
+from palermo.contract.broker import Broker
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
-from palermo.crew import WorkerInfo
+from palermo.core.queue_selection import QueueSelection
 
 TAG = "pid:1@test"
 

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import pytest
 
 import palermo
-from palermo.client import Client
-from palermo.inspector import Inspector
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
@@ -79,7 +79,7 @@ def test_new_arguments_must_fit_a_job_whose_code_is_here(
 def test_p15_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector: Inspector) -> None:
     worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
     try:
-        row = eventually(lambda: next(iter(inspector.workers()), None), within=30)
+        row = eventually(lambda: next(iter(inspector.workers()), None))
         assert (row["pid"], row["queues"]) == (worker.pid, ["mail"])
     finally:
         code = inspector.stop_worker(worker)

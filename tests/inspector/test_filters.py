@@ -2,7 +2,7 @@ import pytest
 
 from palermo.core.failure import Failure
 from palermo.core.message import Message
-from palermo.filters import FailedFilter
+from palermo.inspector.failed_filter import FailedFilter
 
 FAILED = Message(
     id="7c9e",
@@ -57,11 +57,11 @@ def test_a_filter_asks_for_all_of_it_at_once(wanted: FailedFilter) -> None:
 
 
 def test_a_message_without_an_error_matches_only_what_does_not_ask_for_one() -> None:
-    bare = Message(id="1", queue="mail", job="a")
+    wire_preview = Message(id="1", queue="mail", job="a")
 
-    assert FailedFilter(queue="mail").matches(bare)
-    assert not FailedFilter(since=1).matches(bare)
-    assert not FailedFilter(error="ValueError").matches(bare)
+    assert FailedFilter(queue="mail").matches(wire_preview)
+    assert not FailedFilter(since=1).matches(wire_preview)
+    assert not FailedFilter(error="ValueError").matches(wire_preview)
 
 
 def test_a_name_with_brackets_matches_itself() -> None:

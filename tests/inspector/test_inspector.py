@@ -1,17 +1,18 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from palermo.broker import Swept
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
+from palermo.contract.serialization import Serializers
+from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
-from palermo.failed import ALL
-from palermo.filters import FailedFilter
-from palermo.inspector import Inspector
-from palermo.serialization import Serializers
+from palermo.inspector.failed import ALL
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
@@ -185,14 +186,14 @@ def test_new_arguments_are_written_as_the_old_ones_were(
     inspector.requeue("1", args=["y"], kwargs={})
 
     (requeued,) = waiting(client, "mail")
-    assert Serializers.default().look(requeued) == ["y"]
+    assert Serializers.default().decode_for_display(requeued) == ["y"]
     assert requeued.content_type == Serializers.default().get(kept).media_type
     assert requeued.content_encoding == compression
 
 
 def test_new_arguments_of_a_signed_job_are_signed_again(settings: Settings) -> None:
     key = "k" * 32
-    signing = Client(Settings(url=settings.url, exchange=settings.exchange, signing_keys=(key,)))
+    signing = Client(replace(settings, signing_keys=(key,)))
     encoded = Serializers.default(signing_keys=[key]).encode(
         ["x"], {}, job="shop.send", id="1", serializer="msgpack", sign=True
     )
@@ -202,7 +203,7 @@ def test_new_arguments_of_a_signed_job_are_signed_again(settings: Settings) -> N
 
     (requeued,) = waiting(signing, "mail")
     assert requeued.content_type == encoded.content_type
-    from palermo.serialization import Accept
+    from palermo.contract.serialization import Accept
 
     verified = Serializers.default(signing_keys=[key]).decode(requeued, accept=Accept.only("signed", "msgpack"))
     assert verified == ["y"]
@@ -240,7 +241,7 @@ def test_errors_of_a_requeue_can_be_collected(client: Client, inspector: Inspect
 
 def test_a_long_requeue_tells_how_far_it_is(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(str(n)), failure()) for n in range(30)))
-    told: list[Swept] = []
+    told: list[SweepProgress] = []
 
     inspector.requeue(ALL, progress=told.append)
 

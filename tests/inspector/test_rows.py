@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.broker import QueueInfo
+from palermo.contract.broker import QueueInfo
+from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, worker_row
+from palermo.contract.serialization import Serializers
+from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.attempts import Attempt
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.crew import RunningJob, WorkerInfo
-from palermo.rows import instant, job_row, plain, queue_row, worker_row
-from palermo.serialization import Serializers
 
 SERIALIZERS = Serializers.default()
 
@@ -148,7 +148,7 @@ def test_an_empty_body_is_no_arguments() -> None:
     ],
 )
 def test_a_value_that_json_lacks_has_a_text_form(value: object, shown: object) -> None:
-    assert plain(value) == shown
+    assert as_json(value) == shown
 
 
 _values = st.recursive(
@@ -166,7 +166,7 @@ _values = st.recursive(
 
 @given(_values)
 def test_whatever_a_message_holds_its_row_is_json(value: object) -> None:
-    json.dumps(plain(value), allow_nan=False).encode()
+    json.dumps(as_json(value), allow_nan=False).encode()
 
 
 def test_a_value_nested_deeper_than_json_writes_is_cut() -> None:
@@ -174,7 +174,7 @@ def test_a_value_nested_deeper_than_json_writes_is_cut() -> None:
     for _ in range(5_000):
         deep = [deep]
 
-    json.dumps(plain(deep))
+    json.dumps(as_json(deep))
 
 
 @pytest.mark.parametrize("name", ["id", "job", "queue", "preview", "content_type", "worker"])
@@ -195,7 +195,7 @@ def test_text_that_utf8_cannot_hold_does_not_break_a_row(name: str) -> None:
     ],
 )
 def test_an_instant_is_iso_8601_in_utc(seconds: float | None, shown: str | None) -> None:
-    assert instant(seconds) == shown
+    assert iso_instant(seconds) == shown
 
 
 def test_a_queue_row() -> None:
@@ -242,4 +242,4 @@ def test_a_worker_row_holds_what_it_runs() -> None:
 
 
 def test_an_integer_too_long_for_decimal_text_is_written_in_hexadecimal() -> None:
-    assert plain(10**5_000) == hex(10**5_000)
+    assert as_json(10**5_000) == hex(10**5_000)

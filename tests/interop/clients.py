@@ -42,7 +42,7 @@ class ForeignClient:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=100,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -85,7 +85,7 @@ def _has_bunny() -> bool:
     if not shutil.which("ruby"):
         return False
     asked = subprocess.run(
-        ["ruby", "-e", 'require "bunny"'], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        ["ruby", "-e", 'require "bunny"'], stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False
     )
     return asked.returncode == 0
 

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from palermo import hooks, jobs
-from palermo.registry import JobDefinition
+from palermo import jobs
+from palermo.jobs import failure_backends, hooks
+from palermo.jobs.definition import JobDefinition
 
 
 @pytest.fixture(autouse=True)
 def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kept: dict[str, JobDefinition] = dict(jobs.registry._jobs)
     monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
-    monkeypatch.setattr(hooks, "_backends", {})
+    monkeypatch.setattr(failure_backends, "_backends", {})
     yield
     jobs.registry._jobs = kept

@@ -1,14 +1,18 @@
-"""Where settings come from, which wins, and what is said of a wrong one."""
+"""The sources of settings, which of them wins, and the error for a wrong setting."""
 
 import os
+import re
+import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palermo.config import Settings, environment, parse_duration
 from palermo.core.address import DEFAULT_URL
+from palermo.core.times import parse_duration
 from palermo.errors import SettingInvalid, UrlInvalid
+from palermo.settings.settings import Settings, environment
 
 
 @pytest.fixture(autouse=True)
@@ -144,10 +148,11 @@ def test_a_wrong_value_is_named_with_where_it_came_from(tmp_path: Path, monkeypa
 def test_a_wrong_url_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALERMO_URL", "amqp://me:secret@host:99999/")
 
-    with pytest.raises(UrlInvalid, match=r"port '99999' .* It was read from PALERMO_URL\.") as raised:
+    with pytest.raises(UrlInvalid, match=r"^the port in the broker URL .* It was read from PALERMO_URL\.") as raised:
         Settings.load()
 
     assert "secret" not in str(raised.value)
+    assert "99999" not in str(raised.value)  # it may be a password, of a URL whose @ was forgotten
 
 
 def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
@@ -191,17 +196,28 @@ def test_signing_without_a_key_is_refused() -> None:
 
 def test_its_text_shows_no_password_and_no_key() -> None:
     settings = Settings(
-        url="amqp://me:hunter22@host/",
+        url="amqp://me:hunter22@host/?password=eighteen",
         signing_keys=("0123456789abcdef-key",),
         web_secret="sixteen letters or more",
         metrics_token="seventeen letters or so",
     )
 
-    assert "hunter22" not in repr(settings)
-    assert "sixteen" not in repr(settings)
-    assert "seventeen" not in repr(settings)
-    assert "0123456789abcdef" not in repr(settings)
+    for shown in (repr(settings), str(settings), f"{replace(settings, exchange='shop')}", repr(settings.address)):
+        assert not re.search("hunter22|sixteen|seventeen|eighteen|0123456789abcdef", shown), shown
     assert "amqp://me:***@host:5672/" in repr(settings)
+    assert "amqp://me:***@host:5672/" in str(settings.address)
+
+
+@pytest.mark.parametrize("unescaped", list("/?@:# [%"))
+def test_a_password_that_is_not_escaped_is_shown_nowhere(unescaped: str) -> None:
+    url = f"amqp://me:hunter{unescaped}tails@host/"
+    try:
+        settings = Settings(url=url)
+    except UrlInvalid as error:
+        shown = "".join(traceback.format_exception(error))
+    else:
+        shown = f"{settings!r} {settings.address!r} {settings.address}"
+    assert not re.search("hunter|tails", shown), shown
 
 
 def test_a_session_is_what_the_settings_say() -> None:

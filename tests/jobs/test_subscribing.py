@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from palermo import jobs
-from palermo.config import Settings
+from palermo.client import decorator
+from palermo.client.decorator import FunctionJob
+from palermo.client.subscribe import subscribe, subscriptions
 from palermo.errors import JobNameTaken, OptionInvalid, TopicInvalid
-from palermo.jobs import FunctionJob
-from palermo.registry import Registry
-from palermo.subscribing import subscribe, subscriptions
+from palermo.jobs.job_registry import Registry
+from palermo.settings.settings import Settings
 
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """One that knows nothing yet."""
     fresh = Registry()
-    monkeypatch.setattr(jobs, "registry", fresh)
+    monkeypatch.setattr(decorator, "registry", fresh)
     return fresh
 
 
@@ -39,8 +39,8 @@ def test_a_function_is_a_job_of_its_groups_name_with_one_argument(registry: Regi
     assert definition is on_order.definition
     assert (definition.arguments, definition.retries, definition.timeout) == ("one", 3, 5)
     settings = Settings(exchange="shop")
-    assert settings.queue_of(definition) == "shop_mail"
-    assert Settings(exchange="shop", events_prefix="tuleap").queue_of(definition) == "=tuleap_mail"
+    assert definition.queue_in(settings) == "shop_mail"
+    assert definition.queue_in(Settings(exchange="shop", events_prefix="tuleap")) == "=tuleap_mail"
     assert registry.queues() == ()
     ((subscription, from_start),) = subscriptions(registry, "shop", "shop")
     assert (subscription.group, subscription.queue, from_start) == ("mail", "shop_mail", True)

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TYPED = Path(__file__).parent / "typed"
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,7 +21,6 @@ def mypy(path: Path, config: Path, cache: Path) -> set[int]:
     return {int(line.partition(":")[0]) for line in errors}
 
 
-@pytest.mark.timeout(300)
 def test_mypy_sees_the_parameters_of_functions_and_of_classes(tmp_path: Path) -> None:
     sample = TYPED / "sample.py"
     wrong = {number for number, line in enumerate(sample.read_text().splitlines(), 1) if line.endswith("# wrong")}
@@ -31,7 +28,6 @@ def test_mypy_sees_the_parameters_of_functions_and_of_classes(tmp_path: Path) ->
     assert mypy(sample.relative_to(REPOSITORY), TYPED / "mypy.ini", tmp_path) == wrong
 
 
-@pytest.mark.timeout(300)
 def test_the_base_class_does_without_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n")
     sample = tmp_path / "sample.py"

@@ -1,37 +1,51 @@
 """Reading a journal in tests: all records so far, and those to come."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
-from palermo.broker import Broker
-from palermo.client import Client
-from palermo.core.journal import Batch, Record
+from palermo.client.client import Client
+from palermo.contract.broker import Broker
+from palermo.contract.journal import JournalReader
+from palermo.core.journal_records import Record, RecordBatch
+from palermo.errors import BrokerUnavailable
 from tests.helpers import eventually
 
 
 class Journal:
-    """Follows the journal of a client's broker, from its first record on; each batch once."""
+    """Follows the journal of a client's broker, from its first record on; each batch once.
+
+    It reads again after the journal was deleted or the session was lost: RabbitMQ 3.10 closes the connections of
+    those who write to a stream just when another session makes it anew.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._batches: dict[tuple[str, int], Batch] = {}
-        self.read_again()
+        self._batches: dict[tuple[str, int], RecordBatch] = {}
+        self._reader: JournalReader | None = None
+        self._read()
 
-    def read_again(self) -> None:
-        """From the first record there is, after the journal was deleted or the session was lost."""
-
+    def _read(self) -> None:
         async def read(broker: Broker) -> None:
-            reader = await broker.journal.read(self._on_batch)
-            await reader.caught_up.wait()
+            self._reader = reader = await broker.journal.read(self._on_batch)
+            events = [asyncio.ensure_future(event.wait()) for event in (reader.caught_up, reader.ended)]
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            for event in events:
+                event.cancel()
 
-        self._client.run(read, again=True)
+        with suppress(BrokerUnavailable):
+            self._client.run(read, again=True)
 
-    def _on_batch(self, batch: Batch) -> None:
+    def _on_batch(self, batch: RecordBatch) -> None:
         if batch.records:
             self._batches[batch.source, batch.number] = batch
 
     def records(self, *kinds: str) -> list[Record]:
         """Those of these kinds, or all."""
-        return [one for batch in self._batches.values() for one in batch.records if not kinds or one["kind"] in kinds]
+        if self._reader is None or self._reader.ended.is_set():
+            self._read()
+        batches = list(self._batches.values())
+        return [one for batch in batches for one in batch.records if not kinds or one["kind"] in kinds]
 
     def ids(self, *kinds: str) -> Iterator[str]:
         """The ids of jobs in these."""
@@ -41,7 +55,7 @@ class Journal:
         """How many jobs came to this, by the counts."""
         return sum(one.get(outcome, 0) for one in self.records("counts"))
 
-    def until(self, count: int, *kinds: str, within: float = 10.0) -> list[Record]:
+    def until(self, count: int, *kinds: str) -> list[Record]:
         """Those of these kinds, once there are so many."""
-        eventually(lambda: len(self.records(*kinds)) >= count, within=within)
+        eventually(lambda: len(self.records(*kinds)) >= count)
         return self.records(*kinds)

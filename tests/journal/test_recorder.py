@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from palermo import recorder as recording
-from palermo.broker import Broker, Session, open_broker
+from palermo.client import recorder as recording
+from palermo.client.recorder import MOST_WAITING, Recorder
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
-from palermo.core.journal import Batch, Kind, Level, Record
+from palermo.core.journal_records import JournalLevel, Record, RecordBatch, RecordKind
 from palermo.errors import BrokerUnavailable
-from palermo.recorder import MOST_WAITING, Recorder
+from tests.contract.tools import until
 
 
 class Tape:
@@ -26,7 +27,7 @@ class Tape:
         #: Stores, and says that it did not.
         self.deaf = False
         self.slow: asyncio.Event | None = None
-        self.batches: list[Batch] = []
+        self.batches: list[RecordBatch] = []
         self.read = broker.journal.read
 
     async def append(self, batch: bytes) -> None:
@@ -42,7 +43,7 @@ class Tape:
         return [one for batch in self.batches for one in batch.records if kind in (None, one["kind"])]
 
     async def until(self, count: int, kind: str | None = None) -> list[Record]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.records(kind)) < count:  # noqa: ASYNC110 - the reader has no event
                 await asyncio.sleep(0.01)
         return self.records(kind)
@@ -58,7 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def tape() -> AsyncIterator[Tape]:
     broker = await open_broker(
-        Session(address=parse_url("sqlite:///:memory:"), exchange=f"test-{secrets.token_hex(6)}")
+        SessionParameters(address=parse_url("sqlite:///:memory:"), exchange=f"test-{secrets.token_hex(6)}")
     )
     made = Tape(broker)
     await broker.journal.read(made.batches.append)
@@ -74,11 +75,11 @@ def fields(id: str) -> Record:
 
 async def test_records_are_stored_together_and_in_order() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.ALL, "pid:1@h", now=lambda: 5.0004)
+        recorder = Recorder(JournalLevel.ALL, "pid:1@h", now=lambda: 5.0004)
         recorder.attach(journal)
         for number in range(700):
-            recorder.add(Kind.SUCCEEDED, fields(f"{number}"))
-        recorder.add(Kind.FAILED, fields("last"), at=3.0)
+            recorder.add(RecordKind.SUCCEEDED, fields(f"{number}"))
+        recorder.add(RecordKind.FAILED, fields("last"), at=3.0)
 
         found = await journal.until(701)
 
@@ -91,9 +92,9 @@ async def test_records_are_stored_together_and_in_order() -> None:
 
 async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
         recorder.attach(journal)
-        recorder.add(Kind.SUCCEEDED, fields("1"))
+        recorder.add(RecordKind.SUCCEEDED, fields("1"))
         for took in (0.1, 0.3):
             recorder.count("succeeded", "jobs", "a", 0.5, took)
         recorder.count("failed", "jobs", "a", None, None)
@@ -112,12 +113,12 @@ async def test_counts_are_stored_now_and_then_and_records_do_not_hurry_them(monk
     monkeypatch.setattr(recording, "COUNTS_SOON", 1_000.0)
     monkeypatch.setattr(recording, "COUNTS_EVERY", 1_000.0)
     async with tape() as journal:
-        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
         recorder.attach(journal)
         recorder.count("succeeded", "jobs", "a")
         await journal.until(1, "counts")
         recorder.count("failed", "jobs", "a")
-        recorder.add(Kind.FAILED, fields("1"))
+        recorder.add(RecordKind.FAILED, fields("1"))
         await journal.until(1, "failed")
 
         assert [one.get("succeeded") for one in journal.records("counts")] == [1]
@@ -125,7 +126,7 @@ async def test_counts_are_stored_now_and_then_and_records_do_not_hurry_them(monk
             recorder.count("failed", "jobs", "a")
         await journal.until(2, "counts")
         recorder.count("succeeded", "jobs", "b")
-        await recorder.close(10)
+        await recorder.close(60)
 
         assert [one["failed"] for one in await journal.until(3, "counts") if "failed" in one] == [recording.COUNTS]
         assert journal.records("counts")[-1]["job"] == "b"
@@ -136,7 +137,7 @@ async def test_counts_that_go_on_are_stored_less_and_less_often(monkeypatch: pyt
     monkeypatch.setattr(recording, "COUNTS_EVERY", 0.4)
     monkeypatch.setattr(recording, "FLUSH_EVERY", 0.01)
     async with tape() as journal:
-        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
         recorder.attach(journal)
         for number in range(6):
             recorder.count("succeeded", "jobs", "a")
@@ -144,29 +145,33 @@ async def test_counts_that_go_on_are_stored_less_and_less_often(monkeypatch: pyt
         stored = [one["at"] for one in journal.records("counts")]
         gaps = [later - sooner for sooner, later in itertools.pairwise(stored)]
 
-        assert all(gap >= least for gap, least in zip(gaps, (0.04, 0.09, 0.19, 0.39, 0.39), strict=True))
+        pause = 0.05
+        for gap in gaps:
+            assert gap >= pause - 0.01, gaps
+            # A machine that stands still gives them a rest, after which it begins anew.
+            pause = 0.05 if gap > 0.79 else min(0.4, 2 * pause)
         assert all(one["succeeded"] == 1 for one in journal.records("counts"))
 
 
 async def test_at_level_off_nothing_is_stored_but_what_was_promised() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.OFF, "pid:1@h")
+        recorder = Recorder(JournalLevel.OFF, "pid:1@h")
         recorder.attach(journal)
-        recorder.add(Kind.FAILED, fields("1"))
+        recorder.add(RecordKind.FAILED, fields("1"))
         recorder.count("failed", "jobs", "a")
-        await recorder.confirmed(Kind.SUCCEEDED, fields("2"), timeout=10)
+        await recorder.add_confirmed(RecordKind.SUCCEEDED, fields("2"), timeout=60)
 
         assert [one["id"] for one in await journal.until(1)] == ["2"]
 
 
 async def test_a_short_run_leaves_no_record_of_its_beginning_and_a_long_one_does() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
         recorder.attach(journal)
-        recorder.add_if_it_lasts(1, Kind.STARTED, fields("short"))
-        recorder.over(1)
-        recorder.add(Kind.SUCCEEDED, fields("short"))
-        recorder.add_if_it_lasts(1, Kind.STARTED, fields("long"))
+        recorder.add_unless_withdrawn(1, RecordKind.STARTED, fields("short"))
+        recorder.withdraw(1)
+        recorder.add(RecordKind.SUCCEEDED, fields("short"))
+        recorder.add_unless_withdrawn(1, RecordKind.STARTED, fields("long"))
 
         found = await journal.until(2)
 
@@ -176,11 +181,11 @@ async def test_a_short_run_leaves_no_record_of_its_beginning_and_a_long_one_does
 async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with tape() as journal:
-        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
         recorder.attach(journal)
         journal.away = True
         for number in range(MOST_WAITING + 1_000):
-            recorder.add(Kind.SUCCEEDED, fields(f"{number}"))
+            recorder.add(RecordKind.SUCCEEDED, fields(f"{number}"))
             recorder.count("succeeded", "jobs", "a", 0.1, 0.1)
             if number % 1_000 == 0:
                 await asyncio.sleep(0.02)
@@ -188,9 +193,11 @@ async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: py
 
         (lost,) = await journal.until(1, "lost")
 
-        counted = sum(one["succeeded"] for one in await journal.until(1, "counts"))
-        assert counted == MOST_WAITING + 1_000
-        assert len(journal.records("succeeded")) + lost["count"] == MOST_WAITING + 1_000
+        async def kept() -> tuple[int, int]:
+            counted = sum(one["succeeded"] for one in journal.records("counts"))
+            return counted, len(journal.records("succeeded")) + lost["count"]
+
+        await until(kept, (MOST_WAITING + 1_000, MOST_WAITING + 1_000))
         assert [record.message.split(" error")[0].split(" left_out")[0] for record in caplog.records] == [
             "the journal cannot be written, jobs go on without it for now",
             "the journal is written again",
@@ -199,10 +206,10 @@ async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: py
 
 async def test_a_batch_that_may_be_stored_is_stored_again_as_the_same() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
         recorder.attach(journal)
         journal.deaf = True
-        recorder.add(Kind.FAILED, fields("1"))
+        recorder.add(RecordKind.FAILED, fields("1"))
         await journal.until(1)
         journal.deaf = False
 
@@ -214,13 +221,13 @@ async def test_a_batch_that_may_be_stored_is_stored_again_as_the_same() -> None:
 
 async def test_a_promise_is_kept_or_it_says_so() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.FAILURES, "pid:1@h")
+        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
         with pytest.raises(BrokerUnavailable, match=r"did not store it within 0\.05 s"):
-            await recorder.confirmed(Kind.SUCCEEDED, fields("too late"), timeout=0.05)
+            await recorder.add_confirmed(RecordKind.SUCCEEDED, fields("too late"), timeout=0.05)
 
         recorder.attach(journal)
         await asyncio.gather(
-            *(recorder.confirmed(Kind.SUCCEEDED, fields(f"{number}"), timeout=10) for number in range(30))
+            *(recorder.add_confirmed(RecordKind.SUCCEEDED, fields(f"{number}"), timeout=60) for number in range(30))
         )
 
         assert len(await journal.until(31)) == 31
@@ -229,28 +236,28 @@ async def test_a_promise_is_kept_or_it_says_so() -> None:
 
 async def test_the_last_flush_waits_so_long_and_no_longer() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.ALL, "pid:1@h")
+        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
         recorder.attach(journal)
-        recorder.add(Kind.FAILED, fields("1"))
-        await recorder.close(10)
+        recorder.add(RecordKind.FAILED, fields("1"))
+        await recorder.close(60)
         assert len(await journal.until(1)) == 1
 
-        stuck = Recorder(Level.ALL, "pid:1@h")
+        stuck = Recorder(JournalLevel.ALL, "pid:1@h")
         stuck.attach(journal)
         journal.slow = asyncio.Event()
-        stuck.add(Kind.FAILED, fields("2"))
-        async with asyncio.timeout(5):
+        stuck.add(RecordKind.FAILED, fields("2"))
+        async with asyncio.timeout(60):
             await stuck.close(0.05)
 
 
 async def test_without_a_session_it_waits_for_the_next_one() -> None:
     async with tape() as journal:
-        recorder = Recorder(Level.ALL, "pid:1@h")
-        recorder.add(Kind.FAILED, fields("1"))
+        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
+        recorder.add(RecordKind.FAILED, fields("1"))
         recorder.attach(journal)
         await journal.until(1)
         recorder.detach()
-        recorder.add(Kind.FAILED, fields("2"))
+        recorder.add(RecordKind.FAILED, fields("2"))
         recorder.attach(journal)
 
         assert [one["id"] for one in await journal.until(2)] == ["1", "2"]

@@ -92,8 +92,6 @@ def test_a_request_that_is_too_long_is_not_read() -> None:
 
 
 def test_many_who_say_nothing_keep_out_others_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palermo.metrics.endpoint._PATIENCE", 0.3)
-
     async def run() -> tuple[str, str]:
         async with serving() as port:
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
@@ -104,13 +102,18 @@ def test_many_who_say_nothing_keep_out_others_and_not_for_ever(monkeypatch: pyte
                 writer.close()
             return refused, (await ask(port, "GET /metrics HTTP/1.1"))[0]
 
-    refused, served = asyncio.run(run())
+    for patience in (0.3, 3.0, 30.0):
+        monkeypatch.setattr("palermo.metrics.endpoint._PATIENCE", patience)
+        refused, served = asyncio.run(run())
+        if not refused and served:
+            break  # else the machine may have stood still for as long as that
 
     assert refused == ""
     assert served.startswith("HTTP/1.1 200")
 
 
-def test_the_page_is_made_once_for_all_who_ask_at_a_moment() -> None:
+def test_the_page_is_made_once_for_all_who_ask_at_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palermo.metrics.endpoint._HOLDS", 600.0)  # a moment, however slow the machine is
     made = 0
 
     async def slow(accept: str, encoding: str) -> Answer:

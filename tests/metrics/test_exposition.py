@@ -1,4 +1,4 @@
-"""What is written for scrapers is what their own parsers read."""
+"""The text that is written for scrapers can be read by their own parsers."""
 
 import gzip
 import itertools
@@ -8,7 +8,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from palermo.core.histogram import bucket, upper
-from palermo.core.journal import ENDS, Kind
+from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.history.tally import Tally
 from palermo.metrics.catalogue import WEB
 from palermo.metrics.exposition import BOUNDS, Families, buckets, expose
@@ -18,9 +18,9 @@ from tests.metrics.scraping import Scraped
 
 def families() -> Families:
     totals = Totals()
-    totals.count(Kind.SUCCEEDED, 'a "quoted"\\queue\n', "send", 0.5, 0.002)
-    totals.count(Kind.SUCCEEDED, 'a "quoted"\\queue\n', "send", 0.5, 5_000.0)
-    totals.count(Kind.RETRIED, "mail", "send", None, 1.0)
+    totals.count(RecordKind.SUCCEEDED, 'a "quoted"\\queue\n', "send", 0.5, 0.002)
+    totals.count(RecordKind.SUCCEEDED, 'a "quoted"\\queue\n', "send", 0.5, 5_000.0)
+    totals.count(RecordKind.RETRIED, "mail", "send", None, 1.0)
     made = Families(WEB)
     made.info("palermo_info", version="1.2.3")
     made.set("palermo_queue_pending_jobs", 7, "mail")
@@ -47,7 +47,7 @@ def test_values_and_names_survive_the_format() -> None:
 def test_every_outcome_of_a_job_that_is_known_is_told_from_zero_on() -> None:
     found = Scraped(expose(families())[0].decode())
 
-    for outcome in ENDS:
+    for outcome in RUN_ENDS:
         assert found.value("palermo_jobs_processed_total", queue="idle", job_name="never", outcome=str(outcome)) == 0
 
 

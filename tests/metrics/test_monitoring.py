@@ -1,4 +1,4 @@
-"""The dashboard, the alerts and the examples of docs/monitoring/ name what there is, and Prometheus reads them."""
+"""The dashboard, the alerts and the examples of docs/guides/monitoring/ name real metrics; Prometheus reads them."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests import promtool_found
 from tests.debian import NotInstalled
 
 _HERE = Path(__file__).parent
-_DOCS = Path(__file__).parents[2] / "docs"
+_DOCS = Path(__file__).parents[2] / "docs" / "guides"
 _MONITORING = _DOCS / "monitoring"
 
 #: Metrics that are told besides Palermo's own, by name.

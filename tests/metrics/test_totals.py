@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from palermo.core.journal import Batch, Kind
+from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.metrics.totals import OTHER, JournalTotals, Names, Totals, label
 
 
 def counts(queue: str = "mail", job: str = "send", **numbers: Any) -> dict[str, Any]:
-    return {"kind": Kind.COUNTS, "at": 1.0, "queue": queue, "job": job, **numbers}
+    return {"kind": RecordKind.COUNTS, "at": 1.0, "queue": queue, "job": job, **numbers}
 
 
-def batch(number: int, *records: dict[str, Any], source: str = "a") -> Batch:
-    return Batch(position=number, writer="w", records=records, source=source, number=number)
+def batch(number: int, *records: dict[str, Any], source: str = "a") -> RecordBatch:
+    return RecordBatch(position=number, writer="w", records=records, source=source, number=number)
 
 
 class Reading:
@@ -31,9 +31,9 @@ class Reading:
 def test_runs_add_up_by_queue_and_job() -> None:
     totals = Totals()
     for took in (0.1, 0.3):
-        totals.count(Kind.SUCCEEDED, "mail", "send", 1.0, took)
-    totals.count(Kind.FAILED, "mail", "send", None, None)
-    totals.count(Kind.CANCELLED, "slow", "send", None, None)
+        totals.count(RecordKind.SUCCEEDED, "mail", "send", 1.0, took)
+    totals.count(RecordKind.FAILED, "mail", "send", None, None)
+    totals.count(RecordKind.CANCELLED, "slow", "send", None, None)
 
     found = totals.copy()
 
@@ -45,10 +45,10 @@ def test_runs_add_up_by_queue_and_job() -> None:
 
 def test_a_copy_does_not_grow_with_the_totals() -> None:
     totals = Totals()
-    totals.count(Kind.SUCCEEDED, "mail", "send", 1.0, 1.0)
+    totals.count(RecordKind.SUCCEEDED, "mail", "send", 1.0, 1.0)
     copy = totals.copy()
 
-    totals.count(Kind.SUCCEEDED, "mail", "send", 1.0, 1.0)
+    totals.count(RecordKind.SUCCEEDED, "mail", "send", 1.0, 1.0)
 
     assert (copy["mail", "send"].numbers["succeeded"], copy["mail", "send"].run.count) == (1, 1)
 
@@ -56,8 +56,8 @@ def test_a_copy_does_not_grow_with_the_totals() -> None:
 def test_names_that_anybody_can_make_take_no_more_than_so_much_room() -> None:
     totals = Totals(most=10)
     for number in range(1_000):
-        totals.count(Kind.FAILED, "mail", f"job-{number}", None, None)
-    totals.count(Kind.FAILED, "mail", "job-3", None, None)
+        totals.count(RecordKind.FAILED, "mail", f"job-{number}", None, None)
+    totals.count(RecordKind.FAILED, "mail", "job-3", None, None)
 
     found = totals.copy()
 
@@ -81,7 +81,7 @@ def test_what_the_journal_held_before_gives_names_and_no_numbers() -> None:
     reading = Reading()
     reading.taker.take(batch(1, counts(succeeded=5, run={"10": 5})))
     reading.ready = True
-    reading.taker.take(batch(2, counts(succeeded=2), {"kind": Kind.LOST, "at": 1.0, "count": 7}))
+    reading.taker.take(batch(2, counts(succeeded=2), {"kind": RecordKind.LOST, "at": 1.0, "count": 7}))
 
     assert reading.numbers() == {("mail", "send"): {"succeeded": 2}}
     assert reading.taker.copy()["mail", "send"].run.count == 0
@@ -110,7 +110,7 @@ def test_a_batch_that_was_stored_twice_counts_once_and_so_does_a_journal_that_is
         counts(succeeded="many", failed=-3, run="long", wait=7),
         counts(queue=7),  # type: ignore[arg-type]
         {"kind": "unheard of", "at": 1.0},
-        {"kind": Kind.LOST, "at": 1.0, "count": "some"},
+        {"kind": RecordKind.LOST, "at": 1.0, "count": "some"},
     ],
 )
 def test_what_is_no_number_counts_nothing(record: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ def test_threads_that_count_at_once_lose_nothing() -> None:
 
     def count() -> None:
         for _ in range(2_000):
-            totals.count(Kind.SUCCEEDED, "mail", "send", 0.1, 0.1)
+            totals.count(RecordKind.SUCCEEDED, "mail", "send", 0.1, 0.1)
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:

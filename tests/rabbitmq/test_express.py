@@ -1,4 +1,4 @@
-"""The quick way of plain jobs: what is shown to whoever takes at once, and what goes the ordinary way all the same."""
+"""The quick way of plain jobs: which jobs are shown to a lane at once, and which go the ordinary way all the same."""
 
 import asyncio
 import time
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from palermo.admission import is_plain
-from palermo.broker import Delivery, Session, open_broker
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.contract.admission import is_plain
+from palermo.contract.broker import Delivery, SessionParameters, open_broker
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
-from palermo.core.keys import Lock, Mode, locked
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
-from palermo.crew import WorkerInfo
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DeliveryLost
-from tests.contract.kit import until
+from tests.contract.tools import PATIENT, until
 
 
 def a_message(id: str, **fields: Any) -> Message:
@@ -31,8 +31,8 @@ def test_plain_is_what_asks_nobody() -> None:
     assert is_plain(a_message("1", run_at=time.time() - 1))
     later = time.time() + 60
     assert not is_plain(a_message("1", run_at=later, extra={"perform_job_at": later}))
-    assert not is_plain(locked(plain, Lock(key="k", mode=Mode.DONE)))
-    assert not is_plain(locked(plain, Lock(key="k", mode=Mode.WINDOW, seconds=5.0)))
+    assert not is_plain(with_lock(plain, UniqueLock(key="k", mode=Mode.DONE)))
+    assert not is_plain(with_lock(plain, UniqueLock(key="k", mode=Mode.WINDOW, seconds=5.0)))
     assert not is_plain(a_message("1", extra={"limit": 3}))
     assert not is_plain(a_message("1", extra={"rate": "10/s"}))
 
@@ -63,12 +63,14 @@ class Served:
         self.broker = broker
         self.consumer = consumer
         self.take = Taker()
-        consumer.express.offer_to(1, self.take)
-        self.waiting = asyncio.ensure_future(consumer.receive(1))
+        self.receive()
+
+    def receive(self) -> None:
+        self.waiting = asyncio.ensure_future(self.consumer.receive(1, self.take))
 
     async def waits(self) -> None:
         """Return once it is subscribed and asks for a job."""
-        slot = self.consumer._source._slots[0]
+        slot = self.consumer._source.slots[0]
         await until(answer(lambda: slot._asked is not None), True)
 
     async def put(self, message: Message) -> None:
@@ -90,14 +92,14 @@ class Served:
 
 
 @asynccontextmanager
-async def served(session: Session) -> AsyncIterator[Served]:
+async def served(session: SessionParameters) -> AsyncIterator[Served]:
     broker = await open_broker(session)
     assert isinstance(broker, RabbitmqBroker)
     info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("mail",), slots=1, state="idle", started_at=time.time())
     consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="pid:1@h", report=lambda: info)
     made = Served(broker, consumer)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(100):
             yield made
     finally:
         made.waiting.cancel()
@@ -108,7 +110,7 @@ async def served(session: Session) -> AsyncIterator[Served]:
 
 @pytest.fixture
 def run(rabbitmq_url: str, exchange: str) -> Callable[[Callable[[Served], Any]], None]:
-    session = Session(address=parse_url(rabbitmq_url), exchange=exchange)
+    session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
     def go(work: Callable[[Served], Any]) -> None:
         async def within() -> None:
@@ -132,9 +134,9 @@ def test_plain_jobs_pass_one_after_another_while_receive_waits(run: Run) -> None
             delivery = await at.take.shown.get()
             assert (delivery.message.id, delivery.message.body) == (str(number), body)
             assert list(at.consumer.held()) == [delivery]
-            at.consumer.express.acknowledge(delivery)
+            at.consumer.acknowledge(delivery)
             with pytest.raises(DeliveryLost):
-                at.consumer.express.acknowledge(delivery)
+                at.consumer.acknowledge(delivery)
         assert not at.waiting.done()
         assert await at.pending() == 0
 
@@ -149,19 +151,19 @@ def test_what_is_not_taken_or_not_plain_comes_by_receive(run: Run) -> None:
         assert delivery.message.id == "declined"
         assert at.take.shown.qsize() == 1
         await at.consumer.settle(delivery, Release())
-        again = await at.consumer.receive(1)
+        again = await at.consumer.receive(1, at.take)
         assert again.redelivered
         assert again.message.id == "declined"
         await at.consumer.settle(again, Ack())
         await at.broker.publish(a_message("limited", extra={"limit": 3}))
-        limited = await at.consumer.receive(1)
+        limited = await at.consumer.receive(1, at.take)
         assert limited.message.id == "limited"
         await at.consumer.settle(limited, Ack())
         unwanted = a_message("cancelled", created_at=int(time.time()))
         await at.broker.cancel(["cancelled"])
         checked = at.consumer._steering.checked
         await until(answer(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled), True)
-        at.waiting = asyncio.ensure_future(at.consumer.receive(1))
+        at.receive()
         await at.put(unwanted)
         cancelled = await at.waiting
         assert cancelled.cancelled
@@ -183,12 +185,12 @@ def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_
         assert not at.waiting.done()
         assert at.take.shown.empty()
         with pytest.raises(DeliveryLost):
-            at.consumer.express.acknowledge(delivery)
+            at.consumer.acknowledge(delivery)
         again = await at.waiting
         assert again.redelivered
         assert again.message.id == "first"
         await at.consumer.settle(again, Ack())
-        at.waiting = asyncio.ensure_future(at.consumer.receive(1))
+        at.receive()
         await at.consumer.settle(await at.next(), Ack())
 
     run(work)
@@ -198,12 +200,12 @@ def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(run: Run
     async def work(at: Served) -> None:
         await at.put(a_message("first"))
         delivery = await at.take.shown.get()
-        await at.consumer.rest(1)
+        await at.consumer.pause_slot(1)
         await at.broker.publish(a_message("second"))
         await at.broker.pause("mail")
         await at.broker.resume("mail")
         assert await at.pending() == 1
-        at.consumer.express.acknowledge(delivery)
+        at.consumer.acknowledge(delivery)
         second = await at.next()
         assert second.message.id == "second"
         await at.consumer.settle(second, Ack())

@@ -1,6 +1,7 @@
 """A queue is made one of another type while publishers and workers go on, and whatever kills who does it."""
 
 import asyncio
+import signal
 import subprocess
 import sys
 import threading
@@ -10,18 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pika
 import pytest
 
-from palermo.broker import Broker, Keep, Session, open_broker
-from palermo.brokers.rabbitmq import declarer
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.publishing import declarer
+from palermo.client.client import Client
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.sweep import Keep
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
+from palermo.settings.settings import Settings
 from tests.acceptance.place import Place
-from tests.contract.kit import consume, message, messages, put_into_failed, take
+from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
 from tests.helpers import eventually
 
 BOTH_WAYS = pytest.mark.parametrize(("before", "after"), [("classic", "quorum"), ("quorum", "classic")])
@@ -29,8 +33,8 @@ BOTH_WAYS = pytest.mark.parametrize(("before", "after"), [("classic", "quorum"),
 #: Migrates, and dies by SIGKILL at its n-th question to the server.
 KILLED = """
 import asyncio, os, signal, sys
-from palermo.broker import Session, open_broker
-from palermo.brokers.rabbitmq.link import Channel
+from palermo.contract.broker import SessionParameters, open_broker
+from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.core.address import parse_url
 
 url, exchange, kind, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -44,26 +48,40 @@ async def counted(self, *args, **kwargs):
     return await call(self, *args, **kwargs)
 
 async def main():
-    broker = await open_broker(Session(address=parse_url(url), exchange=exchange))
+    broker = await open_broker(SessionParameters(address=parse_url(url), exchange=exchange))
     Channel.call = counted
     await broker.migrate("jobs", kind)
 
 asyncio.run(main())
 """
 
+#: A job that waits for the gate if its number is 0.
+WAITING = """
+import os, time, palermo
+
+@palermo.job
+def wait(number):
+    with open('ran', 'a') as ran:
+        print(number, file=ran)
+    while number == 0 and not os.path.exists('gate'):
+        time.sleep(0.02)
+"""
+
 
 @pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> Session:
-    return Session(address=parse_url(rabbitmq_url), exchange=exchange)
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
-def with_brokers(session: Session, work: Callable[[Broker, Broker], Awaitable[None]]) -> None:
+def with_brokers(
+    session: SessionParameters, work: Callable[[Broker, Broker], Awaitable[None]], *, within: float = 100
+) -> None:
     """On two sessions: one that publishes, one that does the rest."""
 
     async def go() -> None:
         brokers = [await open_broker(session) for _ in range(2)]
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(within):
                 await work(*brokers)
         finally:
             for broker in brokers:
@@ -84,7 +102,7 @@ async def held(broker: Broker, queue: str = "jobs") -> list[str]:
     return ids
 
 
-async def kind_of(session: Session, queue: str = "jobs") -> str:
+async def kind_of(session: SessionParameters, queue: str = "jobs") -> str:
     broker = await open_broker(session)
     try:
         await broker.browse(queue)
@@ -97,7 +115,7 @@ async def kind_of(session: Session, queue: str = "jobs") -> str:
 
 @BOTH_WAYS
 def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
-    session: Session, rabbitmq_url: str, exchange: str, before: str, after: str
+    session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str
 ) -> None:
     sent: list[str] = []
     over = threading.Event()
@@ -127,8 +145,11 @@ def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
         found = Counter(await held(broker))
         assert set(found) == {*old, *sent}
         assert [id for id in found if id.startswith("jobs-")] == old
-        # Who makes the new queue before the old one's stand-in is unbound has a job in both, for a moment.
-        assert found.total() - len(found) <= 3
+        # Who makes the new queue before the old one's stand-in is unbound has a job in both, for a moment: how many are
+        # published meanwhile depends on the machine, but they are published one after the other.
+        twice = sorted(sent.index(id) for id, count in found.items() if count > 1)
+        assert not twice or twice[-1] - twice[0] < len(twice) + 5, twice
+        assert len(twice) < max(4, len(sent) / 4)
         assert moved >= 1_000
         assert await kind_of(session) == after
         assert await broker.migrate("jobs", after) == 0
@@ -137,10 +158,64 @@ def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
     with_brokers(replace(session, queue_type=before), work)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.parametrize("id", [None, "the same"])
+@BOTH_WAYS
+def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
+    session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str, id: str | None
+) -> None:
+    over = threading.Event()
+
+    def publish() -> int:
+        """Publish as another program does; returns how many jobs were confirmed."""
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            confirmed = 0
+            while not over.is_set():
+                channel.basic_publish(exchange, "jobs", b"[1]", pika.BasicProperties(message_id=id))
+                confirmed += 1
+            return confirmed
+
+    async def work(broker: Broker, _: Broker) -> None:
+        await broker.publish_many(messages(100))
+        with ThreadPoolExecutor(2) as threads:
+            publishing = [threads.submit(publish) for _ in range(2)]
+            try:
+                await broker.migrate("jobs", after)
+            finally:
+                over.set()
+        confirmed = sum(thread.result() for thread in publishing)
+
+        found = await held(broker)
+
+        assert confirmed > 0
+        assert len(found) >= 100 + confirmed
+
+    with_brokers(replace(session, queue_type=before), work)
+
+
+@BOTH_WAYS
+def test_a_migrated_job_without_an_id_has_one_from_then_on(session: SessionParameters, before: str, after: str) -> None:
+    async def work(broker: Broker, _: Broker) -> None:
+        await broker.publish(message())
+        assert isinstance(broker, RabbitmqBroker)
+        channel = await broker._connection.channel()
+        for _ in range(2):
+            channel.raw.basic_publish(session.exchange, "jobs", b"[1]")
+        await until(lambda: counts(broker), (3, 0))
+
+        await broker.migrate("jobs", after)
+
+        found = await held(broker)
+        assert len(set(found)) == 3
+        assert sorted(await held(broker)) == sorted(found)
+
+    with_brokers(replace(session, queue_type=before), work)
+
+
 @BOTH_WAYS
 def test_killed_at_any_instant_and_run_again_it_loses_nothing(
-    session: Session, rabbitmq_url: str, exchange: str, before: str, after: str
+    session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str
 ) -> None:
     session = replace(session, queue_type=before)
     kills = (2, 6, 9, 13, 19, 28, 37, 46)
@@ -149,7 +224,7 @@ def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         await broker.publish_many(messages(250))
         for number, kill in enumerate(kills):
             command = [sys.executable, "-c", KILLED, rabbitmq_url, exchange, after, str(kill)]
-            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=30, check=False)
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=100, check=False)
             assert done.returncode in (-9, 0), done.stderr
             await publisher.publish(message(f"late-{number}"))
 
@@ -161,10 +236,10 @@ def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         assert await kind_of(session) == after
         assert [info.name for info in await broker.queues() if info.paused] == []
 
-    with_brokers(session, work)
+    with_brokers(session, work, within=380)
 
 
-def test_the_queue_of_failed_jobs_is_migrated_too(session: Session) -> None:
+def test_the_queue_of_failed_jobs_is_migrated_too(session: SessionParameters) -> None:
     async def work(broker: Broker, _: Broker) -> None:
         await put_into_failed(broker, messages(3))
 
@@ -185,7 +260,7 @@ def test_the_queue_of_failed_jobs_is_migrated_too(session: Session) -> None:
 
 
 def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
 
@@ -201,7 +276,7 @@ def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
     with_brokers(session, work)
 
 
-def test_what_is_paused_stays_paused(session: Session) -> None:
+def test_what_is_paused_stays_paused(session: SessionParameters) -> None:
     async def work(broker: Broker, _: Broker) -> None:
         await broker.publish(message())
         await broker.pause("jobs", by="me")
@@ -213,7 +288,7 @@ def test_what_is_paused_stays_paused(session: Session) -> None:
     with_brokers(session, work)
 
 
-def test_a_queue_that_is_not_there_cannot_be_migrated(session: Session) -> None:
+def test_a_queue_that_is_not_there_cannot_be_migrated(session: SessionParameters) -> None:
     async def work(broker: Broker, _: Broker) -> None:
         with pytest.raises(NotFound, match="'nowhere'"):
             await broker.migrate("nowhere", "quorum")
@@ -226,16 +301,8 @@ def test_a_queue_that_is_not_there_cannot_be_migrated(session: Session) -> None:
 def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
     rabbitmq_url: str, exchange: str, tmp_path: Path, served: str, before: str, after: str
 ) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
     with Place(tmp_path, rabbitmq_url, exchange, queue_type=before) as place:
-        (tmp_path / "waiting.py").write_text(
-            "import os, time, palermo\n\n"
-            "@palermo.job\n"
-            "def wait(number):\n"
-            "    with open('ran', 'a') as ran:\n"
-            "        print(number, file=ran)\n"
-            "    while number == 0 and not os.path.exists('gate'):\n"
-            "        time.sleep(0.02)\n"
-        )
         worker = place.worker("-q", served, modules=("waiting",))
         place.client.enqueue("waiting.wait", (0,))
         place.await_lines(1, "ran")
@@ -253,10 +320,38 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         assert migrating.poll() is None
         place.open_gate()
 
-        output, _ = migrating.communicate(timeout=40)
+        output, _ = migrating.communicate(timeout=100)
         assert output.decode() == f"queue jobs is a {after} queue, 19 jobs moved.\n"
         assert place.await_lines(20, "ran") == [str(number) for number in range(20)]
         assert worker.alive
+
+
+def test_the_job_of_a_worker_that_does_not_answer_outlives_the_migration_and_the_worker(
+    rabbitmq_url: str, exchange: str, tmp_path: Path
+) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    with Place(tmp_path, rabbitmq_url, exchange) as place:
+        worker = place.worker("-q", "jobs", modules=("waiting",))
+        place.client.enqueue("waiting.wait", (0,))
+        place.await_lines(1, "ran")
+        worker.send(signal.SIGSTOP)
+        with subprocess.Popen(
+            [sys.executable, "-m", "palermo", "migrate", "jobs", "--type", "quorum", "--yes"],
+            env=place.environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as migrating:
+            assert migrating.stderr is not None
+            assert any("waiting for a worker that does not answer queue=jobs" in line for line in migrating.stderr)
+            worker.kill9()
+            output, _ = migrating.communicate(timeout=100)
+
+        assert output == "queue jobs is a quorum queue, 1 job moved.\n"
+        place.open_gate()
+        place.burst("-q", "jobs", modules=("waiting",))
+        assert place.lines("ran") == ["0", "0"]
 
 
 def test_the_embedded_broker_has_nothing_to_migrate(tmp_path: Path) -> None:
@@ -268,7 +363,7 @@ def test_the_embedded_broker_has_nothing_to_migrate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
-def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: Session, queues: str) -> None:
+def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: SessionParameters, queues: str) -> None:
     async def work(broker: Broker, publisher: Broker) -> None:
         await publisher.publish_many(messages(2))
         consumer = await consume(broker, queues)
@@ -287,7 +382,7 @@ def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: Session,
 
 
 def test_a_queue_gets_priorities_and_loses_them_again_with_all_its_jobs(
-    session: Session, caplog: pytest.LogCaptureFixture
+    session: SessionParameters, caplog: pytest.LogCaptureFixture
 ) -> None:
     def sent(id: str, priority: int) -> Message:
         return message(id, properties={"priority": priority})

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from palermo.broker import Session, open_broker
+from palermo.contract.broker import SessionParameters, open_broker
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
-from palermo.core.patterns import QueueSelection
-from palermo.crew import WorkerInfo
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable
 from tests.tcp_proxy import TcpProxy
 
@@ -20,20 +20,20 @@ def test_whoever_still_waits_for_it_hears_that_it_has_ended(rabbitmq_url: str, e
     address = parse_url(rabbitmq_url)
 
     async def go(proxy: TcpProxy) -> None:
-        session = Session(
+        session = SessionParameters(
             address=parse_url(rabbitmq_url.replace(f":{address.hosts[0][1]}", f":{proxy.port}")), exchange=exchange
         )
         broker = await open_broker(session)
         consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=nobody)
         proxy.stall("down")
-        waiting = [asyncio.ensure_future(consumer.waiting()), asyncio.ensure_future(broker.queues())]
+        waiting = [asyncio.ensure_future(consumer.queues_with_jobs()), asyncio.ensure_future(broker.queues())]
         await asyncio.sleep(0)
 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await broker.close()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             ended = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(error) for error in ended] == [BrokerUnavailable, BrokerUnavailable]
 

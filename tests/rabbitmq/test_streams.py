@@ -1,10 +1,11 @@
-"""What sessions know together, when several of them begin with it in one moment."""
+"""Streams that sessions share, when several sessions begin with them in one moment."""
 
 import asyncio
 
-from palermo.broker import Session, open_broker
+from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
+from tests.contract.tools import PATIENT
 from tests.rabbitmq_tidy import delete_all
 
 _AT_ONCE = 6
@@ -12,7 +13,7 @@ _ROUNDS = 4
 
 
 def test_no_session_is_lost_when_several_are_the_first_of_an_exchange(rabbitmq_url: str, exchange: str) -> None:
-    async def enqueue(session: Session, queue: str) -> list[str]:
+    async def enqueue(session: SessionParameters, queue: str) -> list[str]:
         broker = await open_broker(session)
         try:
             await broker.publish(Message(id=queue, queue=queue, job="shop.send", body=b"[]"))
@@ -21,7 +22,7 @@ def test_no_session_is_lost_when_several_are_the_first_of_an_exchange(rabbitmq_u
             await broker.close()
 
     async def begin(number: int) -> list[list[str]]:
-        session = Session(address=parse_url(rabbitmq_url), exchange=f"{exchange}-{number}")
+        session = SessionParameters(address=parse_url(rabbitmq_url), exchange=f"{exchange}-{number}", timeout=PATIENT)
         async with asyncio.timeout(60):
             return await asyncio.gather(*(enqueue(session, f"q{each}") for each in range(_AT_ONCE)))
 

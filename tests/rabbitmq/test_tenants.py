@@ -1,7 +1,8 @@
-"""What tenants leave on RabbitMQ: nothing once they are idle, and no job in a queue that nobody reads."""
+"""Tenants leave nothing on RabbitMQ once they are idle, and no job in a queue that nobody reads."""
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Iterator
 
@@ -9,21 +10,26 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from palermo.broker import Session, open_broker
-from palermo.brokers.rabbitmq import dealer, strays
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.clock import Clock
-from palermo.brokers.rabbitmq.seats import Seat, seat_queue
+from palermo.brokers.rabbitmq.leadership.leader import Leader
+from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs
+from palermo.brokers.rabbitmq.publishing import tenant_queues
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
+from palermo.brokers.rabbitmq.tenants import fair_scheduler
+from palermo.brokers.rabbitmq.unique import orphaned_keys
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue
-from tests.contract.keying import ask, keyed, stray_ids
-from tests.contract.kit import consume, message, messages, take_and_ack, until
 from tests.contract.timing import time_kept
+from tests.contract.tools import PATIENT, Worker, consume, message, messages, take_and_ack, until
+from tests.contract.unique_jobs import ask, keyed, stray_ids
+from tests.helpers import eventually
+from tests.scale import scaled
 
 
 @pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> Session:
-    return Session(address=parse_url(rabbitmq_url), exchange=exchange)
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture
@@ -41,10 +47,10 @@ def is_there(connection: pika.BlockingConnection, queue: str) -> bool:
 
 
 def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
-    session: Session, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
+    session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dealer, "LINGER", 0.1)
-    name = seat_queue(session.exchange, Seat("jobs", "a"))
+    monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
+    name = tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
 
     async def there() -> bool:
         return is_there(connection, name)
@@ -64,17 +70,52 @@ def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
     asyncio.run(work())
 
 
-def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(session: Session) -> None:
+def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
+    monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
+    monkeypatch.setattr(fair_scheduler, "_LOOK_EVERY", 0.02)
+    monkeypatch.setattr(tenant_queues, "_TRUSTED", 0.05)
+    until = time.monotonic() + scaled(8, 120)
+    stored, taken = set[str](), set[str]()
+
+    async def publish(broker: Broker, tenant: str) -> None:
+        chance, number = random.Random(tenant), 0
+        while time.monotonic() < until:
+            # About as long as a queue is left empty.
+            await asyncio.sleep(chance.uniform(0.08, 0.2))
+            some = [message(f"{tenant}-{number + n}", tenant=tenant) for n in range(5)]
+            number += len(some)
+            await broker.publish_many(some)
+            stored.update(job.id for job in some)
+
+    async def take_all(consumer: Worker) -> None:
+        while True:
+            taken.add((await take_and_ack(consumer)).id)
+
+    async def work() -> None:
+        worker, *publishers = [await open_broker(session) for _ in range(5)]
+        async with time_kept(worker):
+            taking = asyncio.ensure_future(take_all(await consume(worker)))
+            await asyncio.gather(*(publish(one, f"{n}.{m}") for n, one in enumerate(publishers) for m in range(5)))
+            await asyncio.to_thread(eventually, lambda: taken >= stored)
+            taking.cancel()
+        for broker in (worker, *publishers):
+            await broker.close()
+
+    asyncio.run(work())
+
+
+def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(session: SessionParameters) -> None:
     async def work() -> None:
         broker, other = await open_broker(session), await open_broker(session)
         assert isinstance(other, RabbitmqBroker)
         await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
-        clock = await Clock.take(session, other._declarer_on)
+        clock = await Leader.take(session, other._declarer_on)
         assert clock is not None
         try:
-            totals = clock.dealer.answer({"ask": "tenants", "queue": None}, lambda _: None)
-            assert totals is not None
-            assert await totals == {"totals": {"jobs": 6}}
+            assert await clock.handle(CountTenantJobs()) == {"jobs": 6}
         finally:
             await clock.close()
             await broker.close()
@@ -84,11 +125,11 @@ def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(ses
 
 
 def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_wire(
-    session: Session, connection: pika.BlockingConnection
+    session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     channel, exchange = connection.channel(), session.exchange
     channel.confirm_delivery()
-    name = seat_queue(exchange, Seat("jobs", "ü"))
+    name = tenant_queue_name(exchange, TenantQueue("jobs", "ü"))
     persistent = pika.BasicProperties(delivery_mode=2)
     for queue in (name, f"{exchange}.~tenants"):
         channel.queue_declare(queue, durable=True)
@@ -109,12 +150,12 @@ def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_
 
 
 def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
-    session: Session, connection: pika.BlockingConnection
+    session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     async def work() -> None:
         publisher, worker = await open_broker(session), await open_broker(session)
         await publisher.publish_many([message("gone", tenant="a"), message("b", tenant="b")])
-        connection.channel().queue_delete(seat_queue(session.exchange, Seat("jobs", "a")))
+        connection.channel().queue_delete(tenant_queue_name(session.exchange, TenantQueue("jobs", "a")))
         async with time_kept(worker):
             consumer = await consume(worker)
             assert (await take_and_ack(consumer)).id == "b"
@@ -127,14 +168,14 @@ def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
 
 
 def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
-    session: Session, connection: pika.BlockingConnection
+    session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     async def suspected(leader: RabbitmqBroker) -> list[str]:
-        clock = leader._timekeeper._clock
-        assert clock is not None
+        elected = leader._leader_client._leader
+        assert elected is not None
         keys = await leader.keys.known()
-        found = await strays.suspects(
-            session.exchange, leader._link, keys, now=time.time() + 60, apart=clock.dealer.has
+        found = await orphaned_keys.suspects(
+            session.exchange, leader._connection, keys, now=time.time() + 60, apart=elected.fair_scheduler.has
         )
         return [stray.id for stray in found.values()]
 
@@ -150,7 +191,10 @@ def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_i
             assert await suspected(leader) == []
 
             async def taken_away() -> list[str]:
-                for queue in (seat_queue(session.exchange, Seat("jobs", "a")), amqp_queue(session.exchange, "jobs")):
+                for queue in (
+                    tenant_queue_name(session.exchange, TenantQueue("jobs", "a")),
+                    amqp_queue(session.exchange, "jobs"),
+                ):
                     channel.queue_purge(queue)
                 return await suspected(leader)
 

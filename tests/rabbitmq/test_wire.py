@@ -1,7 +1,11 @@
 """Messages in pika's terms."""
 
+import json
+import pickle
 import struct
+from dataclasses import replace
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,11 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import exceptions, spec
 
-from palermo.brokers.rabbitmq import fields, translate
-from palermo.brokers.rabbitmq.properties import Properties
-from palermo.brokers.rabbitmq.wire import to_message, to_properties, written
-from palermo.core.message import Message, headers_size
+from palermo.brokers.rabbitmq.amqp import errors, fields
+from palermo.brokers.rabbitmq.amqp.messages import message_of, to_message, to_properties, written
+from palermo.brokers.rabbitmq.amqp.properties import MAX_PROPERTIES, Properties, read_properties
+from palermo.contract.rows import job_row
+from palermo.contract.serialization import Serializers
+from palermo.core.failure import from_exception
+from palermo.core.lifecycle import JobState, fail, requeue, retry
+from palermo.core.message import KNOWN_HEADERS, Message, headers_size
+from palermo.core.unique_keys import message_from_plain, message_to_plain
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
+from palermo.worker.ipc.messages import pack_message
+from tests import hostile
 from tests.core.test_message import a_message, values
 
 
@@ -143,7 +154,7 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
             error = kind(*arguments)
         except TypeError:
             continue
-        said = translate.translate(error, "h:5672", user="u", vhost="v")
+        said = errors.translate(error, "h:5672", user="u", vhost="v")
         assert isinstance(said, PalermoError)
         assert "h:5672" in str(said)
         return
@@ -168,7 +179,37 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
     ],
 )
 def test_an_error_says_what_happened_and_where(error: BaseException, kind: type, said: str) -> None:
-    translated = translate.translate(error, "h:5672", user="u", vhost="v")
+    translated = errors.translate(error, "h:5672", user="u", vhost="v")
 
     assert isinstance(translated, kind)
     assert said in str(translated)
+
+
+#: Headers that are not published again.
+_LEFT_OUT = {"CC", "BCC", "x-death", "x-first-death-queue", "x-delivery-count"}
+
+
+@given(st.randoms(use_true_random=False))
+def test_whatever_the_broker_delivers_can_be_read_and_written_again_in_one_frame(random: Random) -> None:
+    data = hostile.any_properties(random)
+
+    message = message_of(read_properties(data, 0), b"[]", taken_from="jobs")
+
+    pickle.loads(pack_message("run", message)[4:])
+    json.dumps(job_row(message, JobState.PENDING, Serializers()), ensure_ascii=False).encode()
+    failure = from_exception(ValueError("no"), failed_at=1)
+    for copy in (
+        replace(message, run_at=5.0),
+        fail(message, failure, worker="w"),
+        retry(message, failure, worker="w", now=5.0, delay=5.0),
+        requeue(fail(message, failure, worker="w")),
+        message_from_plain(json.loads(json.dumps(message_to_plain(message)))),
+    ):
+        data = written(copy)
+        assert len(data) <= MAX_PROPERTIES
+        again = message_of(read_properties(data, 0), b"[]", taken_from="jobs")
+        assert again.id == copy.id
+        travelling = {name for name in copy.extra if name not in KNOWN_HEADERS and name not in _LEFT_OUT}
+        assert travelling <= again.extra.keys() or "dropped-headers" in again.extra
+        for name in (travelling & again.extra.keys()) - {"dropped-headers"}:
+            assert again.extra[name] == copy.extra[name]

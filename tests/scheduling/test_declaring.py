@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo.client import Client
-from palermo.config import Settings, environment
-from palermo.entries import CODE, CONFIG, RUNTIME, Entry
+from palermo.client.client import Client
+from palermo.client.prepare_recurring import declarations, entry, is_stale
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import CODE, CONFIG, RUNTIME, RecurringEntry
 from palermo.errors import ArgumentsInvalid, OptionInvalid, SettingInvalid
 from palermo.jobs import registry
-from palermo.recurring import Recurring
-from palermo.schedules import declarations, entry, is_stale
+from palermo.settings.settings import Settings, environment
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_the_options_of_a_job_say_when_it_recurs_and_hold_for_every_run(client: 
     (made,) = declarations(client)
 
     name = sweep.definition.name
-    assert made.recurring == Recurring(name=name, job=name, every=120.0, queue="mail")
+    assert made.recurring == RecurringJob(name=name, job=name, every=120.0, queue="mail")
     assert made.origin == f"{CODE}{__name__}"
     assert (made.message.queue, made.message.timeout, made.message.run_at) == ("mail", 9, None)
     assert (made.message.content_type, made.expires) == ("application/msgpack", 60)
@@ -49,7 +49,7 @@ def test_a_class_job_has_a_name_and_arguments_for_its_schedule(client: Client) -
     (made,) = declarations(client)
 
     assert (made.name, made.recurring.missed, made.recurring.tz) == ("n", "all", "Europe/Rome")
-    assert client.serializers.look(made.message) == {"region": "eu"}
+    assert client.serializers.decode_for_display(made.message) == {"region": "eu"}
 
 
 @pytest.mark.parametrize(
@@ -120,13 +120,13 @@ def test_a_schedule_that_cannot_be_read_is_refused(value: str) -> None:
 def test_what_is_declared_no_more_is_known_by_its_origin(
     client: Client, origin: str, modules: list[str], configures: bool, stale: bool
 ) -> None:
-    made = entry(client, Recurring(name="x", job="shop.sweep", every=5), origin=origin)
+    made = entry(client, RecurringJob(name="x", job="shop.sweep", every=5), origin=origin)
 
     assert is_stale(made, names=[], modules=modules, configures=configures) is stale
     assert not is_stale(made, names=["x"], modules=modules, configures=configures)
 
 
 def test_an_entry_travels_as_json_has_it(client: Client) -> None:
-    made = entry(client, Recurring(name="x", job="shop.sweep", every=5, args=(b"\xff",)), origin=RUNTIME)
+    made = entry(client, RecurringJob(name="x", job="shop.sweep", every=5, args=(b"\xff",)), origin=RUNTIME)
 
-    assert Entry.from_plain({**made.to_plain(), "from a later version": 1}) == made
+    assert RecurringEntry.from_plain({**made.to_plain(), "from a later version": 1}) == made

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palermo.contract.recurring import RecurringJob, every_seconds
 from palermo.errors import OptionInvalid
-from palermo.recurring import Recurring, every_seconds
 
 ROME = ZoneInfo("Europe/Rome")
 
 
-def cron(expression: str, *, tz: str = "Europe/Rome", missed: str = "once") -> Recurring:
-    return Recurring(name="n", job="shop.sweep", cron=expression, tz=tz, missed=missed)
+def cron(expression: str, *, tz: str = "Europe/Rome", missed: str = "once") -> RecurringJob:
+    return RecurringJob(name="n", job="shop.sweep", cron=expression, tz=tz, missed=missed)
 
 
-def local(recurring: Recurring, after: datetime, count: int) -> list[str]:
+def local(recurring: RecurringJob, after: datetime, count: int) -> list[str]:
     ticks = islice(recurring.ticks(after.timestamp()), count)
     return [datetime.fromtimestamp(tick, ROME).strftime("%d %H:%M%z") for tick in ticks]
 
@@ -61,14 +61,14 @@ def test_ticks_go_forward_and_are_the_same_for_all(expression: str, after: float
 
 @given(st.floats(min_value=1, max_value=1e6), st.floats(min_value=0, max_value=4e9))
 def test_every_goes_by_elapsed_time(every: float, after: float) -> None:
-    first, second = islice(Recurring(name="n", job="j", every=every).ticks(after), 2)
+    first, second = islice(RecurringJob(name="n", job="j", every=every).ticks(after), 2)
 
     assert after < first <= after + every * 1.000_001
     assert second - first == pytest.approx(every, rel=1e-6, abs=1e-5)
 
 
-def every(seconds: float, missed: str) -> Recurring:
-    return Recurring(name="n", job="j", every=seconds, missed=missed)
+def every(seconds: float, missed: str) -> RecurringJob:
+    return RecurringJob(name="n", job="j", every=seconds, missed=missed)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_rare_tick_that_was_missed_long_ago_is_found() -> None:
         (cron("*/5 * * * *"), "Every fifth minute of every hour (Europe/Rome)"),
     ],
 )
-def test_it_says_in_words_when_it_runs(given: Recurring, words: str) -> None:
+def test_it_says_in_words_when_it_runs(given: RecurringJob, words: str) -> None:
     assert given.in_words() == words
 
 
@@ -134,13 +134,13 @@ def test_it_says_in_words_when_it_runs(given: Recurring, words: str) -> None:
 )
 def test_a_time_that_means_nothing_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionInvalid):
-        Recurring(name="n", job="j", **options)  # type: ignore[arg-type]
+        RecurringJob(name="n", job="j", **options)  # type: ignore[arg-type]
 
 
 def test_it_travels_as_json_has_it() -> None:
-    given = Recurring(name="n", job="j", every=5, args=(1, "x"), kwargs={"a": 2}, queue="q", enabled=False)
+    given = RecurringJob(name="n", job="j", every=5, args=(1, "x"), kwargs={"a": 2}, queue="q", enabled=False)
 
-    assert Recurring.from_plain({**given.to_plain(), "from a later version": 1}) == given
+    assert RecurringJob.from_plain({**given.to_plain(), "from a later version": 1}) == given
     assert given.switched(on=True).enabled
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-from palermo.acting import Actor
-from palermo.config import Settings
+from palermo.client.actor import Actor
+from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
 from tests import chromium_found
 from tests.webui.server import Web

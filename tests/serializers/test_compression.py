@@ -7,9 +7,9 @@ import zlib
 import pytest
 import zstandard
 
+from palermo.contract.serialization import MAX_DECOMPRESSED, Accept, Serializers
 from palermo.core.message import MAX_BODY, Message
 from palermo.errors import BodyTooLarge, DecodeError, MediaTypeUnknown
-from palermo.serialization import MAX_DECOMPRESSED, Accept, Serializers
 from palermo.serializers.compression import Gzip, Zstd
 
 BOTH = pytest.mark.parametrize("compression", [Gzip(), Zstd()], ids=["gzip", "zstd"])
@@ -25,7 +25,7 @@ def test_a_bomb_is_refused(compression: Gzip | Zstd) -> None:
     with pytest.raises(BodyTooLarge, match="grows above 64,000,000"):
         REGISTRY.decode(message, accept=Accept.default())
     with pytest.raises(BodyTooLarge):
-        REGISTRY.look(message)
+        REGISTRY.decode_for_display(message)
 
 
 @BOTH

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from palermo.contract.serialization import Serializers
 from palermo.errors import EncodeError
-from palermo.serialization import Serializers
 from tests.serializers.samples import Color
 
 REGISTRY = Serializers.default()

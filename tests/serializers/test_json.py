@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from palermo.classes import LOOKING, Unrestored
+from palermo.contract.wire_classes import FOR_DISPLAY, Unrestored
 from palermo.errors import DecodeError
 from palermo.serializers.json import JsonSerializer
 from tests.serializers.samples import CLASSES, Color, Line, Rights
@@ -117,7 +117,7 @@ def test_an_instant_outlives_a_change_of_its_zones_rules() -> None:
 def test_looking_leaves_classes_as_names_and_writes_them_back_as_they_were() -> None:
     data = JSON.dumps([Color.RED, Line("tea", Decimal(2))])
 
-    seen = JSON.loads(data, LOOKING)
+    seen = JSON.loads(data, FOR_DISPLAY)
 
     assert seen == [
         Unrestored("enum", "tests.serializers.samples.Color", "RED"),

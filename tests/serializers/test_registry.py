@@ -4,14 +4,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from palermo.contract.plugins import Plugin
+from palermo.contract.serialization import SIGNED, Accept, Serializers
 from palermo.core.message import Message
 from palermo.errors import ArgumentsInvalid, DecodeError, MediaTypeRefused, MediaTypeUnknown
-from palermo.serialization import SIGNED, Accept, Serializers
 
 
 class Shout:
@@ -76,11 +76,10 @@ def test_a_shipped_one_stays_away_once_taken_away() -> None:
 
 
 def test_a_package_that_cannot_be_imported_does_not_take_the_others_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(group: str) -> list[EntryPoint]:
-        json = EntryPoint("json", "palermo.serializers.json:JsonSerializer", group)
-        return [EntryPoint("avro", "avro_for_palermo:Avro", group), json] if group.endswith("serializers") else []
+    def found(group: str) -> dict[str, Plugin]:
+        return {"avro": Plugin("avro", "avro_for_palermo:Avro")} if group.endswith("serializers") else {}
 
-    monkeypatch.setattr("palermo.serialization.installed", found)
+    monkeypatch.setattr("palermo.contract.serialization.installed", found)
     registry = Serializers.default()
 
     assert registry.decode(message(b"[1]"), accept=Accept.default()) == [1]
@@ -100,7 +99,7 @@ def test_pickle_is_refused_until_accepted() -> None:
         "Add --accept pickle if you trust the publisher."
     )
     with pytest.raises(MediaTypeRefused):
-        registry.look(bomb)
+        registry.decode_for_display(bomb)
     for accept in (Accept.default().also("pickle"), Accept.only("application/x-pickle")):
         assert registry.decode(message(pickle.dumps([1]), "application/x-pickle"), accept=accept) == [1]
 
@@ -134,7 +133,7 @@ def test_an_empty_body_is_no_arguments(content_type: str) -> None:
     registry = Serializers.default()
 
     assert registry.decode(message(b"", content_type), accept=Accept.default()) is None
-    assert registry.look(message(b"", content_type)) is None
+    assert registry.decode_for_display(message(b"", content_type)) is None
 
 
 def test_both_kinds_of_arguments_set_the_header() -> None:
@@ -156,7 +155,7 @@ def test_a_job_with_one_argument_gets_the_body_as_it_is() -> None:
 
 def test_importing_the_contract_is_cheap() -> None:
     script = (
-        "import sys, palermo.serialization as s; s.Serializers.default()\n"
+        "import sys, palermo.contract.serialization as s; s.Serializers.default()\n"
         "print(*sorted({'json', 'msgpack', 'pickle', 'zstandard', 'importlib.metadata', 'hmac', 'decimal'}"
         " & sys.modules.keys()))"
     )

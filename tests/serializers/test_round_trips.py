@@ -1,4 +1,4 @@
-"""What goes in comes out exactly, for every serializer, compression and the signed wrapper."""
+"""Values come out exactly as they went in, for every serializer, compression and the signed wrapper."""
 
 import math
 from datetime import datetime
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palermo.contract.serialization import Accept, Serializer, Serializers
 from palermo.core.arguments import unpack
 from palermo.core.message import Message
-from palermo.serialization import Accept, Serializer, Serializers
 from palermo.serializers.compression import Gzip, Zstd
 from palermo.serializers.json import JsonSerializer
 from palermo.serializers.msgpack import MsgpackSerializer

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palermo.contract.serialization import SIGNED, Accept, Serializers
 from palermo.core.message import Message
 from palermo.errors import DecodeError, MediaTypeRefused, MediaTypeUnknown, SettingInvalid, SignatureInvalid
-from palermo.serialization import SIGNED, Accept, Serializers
 from palermo.serializers.signed import Signed
 
 KEY, OTHER = b"the key of the shop", b"the key of the other"
@@ -107,12 +107,12 @@ def test_without_a_key_a_signed_message_is_refused_but_can_be_looked_at() -> Non
         registry.decode(message, accept=DEFAULT)
     with pytest.raises(SignatureInvalid, match="Set signing_keys"):
         registry.encode([1], {}, job="shop.pay", id="7", sign=True)
-    assert registry.look(message) == [{"a": 1}]
+    assert registry.decode_for_display(message) == [{"a": 1}]
 
 
 def test_looking_at_signed_pickle_never_unpickles() -> None:
     with pytest.raises(MediaTypeRefused, match="not decoded in order to be shown"):
-        Serializers.default().look(signed(1, keys=[KEY], serializer="pickle"))
+        Serializers.default().decode_for_display(signed(1, keys=[KEY], serializer="pickle"))
 
 
 def test_signed_in_signed_is_refused() -> None:
@@ -125,7 +125,7 @@ def test_signed_in_signed_is_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"v1  \n", b"v2 aa application/json\n[]", b"v1 aa application/json[]"])
 def test_a_body_without_the_first_line_is_not_a_signed_one(body: bytes) -> None:
-    with pytest.raises(DecodeError, match=r"not signed as docs/wire\.md says"):
+    with pytest.raises(DecodeError, match=r"not signed as docs/internals/wire\.md says"):
         Signed([KEY]).unwrap(body, job="shop.pay", id="7")
 
 

@@ -9,8 +9,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
+from palermo.settings.settings import Settings
 
 
 @pytest.fixture

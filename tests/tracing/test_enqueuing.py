@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from palermo.client import Client
+from palermo.client.client import Client
 from palermo.core.message import Message
 from palermo.errors import QueueNameInvalid
 

@@ -9,32 +9,48 @@ from typing import Any
 
 import pytest
 
-from palermo.config import Settings
-from tests.rabbitmq_tidy import delete_all
-from tests.webui.server import Web
+from palermo.settings.settings import Settings
+from palermo.webui.pages import scheduled_forms
+from tests.rabbitmq_tidy import Tidy
+from tests.webui.process import WebProcess
+from tests.webui.server import Web, answer_at_the_end
 
 #: Serves the pages with these options of create_app, and an environment that knows only them.
 Serve = Callable[..., Web]
+
+#: Starts `palermo web` with these arguments, and these variables in its environment.
+Start = Callable[..., WebProcess]
+
+#: Seconds that pages and tests wait for a broker: none of them is about how fast it is.
+BROKER_PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
+    monkeypatch.setattr(scheduled_forms, "PATIENCE", 60.0)
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_at_the_end(monkeypatch)
+
+
+@pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(url=f"sqlite:///{tmp_path}/jobs.db")
+    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
 
 
 @pytest.fixture(params=["sqlite", "rabbitmq"])
 def any_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """The same on each broker."""
     if request.param == "sqlite":
-        return Settings(url=f"sqlite:///{tmp_path}/jobs.db")
-    return Settings(url=request.getfixturevalue("rabbitmq_url"), exchange=request.getfixturevalue("exchange"))
+        return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
+    url, exchange = request.getfixturevalue("rabbitmq_url"), request.getfixturevalue("exchange")
+    return Settings(url=url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
 
 
 @pytest.fixture
@@ -45,6 +61,16 @@ def serve() -> Iterator[Serve]:
             return servers.enter_context(Web(settings, **options))
 
         yield start
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as processes:
+
+        def run(*arguments: str, **environment: str) -> WebProcess:
+            return processes.enter_context(WebProcess(tmp_path, *arguments, **environment))
+
+        yield run
 
 
 @pytest.fixture
@@ -62,7 +88,8 @@ def any_web(any_settings: Settings, serve: Serve) -> Web:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The pages of an embedded broker, once for the module."""
-    with Web(Settings(url=f"sqlite:///{tmp_path_factory.mktemp('shared')}/jobs.db")) as web:
+    url = f"sqlite:///{tmp_path_factory.mktemp('shared')}/jobs.db"
+    with Web(Settings(url=url, publish_timeout=BROKER_PATIENCE)) as web:
         yield web
 
 
@@ -74,13 +101,15 @@ def shared_web(served: Web) -> Web:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "rabbitmq"])
-def any_served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+def any_served(request: pytest.FixtureRequest, tidy: Tidy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The pages of each broker, once for the module; what tests leave there stays until its end."""
     if request.param == "sqlite":
-        with Web(Settings(url=f"sqlite:///{tmp_path_factory.mktemp('shared')}/jobs.db")) as web:
+        url = f"sqlite:///{tmp_path_factory.mktemp('shared')}/jobs.db"
+        with Web(Settings(url=url, publish_timeout=BROKER_PATIENCE)) as web:
             yield web
         return
-    settings = Settings(url=request.getfixturevalue("rabbitmq_url"), exchange=f"test-{secrets.token_hex(6)}")
+    url, exchange = request.getfixturevalue("rabbitmq_url"), f"test-{secrets.token_hex(6)}"
+    settings = Settings(url=url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
     with Web(settings) as web:
         yield web
-    delete_all(settings.url, settings.exchange)
+    tidy(settings.url, settings.exchange)

@@ -7,21 +7,31 @@ from contextlib import suppress
 from typing import Any, Self
 
 import httpx
+import pytest
 import uvicorn
 from argon2 import PasswordHasher
 from starlette.types import ASGIApp
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
 from palermo.errors import NotFound
-from palermo.inspector import Inspector
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from palermo.webui import create_app
-from tests.helpers import eventually
+from palermo.webui.failed.operations import Operation
+from tests.helpers import HANGS, eventually
 
 #: For passwords that nobody guesses at: a hash in no time.
 CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
 _TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
+
+
+def answer_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forms and API answer with what came of a command on failed jobs, however long it takes, not that it goes on.
+
+    Else a form waits a second for it, and the API five.
+    """
+    monkeypatch.setattr(Operation, "wait", lambda operation, seconds: operation._ended.wait(HANGS))
 
 
 class Web:
@@ -46,7 +56,8 @@ class Web:
         eventually(lambda: self._server.started)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.http = httpx.Client(base_url=self.url, timeout=30)
+        # Unverified: to load the certificates of all authorities takes 50 ms, and this is plain HTTP.
+        self.http = httpx.Client(base_url=self.url, timeout=60, verify=False)
         return self
 
     def __exit__(self, *_: object) -> None:

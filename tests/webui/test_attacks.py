@@ -1,17 +1,20 @@
-"""What somebody tries who means harm: markup in jobs, paths, sizes, forged identities, guessing."""
+"""Attacks on the pages: markup in jobs, paths, sizes, forged identities, guessing."""
 
+import asyncio
 import base64
 import socket
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 
-from palermo.config import Settings
 from palermo.core.message import Message
-from palermo.webui import Role
-from palermo.webui.body import MAX_BODY
-from palermo.webui.throttle import Throttle
-from palermo.webui.userfile import password_line
+from palermo.settings.settings import Settings
+from palermo.webui import Role, User
+from palermo.webui.security.auth import CLIENT, FileAuthentication
+from palermo.webui.security.request_body import MAX_BODY
+from palermo.webui.security.throttle import Throttle
+from palermo.webui.security.user_file import password_line
 from tests.webui.conftest import Serve
 from tests.webui.server import CHEAP, Web
 
@@ -130,6 +133,13 @@ def test_saying_that_one_is_an_administrator_makes_nobody_one(settings: Settings
     assert web.inspector.size("mail") == 1
 
 
+@pytest.fixture
+def _a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes for those who guess: a machine that stands still for a second would let them guess again."""
+    monkeypatch.setattr("palermo.webui.security.auth.Throttle", lambda _: Throttle(lambda: 100.0))
+
+
+@pytest.mark.usefixtures("_a_moment")
 def test_guessing_passwords_is_slowed(settings: Settings, serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
     web = serve(settings, users=str(tmp_path / "users"))
@@ -142,6 +152,7 @@ def test_guessing_passwords_is_slowed(settings: Settings, serve: Serve, tmp_path
     assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 429
 
 
+@pytest.mark.usefixtures("_a_moment")
 def test_who_is_signed_in_already_is_not_shut_out_by_somebody_elses_guesses(
     settings: Settings, serve: Serve, tmp_path: Path
 ) -> None:
@@ -153,6 +164,34 @@ def test_who_is_signed_in_already_is_not_shut_out_by_somebody_elses_guesses(
 
     assert guesses[-1] == 429
     assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+
+
+def test_right_passwords_are_not_slowed_however_many_addresses_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palermo.webui.security.auth._CACHED", 0.0)
+    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
+    authenticate = FileAuthentication(str(tmp_path / "users"))
+    header = b"Basic " + base64.b64encode(b"ada:correct horse")
+
+    async def sign_in_from(address: str) -> User | None:
+        return await authenticate(Request({"type": "http", "headers": [(b"authorization", header)], CLIENT: address}))
+
+    async def sign_in_from_many() -> list[User | None]:
+        return [await sign_in_from(f"10.0.{n // 100}.{n % 100}") for n in range(102)]
+
+    assert asyncio.run(sign_in_from_many()) == [User("ada", Role.ADMIN)] * 102
+
+
+def test_a_sign_in_gives_others_no_new_guesses() -> None:
+    throttle = Throttle(lambda: 100.0)
+    for _ in range(4):
+        throttle.failed("name ada")
+
+    throttle.failed("name ada")
+    throttle.take_back("name ada")
+
+    assert (throttle.wait("name ada", 4), throttle.wait("name ada", 5)) == (1, 0)
 
 
 def test_waiting_doubles_with_each_failure_up_to_a_minute() -> None:
@@ -182,6 +221,6 @@ def test_failures_are_forgotten_in_time_and_when_there_are_too_many() -> None:
 def status(web: Web, request: str) -> int:
     """The status that a request has which no HTTP client would make."""
     address = web.url.removeprefix("http://").split(":")
-    with socket.create_connection((address[0], int(address[1])), timeout=10) as connection:
+    with socket.create_connection((address[0], int(address[1])), timeout=60) as connection:
         connection.sendall(request.encode())
         return int(connection.makefile("rb").readline().split()[1])

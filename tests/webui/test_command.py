@@ -1,19 +1,14 @@
 """`palermo web` and `palermo web-user`, as processes of their own."""
 
-import os
-import re
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.helpers import eventually
-
-_PALERMO = str(Path(sys.executable).with_name("palermo"))
+from tests.webui.conftest import Start
+from tests.webui.process import PALERMO
 
 _MODULE = """
 import palermo
@@ -22,57 +17,27 @@ import palermo
 def resize(path: str) -> None: ...
 """
 
-#: Starts `palermo web` with these arguments: the process, and its address once it listens.
-Start = Callable[..., tuple["subprocess.Popen[str]", str]]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[subprocess.Popen[str]] = []
-
-    def run(*arguments: str) -> tuple["subprocess.Popen[str]", str]:
-        log = tmp_path / "log"
-        with log.open("w") as file:
-            popen = subprocess.Popen(
-                [_PALERMO, "web", "--port", "0", *arguments],
-                env={**os.environ, "PALERMO_URL": f"sqlite:///{tmp_path}/jobs.db"},
-                cwd=tmp_path,
-                stdin=subprocess.DEVNULL,
-                stderr=file,
-                text=True,
-            )
-        running.append(popen)
-        eventually(lambda: "web pages served" in log.read_text())
-        return popen, re.findall(r"http://\S+", log.read_text())[0]
-
-    yield run
-    for popen in running:
-        popen.kill()
-        popen.wait()
-
 
 def run(*arguments: str, stdin: str = "", folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [_PALERMO, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False, cwd=folder
+        [PALERMO, *arguments], input=stdin, capture_output=True, text=True, timeout=100, check=False, cwd=folder
     )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_it_serves_until_it_is_told_to_end_and_ends_well(start: Start, number: signal.Signals) -> None:
-    popen, url = start()
-    assert httpx.get(f"{url}queues").status_code == 200
+    web = start()
+    assert web.http.get("/queues").status_code == 200
 
-    popen.send_signal(number)
-
-    assert popen.wait(20) == 0
+    assert web.stop(number) == 0
 
 
 def test_jobs_of_its_modules_are_checked_when_enqueued_by_hand(start: Start, tmp_path: Path) -> None:
     (tmp_path / "webshop.py").write_text(_MODULE)
-    _, url = start("webshop")
+    http = start("webshop").http
 
-    wrong = httpx.post(f"{url}api/jobs", json={"job": "shop.resize", "args": []})
-    right = httpx.post(f"{url}api/jobs", json={"job": "shop.resize", "args": ["x.png"]})
+    wrong = http.post("/api/jobs", json={"job": "shop.resize", "args": []})
+    right = http.post("/api/jobs", json={"job": "shop.resize", "args": ["x.png"]})
 
     assert wrong.status_code == 422
     assert right.json()["queue"] == "images"
@@ -86,11 +51,12 @@ def test_its_users_sign_in(start: Start, tmp_path: Path) -> None:
     assert secret not in token.stdout
     assert "correct horse" not in password.stdout
 
-    _, url = start("--users", "users")
+    url = start("--users", "users").url
 
-    assert httpx.get(f"{url}api/queues").status_code == 401
-    assert httpx.get(f"{url}api/queues", auth=("ada", "correct horse")).status_code == 200
-    assert httpx.get(f"{url}api/queues", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+    with httpx.Client(base_url=url, timeout=60) as http:
+        assert http.get("/api/queues").status_code == 401
+        assert http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+        assert http.get("/api/queues", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
 
 
 @pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "::"), ("--allow-host", "jobs.example.com")])
@@ -114,6 +80,7 @@ def test_others_are_not_let_in_without_authentication(tmp_path: Path, arguments:
 )
 def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     (tmp_path / "users").write_text(f"ada:admin:sha256:{'0' * 64}")
+    (tmp_path / "users").chmod(0o600)  # else a line says that all can read it
 
     done = run("web", *arguments, folder=tmp_path)
 

@@ -10,12 +10,16 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from palermo.config import Settings
 from palermo.core.topology import FAILED_QUEUE
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.masking import MASK
+from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
@@ -39,7 +43,7 @@ def ended(web: Web, answer: httpx.Response) -> dict[str, Any]:
         row: dict[str, Any] = web.http.get(f"/api/operations/{id}").json()
         return row if row["outcome"] else None
 
-    found = eventually(over, within=30)
+    found = eventually(over)
     assert found is not None
     return found
 
@@ -164,6 +168,54 @@ def test_nobody_is_shown_a_secret_and_an_edited_job_keeps_it(any_web: Web) -> No
     assert waiting["kwargs"] == {"password": "hunter2", "user": "bob"}
 
 
+#: Arguments with a secret, and what is shown of them.
+_SECRETS: dict[str, tuple[Any, str]] = {
+    "named": ({"args": [], "kwargs": {"to": "ann", "password": "hunter2"}}, "to='ann', password='hunter2'"),
+    "nested": ([{"to": "ann", "login": {"api_key": "hunter2"}}], "{'to': 'ann', 'login': {'api_key': 'hunter2'}}"),
+    "a preview of another program": ({"args": [], "kwargs": {"to": "ann", "password": "hunter2"}}, "ann hunter2"),
+}
+
+
+@pytest.mark.parametrize("shape", _SECRETS)
+def test_nobody_finds_out_by_searching_what_is_hidden(any_web: Web, shape: str) -> None:
+    value, preview = _SECRETS[shape]
+    body = json.dumps(value).encode()
+    publish_failed(any_web.client, (replace(message("1"), body=body, preview=preview), failure()))
+    eventually(lambda: failed(any_web)["total"] == 1)
+
+    for wanted in ("hunter2", "'h", "password='h", "hunter", "2'"):
+        assert ids(any_web, text=wanted) == [], wanted
+        assert "Job 1" not in any_web.http.get("/failures", params={"text": wanted}).text
+        filter = FailedFilter(text=wanted)
+        assert any_web.inspector.failed(filter=filter).total == 0
+        assert any_web.inspector.count_failed(filter) == 0
+        assert any_web.inspector.groups(filter) == []
+    row = ended(any_web, any_web.http.post("/api/failed/discard", json={"filter": {"text": "hunter2"}}))
+    assert row["taken"] == 0
+    # What is shown is found.
+    assert (
+        ids(any_web, text="ann")
+        == ["1"]
+        == [row["id"] for row in any_web.inspector.failed(filter=FailedFilter(text="ann"))]
+    )
+    assert MASK in failed(any_web)["rows"][0]["preview"]
+    row = ended(any_web, any_web.http.post("/api/failed/discard", json={"filter": {"text": "ann"}}))
+    assert row["taken"] == 1
+
+
+def test_nobody_finds_out_by_searching_what_is_hidden_by_these_pages_alone(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, redact=["*pin*"])
+    body = json.dumps({"args": [], "kwargs": {"to": "ann", "pin": "4711"}}).encode()
+    publish_failed(web.client, (replace(message("1"), body=body, preview="to='ann', pin='4711'"), failure()))
+    eventually(lambda: failed(web)["total"] == 1)
+
+    assert MASK in failed(web)["rows"][0]["preview"]
+    assert ids(web, text="pin='4") == []
+    row = ended(web, web.http.post("/api/failed/discard", json={"filter": {"text": "4711"}}))
+    assert row["taken"] == 0
+    assert ids(web, text="ann") == ["1"]
+
+
 def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
     trace = f'Traceback\n  File "{XSS}", line 1, in {XSS}\n{XSS}: {XSS}\n'
     reason = replace(failure(XSS, XSS), stack_trace=trace)
@@ -228,3 +280,14 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
 
     assert "requeue by=local" in caplog.text
     assert "jobs=2 of=0, 1" in caplog.text
+
+
+def test_nobody_is_shown_a_secret_of_a_job_whose_body_the_pages_do_not_keep(any_web: Web) -> None:
+    body = json.dumps({"password": "hunter2", "text": "x" * 100_000}).encode()
+    publish_failed(any_web.client, (replace(message("1"), body=body, preview="password='hunter2'"), failure()))
+
+    (row,) = failed(any_web)["rows"]
+    assert (row["args"], row["kwargs"], row["preview"]) == (None, None, MASK)
+    assert any_web.http.get("/api/failed/1").json()["preview"] == MASK
+    for page in ("/failures", "/jobs/1"):
+        assert "hunter2" not in any_web.http.get(page).text

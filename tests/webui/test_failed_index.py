@@ -7,10 +7,11 @@ import pytest
 
 from palermo.core.failure import Failure
 from palermo.core.message import Message
-from palermo.filters import FailedFilter
-from palermo.verdicts import Grouping
+from palermo.errors import StoreInvalid
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.judges import GroupJudge
 from palermo.webui.failed import index as indexing
-from palermo.webui.failed.entry import Taking, split
+from palermo.webui.failed.entry import EntryBuilder, split
 from palermo.webui.failed.index import Index
 from tests.inspector.jobs import failure, message
 
@@ -56,7 +57,7 @@ def index() -> Iterator[Index]:
 
 
 def put(index: Index, messages: list[Message], reading: int = 1) -> None:
-    taking = Taking()
+    taking = EntryBuilder(lambda message: message.preview)
     index.put([taking.entry(each) for each in messages], reading)
 
 
@@ -75,7 +76,7 @@ def test_a_filter_finds_what_it_matches(index: Index, filter: FailedFilter) -> N
 
 def test_groups_are_those_of_the_command_line(index: Index) -> None:
     put(index, JOBS)
-    grouping = Grouping(FailedFilter())
+    grouping = GroupJudge(FailedFilter())
     for each in JOBS:
         grouping(each)
 
@@ -170,11 +171,55 @@ def test_beyond_the_bound_the_oldest_are_left_out(index: Index, monkeypatch: pyt
 
 def test_bodies_beyond_the_bound_are_forgotten_oldest_first(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexing, "MAX_BODY_BYTES", 1_000)
-    monkeypatch.setattr(indexing, "_FORGET", 1)
+    monkeypatch.setattr(indexing, "_DROPPED_AT_ONCE", 1)
 
     put(index, [replace(failed(str(n), failure(at=n + 1)), body=b"x" * 300) for n in range(10)])
 
     assert [each.whole for each in index.page(FILTERS[0], offset=0, limit=10, newest=True)] == [True] * 3 + [False] * 7
+
+
+@pytest.mark.parametrize("text", [None, "x"], ids=["filling", "searching"])
+def test_a_full_disk_empties_the_index_and_the_next_reading_fills_it(index: Index, text: str | None) -> None:
+    put(index, JOBS)
+    index.drop_unseen(1)
+    version = index.version
+    more = [failed(str(n), failure("ValueError", f"{n} x")) for n in range(3_000)]
+    if text is not None:
+        put(index, more)
+    index._db.execute("pragma max_page_count = 1")  # SQLite takes the present size for it, if that is larger.
+
+    with pytest.raises(StoreInvalid, match=r"index of failed jobs.*full.*TMPDIR"):
+        put(index, more) if text is None else index.count(FailedFilter(text=text))
+
+    assert (ids(index), index.complete) == ([], False)
+    assert index.version > version
+    put(index, JOBS, 2)
+    index.drop_unseen(2)
+    assert (index.count(FailedFilter()), index.count(FailedFilter(text="address"))) == (len(JOBS), 2)
+    assert index.complete
+
+
+def test_a_reading_in_which_the_index_was_emptied_does_not_complete_it(index: Index) -> None:
+    put(index, JOBS[:3])
+    index._index.reset()
+    put(index, JOBS[3:])
+    index.drop_unseen(1)
+    assert not index.complete
+
+    put(index, JOBS, 2)
+    index.drop_unseen(2)
+
+    assert index.complete
+
+
+def test_a_closed_index_is_empty_and_takes_nothing(index: Index) -> None:
+    put(index, JOBS)
+
+    index.close()
+
+    assert (ids(index), index.groups(FailedFilter()), index.job("a-1")) == ([], ([], 0), None)
+    with pytest.raises(StoreInvalid, match="closed"):
+        put(index, JOBS)
 
 
 @pytest.mark.parametrize(

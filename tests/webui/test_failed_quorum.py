@@ -3,18 +3,20 @@
 import pika
 import pytest
 
-from palermo.config import Settings
 from palermo.core.topology import FAILED_QUEUE
+from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
-from tests.webui.conftest import Serve
+from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.server import Web
 from tests.webui.test_failed_api import ended, failed, ids
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
 def settings(rabbitmq_url: str, exchange: str) -> Settings:
-    return Settings(url=rabbitmq_url, exchange=exchange, queue_type="quorum")
+    return Settings(url=rabbitmq_url, exchange=exchange, queue_type="quorum", publish_timeout=BROKER_PATIENCE)
 
 
 def deliveries(settings: Settings) -> int:
@@ -67,6 +69,6 @@ def test_what_the_log_does_not_know_is_said(settings: Settings, serve: Serve, ra
     def said(web: Web) -> bool:
         return "1 failed job in quorum queues not shown" in web.http.get("/failures").text
 
-    eventually(lambda: said(web), within=30)
+    eventually(lambda: said(web))
     assert failed(web)["total"] == 2
     eventually(lambda: web.inspector.failed().unseen == 1)

@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
+from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import FAILED_QUEUE
-from palermo.filters import FailedFilter
-from palermo.inspector import Inspector
+from palermo.errors import StoreInvalid
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+from palermo.webui.failed.entry import EntryBuilder
 from palermo.webui.failed.operations import Operation, Operations, new_id
-from palermo.webui.failed.source import Source
-from palermo.webui.failed.view import GLANCE, PACE, FailedView
+from palermo.webui.failed.reader import FailedJobReader
+from palermo.webui.failed.view import CHANGED_PAUSE, COUNT_INTERVAL, FailedView
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 
@@ -48,7 +51,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def view(client: Client, inspector: Inspector, clock: Clock) -> Iterator[FailedView]:
-    view = FailedView(inspector, Source(client), clock=clock)
+    view = FailedView(inspector, FailedJobReader(client, client.settings.web_redact), clock=clock)
     yield view
     view.close()
 
@@ -60,7 +63,7 @@ def ids(view: FailedView) -> list[str]:
 def later(view: FailedView, clock: Clock, seconds: float = 10.0) -> FailedView:
     """The view after a look, once so much time has passed."""
     clock.now += seconds
-    assert view.look(20).ready
+    assert view.update(20).ready
     return view
 
 
@@ -71,21 +74,21 @@ def command(action: str, which: object, **more: object) -> Operation:
 
 def finished(operations: Operations, operation: Operation) -> Operation:
     operations.start(operation, done=lambda _: None)
-    assert operation.wait(20)
+    assert operation.wait(60)
     return operation
 
 
 def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: Inspector, view: FailedView) -> None:
     publish_many_failed(client, 300)
 
-    assert view.look(20).ready
+    assert view.update(20).ready
 
     assert ids(view) == [str(n) for n in reversed(range(300))]
     assert [row["id"] for row in inspector.failed(limit=1_000)] == [str(n) for n in range(300)]
 
 
 def test_an_empty_place_is_ready_at_once(view: FailedView) -> None:
-    assert view.look(20).ready
+    assert view.update(20).ready
     assert ids(view) == []
 
 
@@ -118,14 +121,63 @@ def test_the_queue_is_not_read_again_before_its_time(client: Client, view: Faile
     state = later(view, clock).state
     publish_failed(client, (message("new"), failure()))
 
-    clock.now += GLANCE
-    view._state = replace(state, took=100.0)
-    state = view.look(0)
-
-    assert (state.reading, state.behind, len(ids(view))) == (False, 1, 3)
-    clock.now += 100.0 * PACE
-    view.look(20)
+    clock.now += COUNT_INTERVAL
+    view._state, view._counted = replace(state, took=100.0, behind=1), 1_000_000
+    assert (view.update(0).reading, len(ids(view))) == (False, 3)
+    clock.now += 100.0 * CHANGED_PAUSE
+    view.update(20)
     assert len(ids(view)) == 4
+
+
+def test_an_answer_that_did_not_count_says_so_and_the_page_asks_again(
+    client: Client, view: FailedView, clock: Clock
+) -> None:
+    publish_many_failed(client, 1)
+    later(view, clock)
+    publish_failed(client, (message("new"), failure()))
+
+    assert not view.update().is_current
+    clock.now += COUNT_INTERVAL
+    state = view.update(20)
+    assert (state.is_current, len(ids(view))) == (True, 2)
+
+
+def test_a_reading_that_misses_a_job_is_behind_and_the_next_one_has_it(
+    client: Client, view: FailedView, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_many_failed(client, 2)
+    later(view, clock)
+    publish_failed(client, (message("new"), failure()))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(view._reader, "read", lambda see, **_: SweepProgress(total=2, seen=2))
+        assert later(view, clock).state.behind == 1
+
+    assert len(ids(later(view, clock))) == 3
+
+
+def test_a_slow_reading_of_few_jobs_holds_up_no_other(client: Client, view: FailedView, clock: Clock) -> None:
+    publish_many_failed(client, 3)
+    state = later(view, clock).state
+    publish_failed(client, (message("new"), failure()))
+    view._state = replace(state, took=100.0)
+
+    assert len(ids(later(view, clock, 2.0))) == 4
+
+
+def test_an_index_that_a_full_disk_emptied_is_filled_by_the_next_look(
+    client: Client, view: FailedView, clock: Clock
+) -> None:
+    publish_many_failed(client, 300)
+    later(view, clock)
+    view.index._db.execute("pragma max_page_count = 1")
+    with pytest.raises(StoreInvalid, match="index of failed jobs"):
+        view.index.put([EntryBuilder(str).entry(message(f"{n}", "x" * 1_000)) for n in range(1_000)], 1)
+    assert ids(view) == []
+
+    later(view, clock, 2.0)
+
+    assert len(ids(view)) == 300
 
 
 def test_somebody_may_have_the_queue_read_at_once(client: Client, view: FailedView, clock: Clock) -> None:
@@ -133,8 +185,8 @@ def test_somebody_may_have_the_queue_read_at_once(client: Client, view: FailedVi
     later(view, clock)
     publish_failed(client, (message("new"), failure()))
 
-    view.refresh()
-    view.look(20)
+    view.request_reading()
+    view.update(20)
 
     assert len(ids(view)) == 4
 
@@ -146,8 +198,8 @@ def test_a_requeue_is_known_at_once_and_costs_no_reading(
     at = later(view, clock).state.at
 
     done = finished(Operations(inspector, view), command("requeue", ["2", "5", "gone"], expected=3))
-    clock.now += 2 * GLANCE
-    state = view.look(0)
+    clock.now += 2 * COUNT_INTERVAL
+    state = view.update(0)
 
     assert done.outcome() == "Requeued 2 jobs, 1 had gone."
     assert ids(view) == [str(n) for n in reversed(range(10)) if n not in (2, 5)]
@@ -199,16 +251,16 @@ def test_a_command_is_stopped_and_what_it_has_not_come_to_stays(
 
 def test_a_command_runs_while_the_queue_is_being_read(client: Client, inspector: Inspector, view: FailedView) -> None:
     publish_many_failed(client, 2_000)
-    view.look(0)
+    view.update(0)
 
     finished(Operations(inspector, view), command("discard", ["1999"], expected=1))
 
-    eventually(lambda: view.look(0.5).ready, within=30)
+    eventually(lambda: view.update(0.5).ready)
     assert view.index.count(ALL) == inspector.size(FAILED_QUEUE) == 1_999
 
 
 def test_kept_commands_are_bounded(inspector: Inspector, view: FailedView, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palermo.webui.failed.operations.KEPT", 3)
+    monkeypatch.setattr("palermo.webui.failed.operations.MAX_KEPT", 3)
     operations = Operations(inspector, view)
 
     done = [finished(operations, command("discard", ["nowhere"], expected=1)) for _ in range(6)]
@@ -217,10 +269,23 @@ def test_kept_commands_are_bounded(inspector: Inspector, view: FailedView, monke
     assert operations.get(done[-1].id) is done[-1]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_command_is_over_even_if_what_is_called_at_its_end_fails(inspector: Inspector, view: FailedView) -> None:
+    def fail(operation: Operation) -> None:
+        raise OSError("no space left for the log")
+
+    operations = Operations(inspector, view)
+
+    operation = operations.start(command("discard", ["nowhere"], expected=1), done=fail)
+
+    assert operation.wait(60)
+    assert operations.running() == []
+
+
 def test_a_view_that_is_closed_while_it_reads_gives_everything_back(client: Client, inspector: Inspector) -> None:
     publish_many_failed(client, 1_500)
-    view = FailedView(inspector, Source(client))
-    view.look(0)
+    view = FailedView(inspector, FailedJobReader(client, client.settings.web_redact))
+    view.update(0)
 
     view.close()
 

@@ -6,16 +6,16 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.client import Client
-from palermo.config import Settings
+from palermo.client.client import Client
 from palermo.core.topology import internal
-from palermo.inspector import Inspector
-from palermo.webui.journaled import journaled
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+from palermo.webui.state.journal_views import journal_views
 from tests.helpers import eventually
 from tests.history.written import NOON, done_by, ended, enqueued, failed, write
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.tcp_proxy import TcpProxy
-from tests.webui.conftest import Serve
+from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import XSS, shown, text_of
 
@@ -40,7 +40,7 @@ def told(any_served: Web) -> Web:
         done_by(XSS, "purge", at=NOON + 170, queue=XSS, outcome="refused", what=XSS),
     ]
     write(web.client, actions, writer="")
-    assert journaled(web.app.state.site).following.wait(20)
+    assert journal_views(web.app.state.site).following.wait(60)
     return web
 
 
@@ -180,16 +180,16 @@ def test_where_nothing_is_written_down_the_pages_say_so(settings: Settings, serv
 def test_a_journal_that_is_deleted_under_the_pages_comes_back_by_itself(
     rabbitmq_url: str, exchange: str, serve: Serve
 ) -> None:
-    web = serve(Settings(url=rabbitmq_url, exchange=exchange))
+    web = serve(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE))
     write(web.client, [failed("old")])
     eventually(lambda: listed(web, "/history") == ["old"])
 
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         connection.channel().queue_delete(internal(exchange, "journal"))
-    eventually(lambda: listed(web, "/history") == [], within=20)
+    eventually(lambda: listed(web, "/history") == [])
     write(web.client, [failed("new")])
 
-    eventually(lambda: listed(web, "/history") == ["new"], within=20)
+    eventually(lambda: listed(web, "/history") == ["new"])
 
 
 def test_while_the_broker_is_away_the_pages_show_what_was_read(rabbitmq_url: str, exchange: str, serve: Serve) -> None:
@@ -206,7 +206,7 @@ def test_while_the_broker_is_away_the_pages_show_what_was_read(rabbitmq_url: str
         write(client, [failed("b")])
         proxy.listen()
 
-        eventually(lambda: listed(web, "/history") == ["b", "a"], within=20)
+        eventually(lambda: listed(web, "/history") == ["b", "a"])
         eventually(lambda: "not being read" not in shown(web, "/history"))
 
 

@@ -3,8 +3,8 @@
 import asyncio
 from html import unescape
 
-from palermo.broker import open_broker
-from tests.contract.kit import consume, message, take
+from palermo.contract.broker import open_broker
+from tests.contract.tools import consume, message, take
 from tests.webui.server import Web
 
 KEY = 'shop.sync:<b>"eu"</b>'

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from palermo.config import Settings
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
 from palermo.metrics.catalogue import WEB
-from palermo.metrics.worker import listening
-from palermo.webui.people import Role
-from palermo.webui.userfile import token_line
+from palermo.metrics.worker import listen
+from palermo.settings.settings import Settings
+from palermo.webui.base.users import Role
+from palermo.webui.security.user_file import token_line
 from tests.helpers import eventually
+from tests.journal.reading import Journal
 from tests.metrics.scraping import Scraped
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
@@ -53,6 +54,9 @@ def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(an
     for number in range(5):
         site.enqueue("note", str(site.notes_path), str(number))
     site.burst()
+    journal = Journal(site.client)
+    # What is stored after the pages have read the journal counts.
+    eventually(lambda: (journal.counted("succeeded"), journal.counted("enqueued")) == (5, 5))
     web = serve(site.settings)
     jobs = {"queue": "jobs", "job_name": "crew.note"}
     eventually(lambda: scrape(web).value("palermo_journal_up") == 1)
@@ -85,7 +89,7 @@ def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(an
     assert found.value("palermo_queue_paused", queue="jobs") == 0
     age = found.value("palermo_queue_oldest_age_seconds", queue="mail")
     assert age is not None
-    assert 0 <= age < 60
+    assert 0 <= age < 600
 
 
 def test_a_job_that_was_delayed_is_as_old_as_it_is_due(shared_web: Web) -> None:
@@ -102,7 +106,7 @@ def test_a_job_that_was_delayed_is_as_old_as_it_is_due(shared_web: Web) -> None:
     plain, delayed = eventually(ages)
 
     assert plain >= 9_000
-    assert 5 <= delayed < 60
+    assert 5 <= delayed < 600
 
 
 def test_a_broker_that_is_away_is_told_and_no_error(serve: Serve) -> None:
@@ -148,7 +152,7 @@ def test_where_prometheus_client_is_missing_it_says_how_to_install_it(
     assert answer.status_code == 501
     assert answer.text == "metrics need prometheus_client: pip install 'palermo[metrics]'.\n"
     with pytest.raises(SettingInvalid, match=r"pip install 'palermo\[metrics\]'"):
-        listening(replace(settings, metrics_port=0))
+        listen(replace(settings, metrics_port=0))
 
 
 def test_it_is_open_to_this_machine_where_the_pages_are(shared_web: Web) -> None:

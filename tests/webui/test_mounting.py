@@ -1,5 +1,6 @@
 """The application in another one, and behind proxies."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,15 +10,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from palermo.config import Settings
+from palermo.settings.settings import Settings
+from palermo.webui import ANYONE
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
-
-
-@pytest.fixture
-def web(shared_web: Web) -> Web:
-    """One server for the module."""
-    return shared_web
 
 
 def in_starlette(app: ASGIApp) -> ASGIApp:
@@ -73,7 +69,7 @@ def test_it_works_behind_a_proxy_that_strips_a_configured_prefix(settings: Setti
 
 
 def test_it_works_behind_a_trusted_proxy_that_says_what_it_strips(settings: Settings, serve: Serve) -> None:
-    check_whole(serve(settings, trust_proxy=True), "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})
+    check_whole(serve(settings, trust_proxy=True, auth=ANYONE), "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})
 
 
 def test_it_works_in_another_application_behind_a_proxy(settings: Settings, serve: Serve) -> None:
@@ -89,8 +85,10 @@ def test_it_works_in_another_application_behind_a_proxy(settings: Settings, serv
     ],
     ids=str,
 )
-def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: dict[str, str]) -> None:
-    page = web.http.get("/queues", headers=headers)
+def test_what_a_proxy_says_counts_only_where_it_is_trusted(
+    settings: Settings, serve: Serve, headers: dict[str, str]
+) -> None:
+    page = serve(settings, auth=ANYONE).http.get("/queues", headers=headers)
 
     assert 'href="/static/palermo.css' in page.text
     assert "Secure" not in page.headers["set-cookie"]
@@ -98,14 +96,18 @@ def test_what_a_proxy_says_counts_only_where_it_is_trusted(web: Web, headers: di
 
 @pytest.mark.parametrize("prefix", ["//evil.example", "https://evil.example", '/"><script>', "/a/../b", "evil"])
 def test_a_prefix_that_is_none_is_ignored(settings: Settings, serve: Serve, prefix: str) -> None:
-    web = serve(settings, trust_proxy=True)
+    web = serve(settings, trust_proxy=True, auth=ANYONE)
 
     assert 'href="/static/palermo.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
 
 
-def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, trust_proxy=True)
+def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(
+    settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "palermo.audit")
+    web = serve(settings, trust_proxy=True, auth=ANYONE)
 
     assert "Secure" in web.http.get("/queues", headers={"X-Forwarded-Proto": "https"}).headers["set-cookie"]
     assert web.http.get("/queues", headers={"X-Forwarded-Host": "evil.example"}).status_code == 400
-    assert web.http.get("/queues", headers={"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}).status_code == 403
+    assert web.http.post("/api/queues/mail/purge", headers={"X-Forwarded-For": "127.0.0.1, 192.0.2.7"}).is_error
+    assert "from=192.0.2.7" in caplog.text

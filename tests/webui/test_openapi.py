@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from palermo.config import Settings
+from palermo.settings.settings import Settings
 from palermo.webui import create_app
 from palermo.webui.api.rows import PROBLEMS
 from tests.scale import scaled
@@ -45,7 +45,7 @@ def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
     def each(case: Any) -> None:
         # Not every rule for names can be said in a schema, such as how many bytes they may have.
         excluded = [positive_data_acceptance]
-        response = case.call()
+        response = case.call(timeout=60)
         if response.status_code in TOO_LONG:
             excluded.append(negative_data_rejection)
         case.validate_response(response, excluded_checks=excluded)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from palermo.config import Settings
+from palermo.settings.settings import Settings
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import shown, text_of
@@ -168,7 +168,7 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
 
 
 def test_the_list_is_told_of_by_the_stream_when_it_changes(any_web: Web) -> None:
-    with any_web.http.stream("GET", "/live?every=1&of=recurring", timeout=30) as stream:
+    with any_web.http.stream("GET", "/live?every=1&of=recurring", timeout=60) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if line == ": ")
         add(any_web)

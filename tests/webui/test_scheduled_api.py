@@ -8,11 +8,12 @@ from urllib.parse import quote
 
 import pytest
 
-from palermo.config import Settings
 from palermo.core.topology import FAILED_QUEUE
+from palermo.settings.settings import Settings
 from tests.helpers import eventually
+from tests.inspector.jobs import message
 from tests.webui.conftest import Serve
-from tests.webui.due import DAY, due, retrying, schedule
+from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 
 GONE = "fired already or not there"
@@ -197,13 +198,20 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
 
 def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(any_web: Web) -> None:
     """Exactly one of both, and the answer says which. The client of the test keeps the time."""
-    schedule(any_web.client, *(due(str(n), 0.3 + n * 0.05) for n in range(20)))
+    jobs = [due(str(n), 0.3 + n * 0.05) for n in range(20)]
+    schedule(any_web.client, message("plain"), *jobs)
     keeping = any_web.client.run(_keep)
 
-    states = [told(any_web, f"/api/scheduled/{n}/cancel")[str(n)] for n in range(20)]
+    states = []
+    for job in jobs:
+        assert job.run_at is not None
+        # Some shortly before they are due, some after.
+        cancel_at = job.run_at + (int(job.id) % 5 - 2) * 0.01
+        eventually(lambda cancel_at=cancel_at: time.time() >= cancel_at, every=0.001)  # type: ignore[misc]
+        states.append(told(any_web, f"/api/scheduled/{job.id}/cancel")[job.id])
     fired = [str(n) for n, state in enumerate(states) if state == GONE]
 
-    eventually(lambda: sorted(row["id"] for row in any_web.inspector.jobs("mail")) == sorted(fired))
+    eventually(lambda: sorted(row["id"] for row in any_web.inspector.jobs("mail")) == sorted([*fired, "plain"]))
     assert set(states) <= {"cancelled", GONE}
     any_web.client.run(lambda _: keeping())
 
@@ -211,7 +219,7 @@ def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(any_web: Web)
 async def _keep(broker: Any) -> Any:
     import asyncio
 
-    task = asyncio.ensure_future(broker.keep_time())
+    task = asyncio.ensure_future(broker.run_scheduler())
 
     async def stop() -> None:
         task.cancel()

@@ -1,6 +1,8 @@
-"""Who gets in, and what they may do: hosts, origins, authentication, roles, read-only, tokens, sizes."""
+"""Access to the pages: hosts, origins, authentication, roles, read-only, tokens, sizes."""
 
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,10 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from palermo.config import Settings
 from palermo.errors import SettingInvalid
-from palermo.webui import ANYONE, Role, User, create_app
-from palermo.webui.userfile import password_line, token_line
+from palermo.settings.settings import Settings
+from palermo.webui import ANYONE, Role, User, api, create_app, pages
+from palermo.webui.security.user_file import password_line, token_line
 from tests.webui.conftest import Serve
 from tests.webui.server import CHEAP, Web
 
@@ -212,7 +214,7 @@ def test_a_forms_token_is_worth_nothing_in_another_browser(web: Web) -> None:
     web.client.enqueue("shop.mail", queue="mail")
     token = web.http.get("/queues").text.partition('name="token" value="')[2].partition('"')[0]
 
-    with httpx.Client(base_url=web.url) as other:
+    with httpx.Client(base_url=web.url, timeout=60) as other:
         other.get("/queues")
         assert other.post("/queues/mail/purge", data={"token": token}).status_code == 403
     assert web.http.post("/queues/mail/purge", data={"token": token}).status_code == 303
@@ -268,3 +270,47 @@ def test_the_broker_is_named_without_its_password(serve: Serve, tmp_path: Path) 
 
 def _utf8(auth: tuple[str, str]) -> httpx.BasicAuth:
     return httpx.BasicAuth(auth[0].encode(), auth[1].encode())
+
+
+def test_wrong_tokens_do_not_shut_out_right_passwords_of_the_same_address(guarded: Web) -> None:
+    wrong = [guarded.http.get("/api/queues", headers={"Authorization": f"Bearer wrong-{n}"}) for n in range(60)]
+
+    assert {answer.status_code for answer in wrong} == {401, 429}
+    assert guarded.http.get("/api/queues", auth=_utf8(("ada", "pässwörd"))).status_code == 200
+
+
+def test_a_viewer_may_read_the_failed_jobs_but_not_have_the_queue_read_at_once(guarded: Web) -> None:
+    eve, ada = _utf8(("eve", "viewer's own")), _utf8(("ada", "pässwörd"))
+    statuses = {}
+
+    for name, auth in (("eve", eve), ("ada", ada)):
+        page = guarded.http.get("/failures", auth=auth).text
+        token = page.partition('name="token" value="')[2].partition('"')[0]
+        statuses[name] = guarded.http.post("/failures/read", auth=auth, data={"token": token}).status_code
+
+    assert statuses == {"eve": 403, "ada": 303}
+
+
+def test_a_viewer_may_send_nothing_that_changes_anything(guarded: Web) -> None:
+    http, eve = guarded.http, _utf8(("eve", "viewer's own"))
+    token = http.get("/failures", auth=eve).text.partition('name="token" value="')[2].partition('"')[0]
+    answers = {}
+
+    for path, method in _changing():
+        if path.startswith("/api"):
+            sent: dict[str, Any] = {"json": {}} if method != "DELETE" else {}
+        else:
+            sent = {"data": {"token": token}}
+        answers[method, path] = http.request(method, path, auth=eve, **sent).status_code
+
+    assert len(answers) > 40
+    assert {asked: status for asked, status in answers.items() if status < 400} == {}
+
+
+def _changing() -> Iterator[tuple[str, str]]:
+    """All addresses that take something else than GET, with some name in each."""
+    for prefix, routers in (("", pages.ROUTERS), ("/api", api.ROUTERS)):
+        for route in [route for router in routers for route in router.routes]:
+            for method in sorted(getattr(route, "methods", None) or ()):
+                if method not in ("GET", "HEAD", "OPTIONS"):
+                    yield prefix + re.sub(r"\{[^}]*\}", "some", getattr(route, "path", "")), method

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from palermo.config import Settings
 from palermo.core.durations import Durations
-from palermo.core.journal import encode
+from palermo.core.journal_records import encode
 from palermo.history.deploys import Deploy
 from palermo.history.series import Cell
 from palermo.history.tally import Tally
-from palermo.webui.series_chart import HEIGHT, WIDTH, bars, in_short, lines, marks
+from palermo.settings.settings import Settings
+from palermo.webui.render.statistics_charts import HEIGHT, WIDTH, bars, in_short, lines, marks
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web

@@ -1,13 +1,13 @@
-"""What a job's page makes of what the journal tells: its steps, and how it ended."""
+"""A job's page from the records of the journal: the job's steps, and how it ended."""
 
 from typing import Any
 
 import pytest
 
+from palermo.contract.rows import Row
 from palermo.history.entry import entry
-from palermo.rows import Row
-from palermo.webui.finding import Found
-from palermo.webui.timeline import end_of, timeline
+from palermo.webui.render.timeline import final_state, timeline
+from palermo.webui.state.job_search import FoundJob
 from tests.history.written import NOON, ended, enqueued, failed
 
 
@@ -48,15 +48,15 @@ AT = "at pid:7@h/worker-2"
     ],
 )
 def test_a_life_is_told_in_steps(records: list[dict[str, Any]], steps: list[str]) -> None:
-    events = timeline(Found(id="a", state="failed"), life(*records))
+    events = timeline(FoundJob(id="a", state="failed"), life(*records))
 
-    assert [f"{event.what} {event.detail}" for event in events] == steps
+    assert [f"{event.title} {event.detail}" for event in events] == steps
 
 
 def test_a_short_run_began_when_it_ended_less_what_it_took() -> None:
-    events = timeline(Found(id="a", state=""), life(enqueued("a"), ended("a", at=NOON + 10, took=2.5)))
+    events = timeline(FoundJob(id="a", state=""), life(enqueued("a"), ended("a", at=NOON + 10, took=2.5)))
 
-    assert [(event.what, event.at, event.took) for event in events] == [
+    assert [(event.title, event.at, event.took) for event in events] == [
         ("Enqueued", "2026-11-21T09:00:00Z", None),
         ("Started", "2026-11-21T09:00:07.500Z", 7.5),
         ("Done", "2026-11-21T09:00:10Z", 2.5),
@@ -65,21 +65,21 @@ def test_a_short_run_began_when_it_ended_less_what_it_took() -> None:
 
 def test_a_job_that_runs_ends_in_its_run_and_one_that_waits_in_its_wait() -> None:
     told = life(enqueued("a"), STARTED)
-    running = Found(id="a", state="running", worker="w", started_at="2026-11-21T09:00:01Z", queue="mail")
+    running = FoundJob(id="a", state="running", worker="w", started_at="2026-11-21T09:00:01Z", queue="mail")
 
-    assert [event.what for event in timeline(running, told)] == ["Enqueued", "Running"]
-    again = timeline(Found(id="a", state="retrying", queue="mail", due="2026-11-21T10:00:00Z"), told)
-    assert [event.what for event in again] == ["Enqueued", "Started", "Next try"]
-    gone = timeline(Found(id="a", state=""), told)
-    assert gone[-1].what == "Not found any more"
-    assert [event.what for event in timeline(Found(id="a", state=""))] == ["Enqueued", "Not found"]
+    assert [event.title for event in timeline(running, told)] == ["Enqueued", "Running"]
+    again = timeline(FoundJob(id="a", state="retrying", queue="mail", due="2026-11-21T10:00:00Z"), told)
+    assert [event.title for event in again] == ["Enqueued", "Started", "Next try"]
+    gone = timeline(FoundJob(id="a", state=""), told)
+    assert gone[-1].title == "Not found any more"
+    assert [event.title for event in timeline(FoundJob(id="a", state=""))] == ["Enqueued", "Not found"]
 
 
 def test_of_progress_the_last_is_told_and_of_lines_none() -> None:
     said = [{**ended("a", "progress"), "fraction": part} for part in (0.1, 0.2, 0.3)]
     told = life(enqueued("a"), *said, {**ended("a", "log"), "text": "a line"})
 
-    assert [event.detail for event in timeline(Found(id="a", state="failed"), told)][1:] == ["30 %"]
+    assert [event.detail for event in timeline(FoundJob(id="a", state="failed"), told)][1:] == ["30 %"]
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_of_progress_the_last_is_told_and_of_lines_none() -> None:
     ],
 )
 def test_the_end_is_what_came_last_whoever_stored_first(records: list[dict[str, Any]], end: str | None) -> None:
-    assert end_of(life(*records)) == end
+    assert final_state(life(*records)) == end

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from palermo.client import Client
-from palermo.events import Subscription
-from palermo.webui.drawing import WIDTH, drawing_of
+from palermo.client.client import Client
+from palermo.contract.events import Subscription
+from palermo.webui.render.topology_picture import WIDTH, topology_picture
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import text_of
@@ -114,7 +114,7 @@ def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: An
     ],
 )
 def test_a_group_is_drawn_as_high_as_its_patterns(groups: list[dict[str, Any]], height: float) -> None:
-    drawing = drawing_of(groups)
+    drawing = topology_picture(groups)
 
     assert (drawing.width, drawing.height, drawing.middle) == (WIDTH, height, height / 2)
     assert [branch.row for branch in drawing.branches] == groups
@@ -127,7 +127,7 @@ def test_a_group_is_drawn_as_high_as_its_patterns(groups: list[dict[str, Any]], 
 
 
 def test_what_has_no_room_in_the_drawing_is_cut() -> None:
-    drawing = drawing_of([row("g" * 60, "t" * 60, function="f" * 60)])
+    drawing = topology_picture([row("g" * 60, "t" * 60, function="f" * 60)])
 
     (branch,) = drawing.branches
     assert len(branch.queue) == 36

@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
+from palermo.contract.serialization import Accept, Serializers
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Raised
 from palermo.core.message import Message
-from palermo.registry import Registry, define
-from palermo.serialization import Accept, Serializers
-from palermo.worker.executor import Executor
-from palermo.worker.interrupts import Interruptible, Interrupts
+from palermo.jobs.definition import define
+from palermo.jobs.job_registry import Registry
+from palermo.worker.child.executor import Executor
+from palermo.worker.child.interrupts import Interruptible, Interrupts
 
 
 class Bench:

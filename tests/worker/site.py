@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from palermo.client import Client
-from palermo.config import Settings
-from palermo.inspector import Inspector
-from tests.helpers import eventually
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+from tests.helpers import HANGS, eventually
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -34,8 +37,9 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         self._popen.send_signal(number)
 
-    def wait(self, within: float = 20) -> int:
-        return self._popen.wait(within)
+    def wait(self, within: float = HANGS) -> int:
+        eventually(lambda: not self.alive, within=within)
+        return self._popen.wait()
 
     def children(self) -> list[int]:
         """The template and its slots."""
@@ -48,6 +52,17 @@ class Process:
 
     def title(self) -> str:
         return title(self.pid)
+
+    def dump(self, shown: Callable[[str], bool]) -> None:
+        """Have it log stacks until its log shows this: of a slot that gets no turn for 2 s it logs none."""
+
+        def asked() -> bool:
+            self.send(signal.SIGTTIN)
+            with suppress(AssertionError):
+                return eventually(lambda: shown(self.log), within=5)
+            return False
+
+        eventually(asked)
 
     def end(self) -> None:
         if self.alive:
@@ -63,6 +78,8 @@ class Site:
         self.notes_path = path / "notes"
         self.trace_path = path / "trace"
         self.gate = path / "gate"
+        # The test's own client waits longer than a machine stands still; workers have the default.
+        settings.setdefault("publish_timeout", 30.0)
         self.settings = Settings(url=url or f"sqlite:///{path}/jobs.db", exchange=exchange, **settings)
         self.client = Client(self.settings)
         self.inspector = Inspector(self.client)
@@ -103,7 +120,7 @@ class Site:
     def burst(self, *arguments: str, **more: Any) -> str:
         """Work until there is nothing to do; the log."""
         process = self.start("--burst", *arguments, **more)
-        assert process.wait(60) == 0, process.log
+        assert process.wait() == 0, process.log
         return process.log
 
     def hold(self, text: str = "held") -> str:
@@ -132,9 +149,32 @@ class Site:
     def workers(self) -> list[dict[str, Any]]:
         return [dict(row) for row in self.inspector.workers()]
 
+    def worker(self) -> dict[str, Any]:
+        """The only worker, once it answers: on RabbitMQ one that does not within a second is not listed."""
+        (row,) = eventually(self.workers)
+        return row
+
+    def cancel(self, id: str, **more: Any) -> dict[str, Any]:
+        """Cancel a job that runs, and the answer once it has ended: a worker waits 3 s for that, and a caller 5 s."""
+        for _ in range(10):
+            began = time.monotonic()
+            (row,) = self.inspector.cancel(id, **more)
+            if row["state"] == "cancelled":
+                break
+            assert row["state"] in ("cancelling", "marked"), row
+            assert time.monotonic() - began >= 3, row
+        return dict(row)
+
     def ready(self, process: Process) -> None:
         """Wait until the worker waits for jobs."""
         eventually(lambda: any(row["pid"] == process.pid and row["state"] == "idle" for row in self.workers()))
+
+    def run_one(self, process: Process) -> None:
+        """Have the worker's only slot run a job: from then on it idles, where before it may not have begun."""
+        self.enqueue("nothing")
+        row = ("idle", 1)
+        eventually(lambda: row in [(one["state"], one["processed"]) for one in self.workers()])
+        assert process.alive
 
     def close(self) -> None:
         for process in self._processes:
@@ -144,12 +184,6 @@ class Site:
 
 def title(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has spent, in user and system mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def exists(pid: int) -> bool:
@@ -163,5 +197,5 @@ def exists(pid: int) -> bool:
 def _children(pid: int) -> list[int]:
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo.core.lifecycle import Batched, Raised, Retrying, Succeeded, each_of
+from palermo.core.lifecycle import BatchResult, Raised, Retrying, Succeeded, results_of_each
 from palermo.errors import OptionInvalid
-from palermo.registry import define
-from palermo.worker.pipe import HEADER, pack_result, unpack_reply, unpack_results
+from palermo.jobs.definition import define
+from palermo.worker.ipc.frames import HEADER, unpack_reply
+from palermo.worker.ipc.results import pack_result, unpack_results
 from tests.helpers import eventually
 from tests.worker.bench import Bench
 from tests.worker.site import Site
@@ -37,8 +38,8 @@ def test_a_batch_is_one_call_with_a_list(bench: Bench) -> None:
 
     bench.job(job, batch=10)
 
-    assert batch(bench, [1], {"items": 2}, [3]) == Batched((Succeeded(),) * 3)
-    assert batch(bench, [4]) == Batched((Succeeded(),))
+    assert batch(bench, [1], {"items": 2}, [3]) == BatchResult((Succeeded(),) * 3)
+    assert batch(bench, [4]) == BatchResult((Succeeded(),))
     assert bench.seen == [([1, 2, 3], ("0", "1", "2")), ([4], ("0",))]
 
 
@@ -47,7 +48,7 @@ def test_one_that_cannot_be_read_fails_alone(bench: Bench) -> None:
 
     result = batch(bench, [1], [1, 2], [3])
 
-    assert isinstance(result, Batched)
+    assert isinstance(result, BatchResult)
     assert [type(one) for one in result.results] == [Succeeded, Raised, Succeeded]
     assert bench.seen == [[1, 3]]
 
@@ -72,11 +73,11 @@ def test_what_is_raised_is_decided_for_each_by_its_own_attempts(bench: Bench) ->
 
 
 def test_a_result_of_a_batch_reaches_the_parent_whole_or_not_at_all() -> None:
-    sent = Batched((Succeeded(), Retrying(None, 2.0)))
+    sent = BatchResult((Succeeded(), Retrying(None, 2.0)))
 
     assert unpack_results(unpack_reply(pack_result(sent)[HEADER:])) == sent
     assert unpack_results({"batch": [{"skipped": False}, {"interrupted": True}]}) is None
-    assert each_of(Succeeded(), 3) == (Succeeded(),) * 3
+    assert results_of_each(Succeeded(), 3) == (Succeeded(),) * 3
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo import current
+from palermo.contract.serialization import Accept
 from palermo.core.lifecycle import Succeeded
-from palermo.serialization import Accept
+from palermo.jobs import current
+from tests.helpers import PACKAGE
 from tests.worker.bench import Bench
 
 
@@ -90,7 +91,7 @@ def test_what_keeps_a_job_from_running_is_a_failure_of_its_own_class(
     assert failure.exception_class == f"palermo.errors.{error}"
     assert text in failure.message
     assert failure.stack_trace.splitlines()[-1].startswith(f"palermo.errors.{error}: ")
-    assert "palermo/worker" not in failure.stack_trace
+    assert str(PACKAGE / "worker") not in failure.stack_trace
     assert bench.seen == []
 
 
@@ -110,7 +111,7 @@ def test_a_job_that_raises_fails_with_a_trace_that_begins_in_its_own_code(bench:
     assert failure.message == "no way"
     assert failure.failed_at == 1_234
     assert failure.stack_trace.splitlines()[1].strip().startswith(f'File "{__file__}"')
-    assert "palermo/worker" not in failure.stack_trace
+    assert str(PACKAGE / "worker") not in failure.stack_trace
 
 
 def test_the_trace_of_a_coroutine_job_begins_in_its_own_code(bench: Bench) -> None:

@@ -7,8 +7,8 @@ import pytest
 from palermo.core.lifecycle import Succeeded
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS, as_job
-from palermo.current import current_job
-from palermo.registry import Subscribes
+from palermo.jobs.current import current_job
+from palermo.jobs.definition import JobSubscription
 from tests.worker.bench import Bench
 
 
@@ -20,7 +20,7 @@ def bench() -> Bench:
         job = current_job()
         bench.seen.append((payload, job.topic if job else None))
 
-    bench.job(handle, name="mail", arguments="one", subscribes=Subscribes(group="mail", topics=("order.*",)))
+    bench.job(handle, name="mail", arguments="one", subscribes=JobSubscription(group="mail", topics=("order.*",)))
     bench.job(lambda *args, **kwargs: None, name="shop.delete")
     return bench
 

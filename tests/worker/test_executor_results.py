@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from palermo.core.lifecycle import Succeeded
-from palermo.core.outcome import Value
+from palermo.contract.serialization import Serializers
+from palermo.core.lifecycle import SUCCEEDED, Succeeded
+from palermo.core.stored_result import StoredResult
 from palermo.errors import JobTimeout
-from palermo.registry import define
-from palermo.serialization import Serializers
-from palermo.worker.keeping import SUCCEEDED, Keeping
+from palermo.jobs.definition import define
+from palermo.worker.child.return_values import ReturnValues
 from tests.worker.bench import Bench
 
 
@@ -31,7 +31,7 @@ class Colour(enum.Enum):
 
 
 def json(text: str) -> Succeeded:
-    return Succeeded(value=Value("application/json", text.encode()))
+    return Succeeded(value=StoredResult("application/json", text.encode()))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_jobs_own_serializer_writes_it_unless_reading_that_would_run_code(be
     bench.job(lambda: 3, name="small", keep_result=True, serializer="msgpack")
     bench.job(lambda: 3, name="any", keep_result=True, serializer="pickle")
 
-    assert bench.run(job="small") == Succeeded(value=Value("application/msgpack", b"\x03"))
+    assert bench.run(job="small") == Succeeded(value=StoredResult("application/msgpack", b"\x03"))
     assert bench.run(job="any") == json("3")
 
 
@@ -98,7 +98,7 @@ def test_pythons_own_values_travel(bench: Bench, value: object) -> None:
     ],
 )
 def test_a_result_that_cannot_be_kept_does_not_fail_the_job(value: object, why: str) -> None:
-    keeping = Keeping(Serializers.default(), limit=100)
+    keeping = ReturnValues(Serializers.default(), limit=100)
     definition = define(lambda: None, name="job", keep_result=True)
 
     result = keeping.succeeded(Bench().message(), definition, value)
@@ -125,7 +125,7 @@ class Interrupted:
 def test_a_time_limit_that_strikes_while_it_is_written_is_the_jobs() -> None:
     serializers = Serializers.default()
     serializers.register(Interrupted())
-    keeping = Keeping(serializers, serializer="interrupted", limit=100)
+    keeping = ReturnValues(serializers, serializer="interrupted", limit=100)
 
     with pytest.raises(JobTimeout):
         keeping.succeeded(Bench().message(), define(lambda: None, name="job", keep_result=True), 3)

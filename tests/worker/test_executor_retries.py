@@ -1,4 +1,4 @@
-"""What becomes of a job that did not end well, and who is told, without a process."""
+"""A job that did not end well: what is done with it, and who is told, without a process."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo import hooks
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Dropped, Raised, Retrying, Succeeded
 from palermo.errors import JobTimeout
+from palermo.jobs import failure_backends
 from tests.worker.bench import Bench
 
 
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
-    before = dict(hooks._backends)
+    before = dict(failure_backends._backends)
     yield
-    hooks._backends = before
+    failure_backends._backends = before
 
 
 @pytest.fixture

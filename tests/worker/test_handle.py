@@ -1,12 +1,19 @@
 """Workers that are started from Python."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import palermo
-from palermo.errors import QueueNameInvalid
+from palermo.client.client import Client
+from palermo.errors import QueueNameInvalid, SettingInvalid
+from palermo.settings.settings import Settings
 from palermo.worker.handle import stop_worker
+from palermo.worker.options import WorkerFailed
 from tests.helpers import eventually
 from tests.worker.site import PROGRAMS, Site, title
 
@@ -53,10 +60,82 @@ def test_the_url_is_not_on_the_command_line(site: Site) -> None:
 def test_a_burst_can_be_waited_for(site: Site) -> None:
     site.enqueue("note", str(site.notes_path), "ran")
 
-    assert palermo.start_worker(["crew"], burst=True, url=site.settings.url).wait(20) == 0
+    assert palermo.start_worker(["crew"], burst=True, url=site.settings.url).wait(60) == 0
     assert site.notes() == ["ran"]
 
 
 def test_a_bad_queue_is_refused_before_anything_starts(site: Site) -> None:
     with pytest.raises(QueueNameInvalid):
         palermo.start_worker(["crew"], queues="failed", url=site.settings.url)
+
+
+def test_a_worker_serves_the_broker_that_this_process_connected_to(site: Site) -> None:
+    program = (
+        "import sys, palermo\n"
+        "palermo.connect(sys.argv[1], exchange='palermo', default_queue='others')\n"
+        "palermo.enqueue('crew.note', [sys.argv[2], 'ran'], queue='jobs')\n"
+        "worker = palermo.start_worker(['crew'], queues='jobs', burst=True, log_level='error')\n"
+        "print(worker.alive, worker.wait(60))\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, site.settings.url, str(site.notes_path)],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("True 0\n", "")
+    assert site.notes() == ["ran"]
+
+
+@pytest.mark.parametrize("where", ["given", "connected"])
+def test_what_start_worker_is_given_stands_above_what_was_connected(
+    site: Site, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.enqueue("note", str(site.notes_path), "ran")
+    chosen = Client(Settings(url="sqlite:////nowhere/jobs.db" if where == "given" else site.settings.url))
+    monkeypatch.setattr("palermo.client.client._default", chosen)
+
+    worker = palermo.start_worker(["crew"], burst=True, url=site.settings.url if where == "given" else None)
+
+    assert worker.wait(60) == 0
+    assert site.notes() == ["ran"]
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("nowhere", "cannot import module 'nowhere': ModuleNotFoundError: No module named 'nowhere'"),
+        ("unimportable", "cannot import module 'unimportable': "),
+        ("jobless", "no job in jobless"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_said_when_the_worker_is_started(
+    site: Site, module: str, said: str
+) -> None:
+    with pytest.raises(WorkerFailed, match=re.escape(said)):
+        palermo.start_worker([module], url=site.settings.url)
+
+
+def test_a_worker_that_ends_before_it_begins_is_said_to_have(site: Site) -> None:
+    given: dict[str, str] = {"url": site.settings.url, "pidfile": str(site.path / "pid")}
+
+    with palermo.start_worker(["crew"], **given), pytest.raises(WorkerFailed, match="exit code"):  # type: ignore[arg-type]
+        palermo.start_worker(["crew"], **given)  # type: ignore[arg-type]
+
+
+def test_no_worker_is_started_on_the_memory_of_this_process() -> None:
+    with pytest.raises(SettingInvalid, match="no other sees"):
+        palermo.start_worker(["crew"], url="sqlite:///:memory:")
+
+
+def test_jobs_do_not_hear_of_who_started_their_worker(site: Site) -> None:
+    site.enqueue("environ", str(site.notes_path), "PALERMO_STARTER")
+
+    assert palermo.start_worker(["crew"], burst=True, url=site.settings.url).wait(60) == 0
+
+    assert site.notes() == ["None"]

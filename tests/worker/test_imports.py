@@ -1,4 +1,6 @@
-"""What a worker's processes import, and when: each module that one does not need costs it time to start, and memory."""
+"""The imports of a worker's processes, and when they happen: each module that one does not need costs it time to start,
+and memory.
+"""
 
 import os
 import subprocess
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 #: What the command imports before it forks, what the fork goes on with, and what the parent does.
-BEFORE = "import palermo.cli.worker, palermo.config, palermo.worker.run, palermo.worker.logs"
-TEMPLATE = f"{BEFORE}; import palermo.worker.template"
+BEFORE = "import palermo.cli.worker, palermo.settings.settings, palermo.worker.parent.run, palermo.worker.logs"
+TEMPLATE = f"{BEFORE}; import palermo.worker.child.template"
 PARENT = (
-    f"{BEFORE}; import palermo.worker.children, palermo.worker.runner, palermo.worker.parent, palermo.brokers.rabbitmq"
+    f"{BEFORE}; import palermo.worker.pools.children, palermo.worker.pools.process_pool, palermo.worker.parent.main,"
+    " palermo.brokers.rabbitmq"
 )
 
 #: What finds nothing that a first job would wait for, in any of them.
@@ -36,12 +39,21 @@ def imported(program: str) -> set[str]:
 @pytest.mark.parametrize(
     ("program", "not_there"),
     [
-        (BEFORE, ("hashlib", "ctypes", "uvloop", "pika", "palermo.client", "palermo.worker.loop")),
-        (TEMPLATE, ("uvloop", "pika", "palermo.worker.loop", "palermo.worker.shared_slot", "palermo.worker.crew")),
+        (BEFORE, ("hashlib", "ctypes", "uvloop", "pika", "palermo.client.client", "palermo.worker.parent.worker")),
+        (
+            TEMPLATE,
+            (
+                "uvloop",
+                "pika",
+                "palermo.worker.parent.worker",
+                "palermo.worker.child.shared_slots",
+                "palermo.worker.pools.shared_child",
+            ),
+        ),
         (
             PARENT,
             (
-                *("ctypes", "palermo.client", "palermo.worker.executor", "palermo.worker.template"),
+                *("ctypes", "palermo.client.client", "palermo.worker.child.executor", "palermo.worker.child.template"),
                 *(f"palermo.brokers.rabbitmq.{name}" for name in ("clock", "arbiter", "dealer", "ticker")),
                 *(f"palermo.brokers.rabbitmq.{name}" for name in ("diagnosis", "migration")),
             ),

@@ -1,4 +1,4 @@
-"""What breaks into a job, in the test's own process."""
+"""Exceptions that break into a job, in the test's own process."""
 
 import signal
 import time
@@ -9,7 +9,7 @@ import pytest
 
 from palermo.core.lifecycle import Interrupted, Succeeded
 from palermo.errors import JobTimeout
-from palermo.worker.interrupts import Interrupts
+from palermo.worker.child.interrupts import Interrupts
 from palermo.worker.signals import TERMINATE
 from tests.worker.bench import Bench
 
@@ -32,8 +32,9 @@ def test_a_job_without_a_timeout_sets_no_timer(bench: Bench, monkeypatch: pytest
 def test_a_job_in_time_leaves_no_timer_behind(bench: Bench) -> None:
     bench.job(lambda: bench.seen.append(signal.getitimer(signal.ITIMER_REAL)[0]))
 
+    began = time.monotonic()
     assert bench.run(timeout=60.0) == Succeeded()
-    assert 59 < bench.seen[0] <= 60
+    assert 59.9 - (time.monotonic() - began) < bench.seen[0] <= 60
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
@@ -50,16 +51,18 @@ def test_a_handler_of_the_users_own_is_put_back(bench: Bench) -> None:
 
 def test_a_timeout_is_raised_once_so_that_cleaning_up_may_take_its_time(bench: Bench) -> None:
     def job() -> None:
+        # The alarm itself may ring before the job's first line, if the process gets no turn.
         try:
-            time.sleep(10)
+            signal.raise_signal(signal.SIGALRM)
         except JobTimeout:
+            signal.raise_signal(signal.SIGALRM)
             bench.seen.append("caught")
             raise
 
     bench.job(job)
     bench.job(lambda: None, name="next")
 
-    assert bench.failure(timeout=0.05).exception_class == "palermo.errors.JobTimeout"
+    assert bench.failure(timeout=60.0).exception_class == "palermo.errors.JobTimeout"
     assert bench.seen == ["caught"]
     assert bench.run(job="next") == Succeeded()
 

@@ -1,12 +1,11 @@
 """Limits and rates over several workers, on real processes."""
 
-import time
 from bisect import bisect_left
 
 import pytest
 
 from palermo.errors import OptionInvalid
-from tests.helpers import eventually
+from tests.helpers import Stopwatch, eventually
 from tests.journal.reading import Journal
 from tests.scale import FULL, scaled
 from tests.worker.site import Site
@@ -15,20 +14,23 @@ MODULE = ("crew_limited",)
 
 #: Jobs, workers and kills where a limit is kept; and jobs where a rate is, 20 seconds of them if all is asked for.
 JOBS, WORKERS, KILLS = scaled(30, 300), scaled(4, 20), scaled(2, 20)
-PACED = scaled(100, 1_000)
+PACED, SLOTS = scaled(200, 1_000), 8
 
 
 def test_no_more_than_the_limit_run_while_workers_are_killed_and_all_jobs_finish(any_site: Site) -> None:
     site = any_site
     running = site.path / "running"
     running.mkdir()
+    workers = [site.start("-c", "2", modules=MODULE) for _ in range(WORKERS)]
+    for worker in workers:
+        # One worker alone would not reach the limit.
+        site.ready(worker)
     for number in range(JOBS):
         call = (str(site.notes_path), str(running), 0.2, number)
         site.enqueue("probed", *call, module="crew_limited", limit=3)
-    workers = [site.start("-c", "2", modules=MODULE) for _ in range(WORKERS)]
     for _ in range(KILLS):
         done = len(site.notes())
-        eventually(lambda done=done: len(site.notes()) >= done + 4, within=60)  # type: ignore[misc]
+        eventually(lambda done=done: len(site.notes()) >= done + 4)  # type: ignore[misc]
         workers.pop(0).end()
         if FULL:
             workers.append(site.start("-c", "2", modules=MODULE))
@@ -62,21 +64,23 @@ def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_site: Site) -
     next(worker for worker in workers if worker.pid in busy).end()
 
     # Killed in mid-run, the long one may come first again: either has the permit.
-    killed = time.monotonic()
-    eventually(lambda: site.notes() != [] or any(row["jobs"] for row in site.workers()), within=5)
-    assert time.monotonic() - killed < 2
+    watch = Stopwatch()
+    eventually(lambda: site.notes() != [] or any(row["jobs"] for row in site.workers()))
+    assert watch.seconds() < 5
 
 
 def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:
     site = any_site
     for account in ("a", "b") * 3:
-        site.enqueue("one_of_each", str(site.notes_path), account, module="crew_limited", limit=1, limit_key=account)
+        call = (str(site.notes_path), account, str(site.gate))
+        site.enqueue("one_of_each", *call, module="crew_limited", limit=1, limit_key=account)
 
-    site.burst("-c", "4", modules=MODULE, PALERMO_JOURNAL="all")
+    site.start("-c", "4", modules=MODULE, PALERMO_JOURNAL="all")
 
-    aside = Journal(site.client).records("limited")
-    assert {(one["key"], one["limit"]) for one in aside} == {(f"crew_limited.one_of_each:{name}", 1) for name in "ab"}
-    assert len(site.notes()) == 12
+    journal, wanted = Journal(site.client), {(f"crew_limited.one_of_each:{name}", 1) for name in "ab"}
+    eventually(lambda: {(one["key"], one["limit"]) for one in journal.records("limited")} == wanted)
+    site.open_gate()
+    eventually(lambda: len(site.notes()) == 12)
     for account in ("a", "b"):
         own = [note for note in site.notes() if note.startswith(account)]
         assert own == [f"{account} begins", f"{account} ends"] * 3
@@ -85,16 +89,18 @@ def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:
 def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_site: Site) -> None:
     site = any_site
     for _ in range(2):
-        site.ready(site.start("-c", "4", modules=MODULE))
+        site.ready(site.start("-c", f"{SLOTS // 2}", modules=MODULE))
+    watch = Stopwatch()
     site.client.enqueue_many([("crew_limited.paced", (str(site.notes_path),), {}) for _ in range(PACED)], rate="50/s")
 
-    eventually(lambda: len(site.notes()) == PACED, within=90)
+    eventually(lambda: len(site.notes()) == PACED)
 
     began = sorted(float(note) for note in site.notes())
-    # 51 is what docs/limits.md says; two more for the time that a busy machine takes to start them.
-    assert max(bisect_left(began, start + 1) - number for number, start in enumerate(began)) <= scaled(53, 51)
-    took = (PACED - 1) / 50
-    assert took * 0.97 < began[-1] - began[0] < scaled(took + 2, took * 1.03)
+    # 51 is what docs/guides/limits.md says. On a machine that stands still, each slot may have a job begin late.
+    late = scaled(SLOTS, 0)
+    assert max(bisect_left(began, start + 1) - number for number, start in enumerate(began)) <= 51 + late
+    least, most = (PACED - 1 - late) / 50 * 0.97, (PACED - 1) / 50
+    assert least < began[-1] - began[0] < scaled(most + 2 + watch.stalled(), most * 1.03)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Limits: how long a job may run and wait, and how long a slot is used, on real processes."""
 
+import re
 import signal
 
 import pytest
@@ -17,21 +18,21 @@ def _enqueue(site: Site, job: str, *more: object, **options: object) -> str:
 
 def test_a_job_that_runs_too_long_is_told_by_an_exception_and_its_slot_lives_on(any_site: Site) -> None:
     site = any_site
-    slow = _enqueue(site, "tidies", timeout=0.2)
+    slow = _enqueue(site, "tidies", timeout=2.0)
     _enqueue(site, "tells_pid")
 
     site.burst(modules=LIMITS)
 
     kind, text = site.errors()[slow]
     assert kind == "palermo.errors.JobTimeout"
-    assert text == "the job ran longer than its timeout of 0.2 s"
+    assert text == "the job ran longer than its timeout of 2 s"
     waits, tidied, told, pid = site.notes()
     assert (tidied, told) == ("tidied after JobTimeout", "on_failure JobTimeout")
     assert waits == f"{pid} waits"
 
 
 def test_an_async_job_that_runs_too_long_is_told_too(site: Site) -> None:
-    slow = _enqueue(site, "tidies_async", timeout=0.2)
+    slow = _enqueue(site, "tidies_async", timeout=2.0)
 
     site.burst(modules=LIMITS)
 
@@ -41,14 +42,14 @@ def test_an_async_job_that_runs_too_long_is_told_too(site: Site) -> None:
 
 @pytest.mark.parametrize("job", ["stubborn", "hogs_the_gil"])
 def test_a_job_that_does_not_listen_is_killed_after_the_grace(site: Site, job: str) -> None:
-    slow = _enqueue(site, job, timeout=0.2)
+    slow = _enqueue(site, job, timeout=2.0)
     _enqueue(site, "tells_pid")
 
     site.burst("--timeout-grace", "0.3", modules=LIMITS)
 
     kind, text = site.errors()[slow]
     assert kind == "palermo.errors.JobTimeout"
-    assert text == "the job's process was killed: it ran 0.3 s longer than its timeout of 0.2 s"
+    assert text == "the job's process was killed: it ran 0.3 s longer than its timeout of 2 s"
     assert "on_failure JobTimeout" in site.notes()
     assert site.notes()[-1].isdecimal()
     assert site.notes()[-1] != site.notes()[0].split()[0]
@@ -93,7 +94,7 @@ def test_c2_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_si
     first, told, again = site.notes()
     assert first.startswith("hangs ")
     assert (told, again) == ("on_failure LockExpired", "again False")
-    assert "it had not ended when its claim did, after lock_for 1 s" in log
+    assert "it had not ended when its claim did, after lock_for 3 s" in log
 
 
 def test_c2_a_worker_that_stands_still_loses_its_claim_and_its_run_is_dead_before_the_next(any_site: Site) -> None:
@@ -101,18 +102,18 @@ def test_c2_a_worker_that_stands_still_loses_its_claim_and_its_run_is_dead_befor
     # RabbitMQ takes back the jobs of a worker that misses its heartbeats, two seconds apart.
     url = site.settings.url + ("?heartbeat=2" if site.settings.url.startswith("amqp") else "")
     stalled = site.start(modules=LIMITS, PALERMO_URL=url)
-    _enqueue(site, "hangs_once", lock_for=1.0)
+    _enqueue(site, "hangs_once", lock_for=3.0)
     eventually(lambda: site.notes() != [])
 
     stalled.send(signal.SIGSTOP)
     site.start(modules=LIMITS, PALERMO_URL=url)
 
-    eventually(lambda: len(site.notes()) == 2, within=30)
+    eventually(lambda: len(site.notes()) == 2)
     assert site.notes()[1] == "again False"
     stalled.send(signal.SIGCONT)
     eventually(lambda: "result dropped" in stalled.log or not stalled.alive)
     assert sum(note.startswith("again") for note in site.notes()) == 1
-    assert (site.errors(), site.pending()) == ({}, 0)
+    eventually(lambda: (site.errors(), site.pending()) == ({}, 0))
 
 
 @pytest.mark.parametrize("pool", ["process", "thread"])
@@ -157,14 +158,17 @@ def test_a_slot_is_replaced_when_it_is_old_even_if_it_was_idle(site: Site) -> No
 
 
 def test_a_slot_that_has_grown_is_replaced_after_its_job(site: Site) -> None:
-    _enqueue(site, "eats", 300, 0)
-    _enqueue(site, "tells_pid")
-
-    log = site.burst("--max-memory", "250", modules=LIMITS)
+    # The worker looks every second: a look that comes between the job's growth and its end kills it.
+    for _ in range(10):
+        grown, after = _enqueue(site, "eats", 300, 0), _enqueue(site, "tells_pid")
+        log = site.burst("--max-memory", "250", modules=LIMITS)
+        if site.errors().get(grown, ("",))[0] != "palermo.errors.JobOutOfMemory":
+            break
+        site.notes_path.unlink()
 
     eater, other = site.notes()
     assert eater != f"{other} eats"
-    assert site.errors() == {}
+    assert site.errors().keys().isdisjoint({grown, after})
     assert "MB, above 250 MB" in log
 
 
@@ -176,8 +180,10 @@ def test_a_job_that_grows_above_the_limit_is_killed_and_says_why(site: Site) -> 
 
     kind, text = site.errors()[hungry]
     assert kind == "palermo.errors.JobOutOfMemory"
-    assert text.startswith("the job's process was killed: its resident size was 3")
-    assert text.endswith(" MB, above 250 MB")
+    # A look may come while it grows.
+    size = re.fullmatch(r"the job's process was killed: its resident size was (\d+) MB, above 250 MB", text)
+    assert size, text
+    assert 250 <= int(size[1]) < 400
     assert site.notes()[1] == "on_failure JobOutOfMemory"
 
 
@@ -189,7 +195,7 @@ def test_replacing_slots_and_stopping_do_not_meet(site: Site) -> None:
 
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(10) == 0
+    assert worker.wait() == 0
     assert site.errors() == {}
     assert len(site.notes()) + site.pending() == 200
 
@@ -200,12 +206,12 @@ def test_replacing_slots_and_pausing_do_not_meet(site: Site) -> None:
     worker = site.start("--max-jobs", "1", "-c", "2", modules=LIMITS)
 
     for pauses in range(1, 6):
-        eventually(lambda wanted=pauses: len(site.notes()) > wanted * 5, within=30)  # type: ignore[misc]
+        eventually(lambda wanted=pauses: len(site.notes()) > wanted * 5)  # type: ignore[misc]
         worker.send(signal.SIGUSR2)
         eventually(lambda wanted=pauses: worker.log.count("action=pause") == wanted)  # type: ignore[misc]
         worker.send(signal.SIGCONT)
 
-    eventually(lambda: len(site.notes()) == 60, within=60)
+    eventually(lambda: len(site.notes()) == 60)
     site.ready(worker)
     assert len(worker.grown(3)) == 3
     assert len(set(site.notes())) == 60

@@ -1,4 +1,4 @@
-"""What a worker logs: one line per event, as text or JSON with the same keys, and the job's own lines name the job."""
+"""A worker's log: one line per event, as text or JSON with the same keys, and the job's own lines name the job."""
 
 import contextvars
 import io
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from palermo import current
+from palermo.jobs import current
 from palermo.worker import logs
 from palermo.worker.logs import JsonFormatter, TextFormatter
 from tests.worker.site import Site
@@ -133,7 +133,7 @@ def test_every_record_names_the_current_job_for_any_handler() -> None:
     logging.getLogger("shop").warning("outside")
 
     def inside() -> None:
-        current.enter(current.CurrentJob(id="7", queue="mail", job="shop.send", attempt=1, worker="w"))
+        current.set_current_job(current.CurrentJob(id="7", queue="mail", job="shop.send", attempt=1, worker="w"))
         logging.getLogger("shop").warning("inside")
 
     contextvars.copy_context().run(inside)

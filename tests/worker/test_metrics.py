@@ -20,7 +20,7 @@ def url_of(worker: Process) -> str:
 
 
 def scrape(url: str) -> Scraped:
-    answer = httpx.get(url, headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = httpx.get(url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
     assert answer.status_code == 200
     return Scraped(answer.text)
 
@@ -52,7 +52,7 @@ def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(site: Si
     assert any(dict(labels).get("release") == "v7" for name, labels in found.samples if name == "palermo_worker_info")
     assert {metric.name.removesuffix("_total") for metric in WORKER} <= set(found.families)
     assert found.value("process_cpu_seconds_total")
-    assert httpx.get(url).status_code == 401
+    assert httpx.get(url, timeout=60).status_code == 401
     assert TOKEN not in worker.log
     site.open_gate()
 

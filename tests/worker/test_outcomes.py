@@ -1,4 +1,4 @@
-"""What a worker remembers of jobs whose deliveries were lost."""
+"""The outcomes that a worker remembers of jobs whose deliveries were lost."""
 
 from dataclasses import replace
 
@@ -7,7 +7,14 @@ import pytest
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
-from palermo.worker.outcomes import KEPT, MOST, Outcomes, describe, mark, read
+from palermo.worker.parent.outcomes import (
+    KEEP_FOR,
+    MAX_OUTCOMES,
+    Outcomes,
+    fingerprint,
+    outcome_from_plain,
+    outcome_to_plain,
+)
 
 MESSAGE = Message(id="1", queue="q", job="j", body=b"[1]", created_at=1)
 FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", failed_at=1)
@@ -19,31 +26,31 @@ FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", 
     ids=["done", "failed", "cancelled", "retrying", "snoozing", "discarded"],
 )
 def test_a_result_is_told_as_it_was(result: Result) -> None:
-    assert read(describe(result)) == result
+    assert outcome_from_plain(outcome_to_plain(result)) == result
 
 
 @pytest.mark.parametrize("told", [{}, {"state": "running"}, {"state": "failed"}, {"state": "interrupted"}])
 def test_what_is_no_result_is_none(told: dict[str, str]) -> None:
-    assert read(told) is None
+    assert outcome_from_plain(told) is None
 
 
 @pytest.mark.parametrize(
     "change", [{"retries": 1}, {"run_at": 9.5}, {"created_at": 2}, {"body": b"[2]"}, {"job": "k"}, {"id": "2"}]
 )
 def test_another_message_of_the_same_id_has_another_mark(change: dict[str, object]) -> None:
-    assert mark(replace(MESSAGE, **change)) != mark(MESSAGE)  # type: ignore[arg-type]
-    assert mark(replace(MESSAGE, queue="another")) == mark(MESSAGE)
+    assert fingerprint(replace(MESSAGE, **change)) != fingerprint(MESSAGE)  # type: ignore[arg-type]
+    assert fingerprint(replace(MESSAGE, queue="another")) == fingerprint(MESSAGE)
 
 
 def test_outcomes_fade_and_are_bounded() -> None:
     now = 0.0
     outcomes = Outcomes(now=lambda: now)
-    for number in range(MOST + 1):
+    for number in range(MAX_OUTCOMES + 1):
         outcomes.keep(replace(MESSAGE, id=str(number)), Succeeded(), slot="w")
     assert outcomes.find("0") is None
-    assert len(outcomes.ids) == MOST
+    assert len(outcomes.ids) == MAX_OUTCOMES
 
-    now = KEPT + 1
+    now = KEEP_FOR + 1
     outcomes.keep(MESSAGE, Cancelled(), slot="w")
 
     assert outcomes.ids == ("1",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from palermo.errors import SettingInvalid
-from palermo.worker.pidfile import Pidfile
+from palermo.worker.parent.pidfile import Pidfile
 
 
 def test_it_holds_the_pid_while_the_worker_lives(tmp_path: Path) -> None:
@@ -32,7 +32,9 @@ def test_a_second_worker_is_refused_and_told_the_pid_of_the_first(tmp_path: Path
 
 def test_what_a_killed_worker_left_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "worker.pid"
-    program = f"from palermo.worker.pidfile import Pidfile; import os; Pidfile({str(path)!r}).__enter__(); os._exit(1)"
+    program = (
+        f"from palermo.worker.parent.pidfile import Pidfile; import os; Pidfile({str(path)!r}).__enter__(); os._exit(1)"
+    )
     subprocess.run([sys.executable, "-c", program], check=False)
     assert path.exists()
 
@@ -53,3 +55,34 @@ def test_a_file_that_another_wrote_meanwhile_is_left_alone(tmp_path: Path) -> No
 def test_a_place_where_no_file_can_be_is_a_setting_that_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(SettingInvalid, match="cannot be written: No such file"), Pidfile(str(tmp_path / "no" / "pid")):
         pass
+
+
+def test_a_link_that_somebody_laid_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("precious")
+    (tmp_path / "worker.pid").symlink_to(theirs)
+
+    with pytest.raises(SettingInvalid, match="symbolic link"), Pidfile(str(tmp_path / "worker.pid")):
+        pass
+
+    assert theirs.read_text() == "precious"
+
+
+def test_nothing_is_written_through_a_link_that_somebody_laid_beside_it(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("precious")
+    (tmp_path / f".worker.pid.{os.getpid()}").symlink_to(theirs)
+
+    with Pidfile(str(tmp_path / "worker.pid")):
+        assert (tmp_path / "worker.pid").read_text() == f"{os.getpid()}\n"
+
+    assert theirs.read_text() == "precious"
+
+
+def test_no_file_is_made_where_a_link_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "worker.pid").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(SettingInvalid, match="symbolic link"), Pidfile(str(tmp_path / "worker.pid")):
+        pass
+
+    assert not (tmp_path / "elsewhere").exists()

@@ -14,27 +14,18 @@ from hypothesis import strategies as st
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
-from palermo.core.outcome import MAX_RESULT, Value
-from palermo.worker import pipe
-from palermo.worker.pipe import (
-    BlockingPipe,
-    Frames,
-    Garbage,
-    SlotPipe,
-    judged,
-    pack,
-    pack_message,
-    pack_reply,
-    pack_result,
-    unpack_message,
-    unpack_result,
-)
+from palermo.core.stored_result import MAX_RESULT, StoredResult
+from palermo.worker.ipc.frames import MAX_REPLY, SUCCESS, FrameBuffer, InvalidFrame, pack, pack_reply, unpack_reply
+from palermo.worker.ipc.messages import pack_message, unpack_message
+from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
+from palermo.worker.ipc.results import pack_result, unpack_result
+from palermo.worker.pools.crashed_job import crash_result
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))
 def test_frames_survive_being_cut_anywhere(payloads: list[bytes], size: int) -> None:
     stream = b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads)
-    frames = Frames()
+    frames = FrameBuffer()
 
     found = [payload for at in range(0, len(stream), size) for payload in frames.feed(stream[at : at + size])]
 
@@ -43,30 +34,33 @@ def test_frames_survive_being_cut_anywhere(payloads: list[bytes], size: int) -> 
 
 
 def test_a_frame_above_the_limit_is_garbage_before_it_is_read() -> None:
-    with pytest.raises(Garbage, match="4294967295 bytes"):
-        Frames(limit=100).feed(b"\xff\xff\xff\xff")
+    with pytest.raises(InvalidFrame, match="4294967295 bytes"):
+        FrameBuffer(limit=100).feed(b"\xff\xff\xff\xff")
 
 
 def test_plain_success_is_one_constant_frame() -> None:
-    assert pack_result(Succeeded()) == pipe.SUCCESS
-    assert Frames().feed(pipe.SUCCESS) == [b"+"]
+    assert pack_result(Succeeded()) == SUCCESS
+    assert FrameBuffer().feed(SUCCESS) == [b"+"]
 
 
 def test_a_failure_fits_the_limit_of_what_a_slot_may_send() -> None:
     failure = Failure(exception_class="x" * 400, message="\u20ac" * 2_000, stack_trace="\u20ac" * 5_300, failed_at=1)
 
-    assert len(pack_result(Raised(failure))) < pipe.MAX_REPLY
+    assert len(pack_result(Raised(failure))) < MAX_REPLY
 
 
 def test_the_largest_result_fits_as_well() -> None:
-    for value in (Value("application/json", b'"' * MAX_RESULT), Value("application/msgpack", b"\xff" * MAX_RESULT)):
-        assert len(pack_result(Succeeded(value=value), slot=500)) < pipe.MAX_REPLY
+    for value in (
+        StoredResult("application/json", b'"' * MAX_RESULT),
+        StoredResult("application/msgpack", b"\xff" * MAX_RESULT),
+    ):
+        assert len(pack_result(Succeeded(value=value), slot=500)) < MAX_REPLY
 
 
 @pytest.mark.parametrize("payload", [b"", b"-", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000])
 def test_replies_that_are_no_json_object_are_garbage(payload: bytes) -> None:
-    with pytest.raises(Garbage):
-        pipe.unpack_reply(payload)
+    with pytest.raises(InvalidFrame):
+        unpack_reply(payload)
 
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…", failed_at=1)
@@ -76,8 +70,8 @@ FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…",
     "result",
     [
         Succeeded(skipped=True),
-        Succeeded(value=Value("application/json", b'{"a": "\xc3\xbc"}')),
-        Succeeded(value=Value("application/msgpack", b"\xff\x00")),
+        Succeeded(value=StoredResult("application/json", b'{"a": "\xc3\xbc"}')),
+        Succeeded(value=StoredResult("application/msgpack", b"\xff\x00")),
         Succeeded(refused="too large"),
         Raised(FAILURE),
         Retrying(FAILURE, 2.5),
@@ -100,7 +94,7 @@ FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…",
     ],
 )
 def test_a_result_reaches_the_parent_as_it_was(result: Result) -> None:
-    assert unpack_result(pipe.unpack_reply(pack_result(result)[4:])) == result
+    assert unpack_result(unpack_reply(pack_result(result)[4:])) == result
 
 
 @pytest.mark.parametrize(
@@ -136,7 +130,7 @@ def test_what_is_no_result_is_none(reply: dict[str, object]) -> None:
     ids=["nonsense", "failed", "retrying", "snoozing", "dropped"],
 )
 def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: Result, becomes: Result) -> None:
-    assert judged(answer, FAILURE) == becomes
+    assert crash_result(answer, FAILURE) == becomes
 
 
 def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
@@ -202,7 +196,7 @@ def _parent(*sent: bytes) -> tuple[list[object], bytes]:
 def test_the_parent_hears_successes_replies_and_the_end() -> None:
     reply = pack_reply({"skipped": True})
 
-    seen, _ = _parent(pipe.SUCCESS, reply[:3], reply[3:], pipe.SUCCESS + reply)
+    seen, _ = _parent(SUCCESS, reply[:3], reply[3:], SUCCESS + reply)
 
     assert seen == ["success", {"skipped": True}, "success", {"skipped": True}, ""]
 

@@ -3,12 +3,10 @@
 import signal
 from collections.abc import Callable
 
-import pytest
-
 from tests.helpers import eventually
 from tests.worker.site import Process, Site
 
-#: Long enough to be written down for certain; see docs/long-jobs.md.
+#: Seconds. Long enough to be written down, unless the machine is slow; see docs/guides/long-jobs.md.
 LONG_ENOUGH = 0.75
 
 
@@ -18,57 +16,66 @@ class Crew:
     def __init__(self, site: Site, **environment: str) -> None:
         self._site = site
         self._environment = environment
-        self.pids: list[int] = []
+        self._workers: list[Process] = []
         self._start()
 
-    def keep(self, done: Callable[[], object], *, within: float = 60.0) -> None:
-        """Replace whoever dies until it is done."""
-        eventually(lambda: self._replace() or done(), within=within)
+    def keep(self, done: Callable[[], object]) -> None:
+        """Replace each worker that dies until `done` is true."""
+        eventually(lambda: self._replace() or done())
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers]
+
+    @property
+    def unseen(self) -> int:
+        """The most deaths that may go unseen: the first one, and each that a worker could not look up in time."""
+        return 1 + sum(worker.log.count("cannot tell who ran jobs before") for worker in self._workers)
 
     def _replace(self) -> None:
-        if not self.worker.alive:
+        if not self._workers[-1].alive:
             self._start()
 
     def _start(self) -> None:
-        self.worker: Process = self._site.start(modules=("crew", "crew_poison"), **self._environment)
-        self.pids.append(self.worker.pid)
+        self._workers.append(self._site.start(modules=("crew", "crew_poison"), **self._environment))
 
 
 def poison(site: Site, after: float) -> str:
     return site.enqueue("kills_worker", str(site.notes_path), after, module="crew_poison")
 
 
-@pytest.mark.timeout(120)
 def test_a_job_that_kills_three_workers_is_in_failed_with_their_names_and_the_others_are_done(any_site: Site) -> None:
     id = poison(any_site, LONG_ENOUGH)
     for number in range(20):
         any_site.enqueue("note", str(any_site.notes_path), str(number))
 
     crew = Crew(any_site)
-    crew.keep(lambda: list(any_site.errors()) == [id] and len(any_site.notes()) == 23)
+    crew.keep(lambda: list(any_site.errors()) == [id] and set(any_site.notes()) == {"poison", *map(str, range(20))})
 
     kind, text = any_site.errors()[id]
+    runs = any_site.notes().count("poison")
     assert kind == "palermo.errors.WorkerDied"
     assert text.startswith("3 workers died while they ran it: ")
-    assert all(f"pid:{pid}@" in text for pid in crew.pids[:3])
-    assert len(crew.pids) == 4
-    assert any_site.notes().count("poison") == 3
-    assert any_site.pending() == 0
+    assert sum(f"pid:{pid}@" in text for pid in crew.pids[:runs]) == 3
+    assert 3 <= runs <= 3 + crew.unseen
+    assert len(crew.pids) == runs + 1
+    assert len(any_site.notes()) == runs + 20
+    eventually(lambda: any_site.pending() == 0)
 
 
-@pytest.mark.timeout(120)
 def test_a_requeued_job_begins_to_count_anew(any_site: Site) -> None:
     id = poison(any_site, LONG_ENOUGH)
     crew = Crew(any_site, PALERMO_MAX_DEATHS="1")
     crew.keep(lambda: list(any_site.errors()) == [id])
 
+    before = any_site.notes().count("poison")
     any_site.inspector.requeue([id])
 
-    crew.keep(lambda: any_site.notes() == ["poison", "poison"] and list(any_site.errors()) == [id])
+    crew.keep(lambda: any_site.notes().count("poison") > before and list(any_site.errors()) == [id])
     assert any_site.errors()[id][1].startswith("1 worker died")
+    assert any_site.notes().count("poison") <= before + 1 + crew.unseen
 
 
-@pytest.mark.timeout(120)
 def test_a_job_that_kills_at_once_takes_one_worker_more_at_most(any_site: Site) -> None:
     id = poison(any_site, 0.0)
 
@@ -76,10 +83,9 @@ def test_a_job_that_kills_at_once_takes_one_worker_more_at_most(any_site: Site) 
     crew.keep(lambda: list(any_site.errors()) == [id])
 
     assert any_site.errors()[id][1].startswith("3 workers died")
-    assert len(crew.pids) - 1 in (3, 4)
+    assert 3 <= len(crew.pids) - 1 <= 3 + crew.unseen
 
 
-@pytest.mark.timeout(120)
 def test_a_job_given_back_ten_times_by_deploys_is_no_poison(any_site: Site) -> None:
     any_site.hold()
     for deploy in range(1, 11):

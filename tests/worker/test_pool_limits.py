@@ -36,7 +36,7 @@ def waiting(site: Site, pool: str, job: str, a: str, *arguments: str) -> tuple[P
 
 @POOLS
 def test_a_job_that_runs_too_long_is_told_and_its_neighbours_are_not(site: Site, pool: str, a: str) -> None:
-    slow = enqueue(site, f"{a}tidies", timeout=0.3)
+    slow = enqueue(site, f"{a}tidies", timeout=2.0)
     held(site, a)
     worker = start(site, pool, "-c", "2")
     eventually(lambda: "on_failure JobTimeout" in site.notes())
@@ -46,32 +46,32 @@ def test_a_job_that_runs_too_long_is_told_and_its_neighbours_are_not(site: Site,
 
     eventually(lambda: "held ends" in site.notes())
     assert ("tidied" if a else "tidied after JobTimeout") in site.notes()
-    assert site.errors() == {
-        slow: ("palermo.errors.JobTimeout", "the job ran longer than its timeout of 0.3 s"),
-    }
+    # The hook writes its note before the job is in `failed`.
+    failure = ("palermo.errors.JobTimeout", "the job ran longer than its timeout of 2 s")
+    eventually(lambda: site.errors() == {slow: failure})
     assert worker.children() == children
 
 
 def test_a_coroutine_in_a_thread_is_told_where_it_awaits(site: Site) -> None:
-    slow = enqueue(site, "atidies", timeout=0.2)
+    slow = enqueue(site, "atidies", timeout=2.0)
 
     site.burst("--pool", "thread", modules=(MODULE,))
 
-    assert site.errors()[slow][1] == "the job ran longer than its timeout of 0.2 s"
+    assert site.errors()[slow][1] == "the job ran longer than its timeout of 2 s"
     assert "tidied" in site.notes()
 
 
 @POOLS
 def test_a_job_that_does_not_listen_is_killed_once_its_neighbours_have_finished(site: Site, pool: str, a: str) -> None:
     held(site, a)
-    stuck = enqueue(site, f"{a}stubborn", timeout=0.2)
-    worker = start(site, pool, "-c", "2", "--timeout-grace", "1.5")
+    stuck = enqueue(site, f"{a}stubborn", timeout=2.0)
+    worker = start(site, pool, "-c", "2", "--timeout-grace", "4")
     eventually(lambda: "did not end" in worker.log)
 
     site.open_gate()
 
     eventually(lambda: site.errors().keys() == {stuck})
-    message = "the job's process was killed: it ran 1.5 s longer than its timeout of 0.2 s"
+    message = "the job's process was killed: it ran 4 s longer than its timeout of 2 s"
     assert site.errors()[stuck] == ("palermo.errors.JobTimeout", message)
     assert site.notes().count("held ends") == site.notes().count("held begins") == 1
     assert "on_failure JobTimeout" in site.notes()
@@ -80,7 +80,7 @@ def test_a_job_that_does_not_listen_is_killed_once_its_neighbours_have_finished(
 @POOLS
 def test_a_neighbour_that_does_not_finish_in_time_is_given_back_and_named(site: Site, pool: str, a: str) -> None:
     neighbour = held(site, a)
-    stuck = enqueue(site, f"{a}stubborn", timeout=0.2)
+    stuck = enqueue(site, f"{a}stubborn", timeout=2.0)
     worker = start(site, pool, "-c", "2", "--timeout-grace", "0.3")
     eventually(lambda: site.errors().keys() == {stuck})
     site.open_gate()
@@ -95,21 +95,22 @@ def test_a_neighbour_that_does_not_finish_in_time_is_given_back_and_named(site: 
 @POOLS
 def test_a_fresh_child_takes_jobs_while_a_stuck_one_is_waited_out(site: Site, pool: str, a: str) -> None:
     held(site, a)
-    enqueue(site, f"{a}stubborn", timeout=0.2)
-    worker = start(site, pool, "-c", "3", "--timeout-grace", "3")
-    eventually(lambda: "did not end" in worker.log, within=15)
+    enqueue(site, f"{a}stubborn", timeout=2.0)
+    worker = start(site, pool, "-c", "3", "--timeout-grace", "5")
+    eventually(lambda: "did not end" in worker.log)
 
     enqueue(site, f"{a}tells_pid")
 
     eventually(lambda: any(note.isdecimal() for note in site.notes()))
-    assert site.errors() == {}
     site.open_gate()
     eventually(lambda: len(site.errors()) == 1)
+    notes = ["pid" if note.isdecimal() else note for note in site.notes()]
+    assert notes.index("pid") < notes.index("on_failure JobTimeout")
 
 
 @POOLS
 def test_a_job_that_stops_everything_is_killed_at_once_after_its_grace(site: Site, pool: str, a: str) -> None:
-    stuck = enqueue(site, f"{a}hogs", timeout=0.2)
+    stuck = enqueue(site, f"{a}hogs", timeout=2.0)
     worker = start(site, pool, "-c", "2", "--timeout-grace", "0.5")
 
     eventually(lambda: site.errors().keys() == {stuck})
@@ -157,7 +158,7 @@ def test_of_several_jobs_in_a_process_that_grows_only_the_greedy_one_fails(site:
 
     worker = start(site, pool, "-c", "2", "--max-memory", "250", "--timeout-grace", "0.5")
 
-    eventually(lambda: site.errors().keys() == {hungry}, within=25)
+    eventually(lambda: site.errors().keys() == {hungry})
     kind, text = site.errors()[hungry]
     assert kind == "palermo.errors.JobOutOfMemory"
     assert text.endswith(" MB, above 250 MB")
@@ -179,7 +180,7 @@ def test_the_running_jobs_are_finished_and_no_other_is_taken(
     eventually(lambda: "signal received" in worker.log)
     site.open_gate()
 
-    assert worker.wait(10) == 0
+    assert worker.wait() == 0
     assert site.notes().count("held ends") == 2
     assert site.pending() == 1
 
@@ -194,7 +195,7 @@ def test_jobs_that_outlast_the_timeout_may_clean_up_and_are_given_back(any_site:
 
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(8) == 1
+    assert worker.wait() == 1
     assert site.notes()[3:] == [("tidied" if a else "tidied after JobTerminated")] * 3
     assert site.errors() == {}
     assert eventually(site.pending) == 3
@@ -211,7 +212,7 @@ def test_jobs_that_do_not_listen_are_killed_after_the_grace_and_given_back(
 
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(8) == 1
+    assert worker.wait() == 1
     assert (site.errors(), site.pending()) == ({}, 1)
 
 
@@ -223,7 +224,7 @@ def test_a_second_int_kills_at_once_and_gives_back(site: Site, pool: str, a: str
     eventually(lambda: "action=interrupt" in worker.log)
     worker.send(signal.SIGINT)
 
-    assert worker.wait(4) == 1
+    assert worker.wait() == 1
     assert (site.errors(), site.pending()) == ({}, 2)
 
 
@@ -281,12 +282,10 @@ def test_ttin_shows_where_each_job_is_without_stopping_it(site: Site, pool: str,
     id = enqueue(site, f"{a}{job}")
     eventually(lambda: "waits" in site.notes())
 
-    worker.send(signal.SIGTTIN)
-
-    eventually(lambda: f"stacks of a job id={id}" in worker.log and f"stacks of a job id={neighbour}" in worker.log)
-    assert shown.format(job=f"{a}{job}") in worker.log
+    wanted = [f"stacks of a job id={id}", f"stacks of a job id={neighbour}", shown.format(job=f"{a}{job}")]
     if job != "hogs":
-        assert f"in {a}hold" in worker.log
+        wanted.append(f"in {a}hold")
+    worker.dump(lambda log: all(text in log for text in wanted))
     assert site.errors() == {}
 
 
@@ -315,6 +314,6 @@ def test_replacing_children_and_stopping_do_not_meet(site: Site, pool: str) -> N
 
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(15) == 0
+    assert worker.wait() == 0
     assert site.errors() == {}
     assert len(site.notes()) + site.pending() == 100

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import palermo
+from palermo.client.status import State
 from palermo.errors import SettingInvalid
-from palermo.status import State
 from tests.helpers import eventually
 from tests.worker.site import Site
 
@@ -64,8 +64,8 @@ def test_what_a_killed_worker_held_runs_elsewhere_and_nothing_but_its_own_job_ru
 
     counted = Counter(site.notes())
     assert sorted(counted) == numbers(600)
-    # The one that ran, and one whose acknowledgement was on its way.
-    assert sum(counted.values()) <= 602
+    # Those whose acknowledgements were on their way, to a broker that hands out so many before it has some of these.
+    assert sum(counted.values()) <= 600 + 16
     assert site.errors() == {}
 
 
@@ -77,12 +77,12 @@ def test_jobs_that_keep_their_results_and_jobs_that_fail_come_from_what_is_held_
     site.burst("--prefetch", "8", "-q", "jobs", modules=modules)
 
     assert set(site.errors()) == set(failing)
-    assert {site.client.job_by_id(id).wait(timeout=20).state for id in kept} == {State.DONE}
+    assert {site.client.job_by_id(id).wait(timeout=60).state for id in kept} == {State.DONE}
 
 
 def test_a_wrong_number_is_one_line() -> None:
     command = [sys.executable, "-m", "palermo", "worker", "crew", "--prefetch", "0"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 2
     assert "prefetch is '0'; it is a number from 1 to 1,000, or \"auto\"." in ended.stderr
     with pytest.raises(SettingInvalid, match="prefetch is 'some'"):

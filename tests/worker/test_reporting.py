@@ -1,4 +1,4 @@
-"""What a job tells of itself on its way out of the slot: at most so often, the last in any case, never in its way."""
+"""A job's reports on their way out of the slot: at most so often, the last in any case, never in the job's way."""
 
 import os
 import threading
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from palermo import current, track
-from palermo.current import CurrentJob
-from palermo.worker.reporting import EVERY, MAX_LINE, MAX_LINES, NO_MORE, Courier, Report, Reporter, unpack_report
+from palermo import track
+from palermo.jobs import current
+from palermo.jobs.current import CurrentJob
+from palermo.worker.child.reporting import EVERY, Reporter, ReportSender
+from palermo.worker.ipc.reports import MAX_LINE, MAX_LINES, NO_MORE, Report, unpack_report
 from tests.helpers import eventually
 
 
@@ -46,35 +48,55 @@ def job(reporter: Reporter) -> CurrentJob:
 
 
 def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word_comes_before_the_end(parent: Parent) -> None:
-    reporter = Reporter(Courier(parent))
+    reporter = Reporter(ReportSender(parent))
     running = job(reporter)
     began = time.monotonic()
     done = 0
-    while time.monotonic() - began < 0.55:
+    while time.monotonic() - began < 0.55 or len(parent.frames) < 3 or done < 1_000:
         done += 1
         running.progress(done / 10_000_000, f"{done}")
 
     reporter.end()
+    took = time.monotonic() - began
 
     assert parent.reports[-1] == Report(done / 10_000_000, f"{done}", moved=True)
-    assert 3 <= len(parent.frames) <= 0.55 / EVERY + 2
-    assert done > 1_000
+    assert len(parent.frames) <= took / EVERY + 2
+
+
+def test_the_end_waits_for_nothing(parent: Parent) -> None:
+    sender = ReportSender(parent)
+
+    def end() -> float:
+        reporter = Reporter(sender)
+        job(reporter).progress(0.1)
+        eventually(lambda: parent.reports and parent.reports[-1].fraction == 0.1)
+        job(reporter).progress(0.2)
+        began = time.monotonic()
+        reporter.end()
+        return time.monotonic() - began
+
+    # The quickest of them, on a machine that may stand still in one.
+    assert min(end() for _ in range(5)) < EVERY / 2
+    assert [report.fraction for report in parent.reports] == [0.1, 0.2] * 5
 
 
 def test_what_was_held_back_goes_out_though_the_job_says_nothing_more(parent: Parent) -> None:
-    running = job(Reporter(Courier(parent)))
+    gaps = []
+    for count in (2, 4, 6):
+        running = job(Reporter(ReportSender(parent)))
+        running.progress(0.1)
+        eventually(lambda count=count: len(parent.frames) == count - 1)  # type: ignore[misc]
+        running.progress(0.2, "now it computes for an hour")
+        eventually(lambda count=count: len(parent.frames) == count)  # type: ignore[misc]
+        assert parent.reports[-1].text == "now it computes for an hour"
+        gaps.append(parent.times[-1] - parent.times[-2])
 
-    running.progress(0.1)
-    eventually(lambda: len(parent.frames) == 1)
-    running.progress(0.2, "now it computes for an hour")
-
-    eventually(lambda: len(parent.frames) == 2)
-    assert parent.reports[-1].text == "now it computes for an hour"
-    assert parent.times[1] - parent.times[0] >= EVERY * 0.9
+    # The longest of them: a first report that is late, on a machine that stands still, makes a gap short.
+    assert max(gaps) >= EVERY * 0.9
 
 
 def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent) -> None:
-    reporter = Reporter(Courier(parent), slot=3)
+    reporter = Reporter(ReportSender(parent), slot=3)
     running = job(reporter)
 
     running.log("one\ntwo")
@@ -89,7 +111,7 @@ def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent)
 
 
 def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None:
-    reporter = Reporter(Courier(parent))
+    reporter = Reporter(ReportSender(parent))
     running = job(reporter)
     stop = threading.Event()
 
@@ -112,7 +134,7 @@ def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None
 
 
 def test_a_process_that_the_job_forked_tells_nothing(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
-    reporter = Reporter(Courier(parent))
+    reporter = Reporter(ReportSender(parent))
     monkeypatch.setattr(os, "getpid", lambda: -1)
     job(reporter).progress(0.5)
     monkeypatch.undo()
@@ -126,7 +148,7 @@ def test_a_process_that_the_job_forked_tells_nothing(parent: Parent, monkeypatch
     ("fraction", "shown"), [(0, 0.0), (0.25, 0.25), (1, 1.0), (1.000001, 1.0), (-3, 0.0), (None, None)]
 )
 def test_a_fraction_is_a_part_of_one(parent: Parent, fraction: float | None, shown: float | None) -> None:
-    reporter = Reporter(Courier(parent))
+    reporter = Reporter(ReportSender(parent))
 
     job(reporter).progress(fraction, "so far")
     reporter.end()
@@ -137,7 +159,7 @@ def test_a_fraction_is_a_part_of_one(parent: Parent, fraction: float | None, sho
 @pytest.mark.parametrize("fraction", ["0.5", True, float("nan"), [1]])
 def test_what_is_no_number_is_told_to_the_job(parent: Parent, fraction: Any) -> None:
     with pytest.raises(TypeError, match="give a number from 0 to 1"):
-        job(Reporter(Courier(parent))).progress(fraction)
+        job(Reporter(ReportSender(parent))).progress(fraction)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import time
 
 import pytest
 
 from palermo.core.message import Message
-from tests.helpers import eventually
-from tests.worker.site import Site, cpu_seconds, title
+from tests.helpers import PACKAGE, eventually, idle_share
+from tests.worker.site import Site, title
 
 
 def test_a_burst_runs_what_waits_and_leaves(site: Site) -> None:
@@ -32,7 +31,7 @@ def test_two_bursts_with_several_slots_run_every_job_once(site: Site) -> None:
 
     workers = [site.start("--burst", "-c", "2", "--log-level", "warning") for _ in range(2)]
 
-    assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert [worker.wait() for worker in workers] == [0, 0]
     assert sorted(map(int, site.notes())) == list(range(200))
 
 
@@ -44,7 +43,7 @@ def test_a_job_that_raises_is_in_failed_with_its_traceback(site: Site) -> None:
     row = site.inspector.failed_job(id)
     assert (row["error"]["class"], row["error"]["message"]) == ("ValueError", "no\nway")
     assert "in raises" in row["error"]["traceback"]
-    assert "palermo/" not in row["error"]["traceback"]
+    assert str(PACKAGE) not in row["error"]["traceback"]
     assert row["worker"].endswith("/worker-1")
     assert f"ERROR job failed id={id} job=crew.raises" in log
     assert "\nway" not in log
@@ -204,12 +203,8 @@ def test_a_waiting_worker_costs_nothing(site: Site) -> None:
     worker = site.start("-c", "4")
     site.ready(worker)
     eventually(lambda: len(worker.children()) == 5)
-    pids = [worker.pid, *worker.children()]
-    begun, spent = time.monotonic(), sum(map(cpu_seconds, pids))
 
-    eventually(lambda: time.monotonic() - begun > 3)
-
-    assert sum(map(cpu_seconds, pids)) - spent < 0.01 * (time.monotonic() - begun) + 0.01  # 1 %, and a clock tick
+    idle_share([worker.pid, *worker.children()])
 
 
 def test_a_pidfile_in_use_is_refused(site: Site) -> None:

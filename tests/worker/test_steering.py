@@ -50,7 +50,7 @@ def test_a_busy_worker_finishes_its_job_and_takes_no_more_while_its_queue_is_pau
     site.enqueue("note", str(site.notes_path), "next")
     site.open_gate()
     eventually(lambda: site.notes() == ["held begins", "held ends"])
-    eventually(lambda: site.workers()[0]["processed"] == 1)
+    eventually(lambda: site.worker()["processed"] == 1)
 
     assert site.notes() == ["held begins", "held ends"]
     assert {row["name"]: row["paused"] for row in site.inspector.queues()}["jobs"]
@@ -94,12 +94,12 @@ def test_a_running_job_is_cancelled_and_its_worker_named(any_site: Site) -> None
     id = site.hold()
     eventually(lambda: site.notes() == ["held begins"])
 
-    (row,) = site.inspector.cancel(id, by="anna@desk")
+    row = site.cancel(id, by="anna@desk")
 
     assert row == {
         "id": id,
         "state": "cancelled",
-        "worker": site.workers()[0]["id"],
+        "worker": site.worker()["id"],
         "job": "crew.hold",
         "queue": "jobs",
     }
@@ -114,9 +114,8 @@ def test_a_job_that_ignores_its_end_is_killed(any_site: Site) -> None:
     id = site.enqueue("hogs_the_gil", str(site.notes_path), module="crew_limits")
     eventually(lambda: "waits" in " ".join(site.notes()))
 
-    (row,) = site.inspector.cancel(id)
+    site.cancel(id)
 
-    assert row["state"] == "cancelled"
     assert dropped(worker.log) == {id: "yes"}
     assert site.errors() == {}
 
@@ -134,7 +133,6 @@ def test_a_cancelled_job_that_failed_before_runs_when_it_is_requeued(any_site: S
     assert site.inspector.failed_job(id)["retries"] == 1
 
 
-@pytest.mark.timeout(180)
 def test_a_cancel_that_races_with_the_start_drops_the_job_or_ends_it_and_never_both(any_site: Site) -> None:
     site = any_site
     worker = site.start("-c", "2")
@@ -148,16 +146,17 @@ def test_a_cancel_that_races_with_the_start_drops_the_job_or_ends_it_and_never_b
     with ThreadPoolExecutor(8) as threads:
         ids = list(threads.map(race, range(200)))
 
-    eventually(lambda: (site.pending(), site.workers()[0]["state"]) == (0, "idle"), within=60)
-    ended = dropped(worker.log)
-    ran = {ids[int(number)] for number in site.notes()}
-    assert len(site.notes()) == len(ran)
-    assert ran.isdisjoint(id for id, began in ended.items() if began == "no")
-    assert ran | set(ended) == set(ids)
+    def ran() -> set[str]:
+        return {ids[int(number)] for number in site.notes()}
+
+    # A job that a cancel has just looked at is on its way back to its queue, where no count shows it yet.
+    eventually(lambda: ran() | set(dropped(worker.log)) == set(ids))
+    eventually(lambda: (site.pending(), site.worker()["state"]) == (0, "idle"))
+    assert len(site.notes()) == len(ran())
+    assert ran().isdisjoint(id for id, began in dropped(worker.log).items() if began == "no")
     assert site.errors() == {}
 
 
-@pytest.mark.timeout(180)
 def test_marks_survive_a_worker_that_is_killed_in_the_middle(any_site: Site) -> None:
     site = any_site
     calls = [("crew.note", (str(site.notes_path), str(number)), {}) for number in range(400)]

@@ -23,11 +23,11 @@ def _holding(site: Site, *arguments: str) -> Process:
 def test_an_idle_worker_ends_at_once(site: Site, number: signal.Signals) -> None:
     worker = site.start("-c", "2")
     site.ready(worker)
-    children = worker.children()
+    children = worker.grown(3)
 
     worker.send(number)
 
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0
     assert not any(exists(pid) for pid in children)
     assert site.workers() == []
 
@@ -53,7 +53,7 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(site: Site) 
     eventually(lambda: "action=interrupt" in worker.log)
     worker.send(signal.SIGINT)
 
-    assert worker.wait(5) == 1
+    assert worker.wait() == 1
     assert "job interrupted, giving it back" in worker.log
     assert site.errors() == {}
     assert site.pending() == 2
@@ -68,7 +68,7 @@ def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(site:
 
     worker.send(number)
 
-    assert worker.wait(5) == 1
+    assert worker.wait() == 1
     assert site.errors() == {}
     assert site.pending() == 2
 
@@ -98,7 +98,7 @@ def test_an_idle_worker_pauses_too_and_stops_while_paused(site: Site) -> None:
     site.enqueue("note", str(site.notes_path), "x")
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0
     assert site.notes() == []
 
 
@@ -109,7 +109,7 @@ def test_a_signal_while_the_modules_are_imported_ends_the_worker(site: Site) -> 
 
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0
 
 
 def test_a_worker_that_waits_for_its_broker_stops_at_once(site: Site) -> None:
@@ -118,4 +118,4 @@ def test_a_worker_that_waits_for_its_broker_stops_at_once(site: Site) -> None:
 
     worker.send(signal.SIGTERM)
 
-    assert worker.wait(5) == 0
+    assert worker.wait() == 0

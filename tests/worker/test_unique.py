@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from palermo.client import Client
-from palermo.inspector import Inspector
-from palermo.jobs import Job
-from tests.contract.kit import message
+from palermo.client.client import Client
+from palermo.client.handle import Job
+from palermo.inspector.inspector import Inspector
+from tests.contract.tools import message
 from tests.helpers import eventually
 from tests.worker.site import Site
 
@@ -32,12 +32,11 @@ def states(site: Site) -> list[tuple[str, str]]:
     return [(row["id"], row["state"]) for row in site.inspector.unique_keys() if row["id"] and row["state"] != "closed"]
 
 
-@pytest.mark.timeout(180)
 def test_one_job_of_a_key_at_a_time_from_its_enqueue_to_its_end(patient: Site) -> None:
     site = patient
     worker = site.start("-c", "2")
     first = enqueue(site, "first")
-    eventually(lambda: states(site) == [(first.id, "running")], within=60)
+    eventually(lambda: states(site) == [(first.id, "running")])
 
     assert enqueue(site, "second").id == first.id
     later = enqueue(site, "later", on_duplicate="rerun")
@@ -48,33 +47,32 @@ def test_one_job_of_a_key_at_a_time_from_its_enqueue_to_its_end(patient: Site) -
     assert row["worker"].startswith(f"pid:{worker.pid}@")
     site.open_gate()
 
-    eventually(lambda: not states(site), within=60)
+    eventually(lambda: not states(site))
     assert site.notes() == ["first begins", "first ends", "last begins", "last ends"]
 
     failed = site.client.enqueue("crew.raises", ["x"], unique="until_done", unique_key="k")
     assert failed.enqueued
-    eventually(lambda: site.errors().get(failed.id), within=60)
-    eventually(lambda: not states(site), within=60)
+    eventually(lambda: site.errors().get(failed.id))
+    eventually(lambda: not states(site))
     assert site.client.enqueue("crew.raises", ["x"], unique="until_start", unique_key="k").enqueued
 
 
-@pytest.mark.timeout(180)
 def test_a_killed_workers_job_keeps_its_key_and_runs_once_more(patient: Site) -> None:
     site = patient
     worker = site.start()
     held = enqueue(site, "held")
-    eventually(lambda: states(site) == [(held.id, "running")], within=60)
+    eventually(lambda: states(site) == [(held.id, "running")])
 
     worker.end()
     assert not enqueue(site, "never").enqueued
     heir = site.start()
     site.open_gate()
 
-    eventually(lambda: not states(site), within=60)
+    eventually(lambda: not states(site))
     assert site.notes()[-2:] == ["held begins", "held ends"]
     assert heir.alive
     assert enqueue(site, "next").enqueued
-    eventually(lambda: site.notes()[-1] == "next ends", within=60)
+    eventually(lambda: site.notes()[-1] == "next ends")
 
 
 def test_a_job_that_another_program_published_twice_runs_once(site: Site) -> None:
@@ -85,10 +83,10 @@ def test_a_job_that_another_program_published_twice_runs_once(site: Site) -> Non
     site.client.run(lambda broker: broker.publish_many(jobs))
     worker = site.start("-c", "2")
 
-    (failed,) = eventually(lambda: list(site.inspector.failed()), within=60)
+    (failed,) = eventually(lambda: list(site.inspector.failed()))
 
     assert (failed["id"], failed["error"]["class"]) == ("two", "palermo.errors.DuplicateJob")
     assert "job one has the key 'k'" in failed["error"]["message"]
     site.open_gate()
-    eventually(lambda: not states(site), within=60)
+    eventually(lambda: not states(site))
     assert worker.alive

@@ -2,15 +2,16 @@
 
 import pytest
 
-from palermo.broker import Keep, Remove, Stop
-from palermo.config import Settings
+from palermo.client.failed_queues import retention_judge
+from palermo.contract.sweep import Keep, Remove, Stop
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
-from palermo.failures import decider
+from palermo.settings.settings import Settings
+from palermo.worker.child.titles import SlotTitle
 from palermo.worker.options import WorkerOptions
-from palermo.worker.session import pause
-from palermo.worker.titles import SlotTitle, parent_title
+from palermo.worker.parent.broker_session import backoff
+from palermo.worker.parent.worker import parent_title
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from palermo.worker.titles import SlotTitle, parent_title
 def test_pauses_double_up_to_thirty_seconds_and_half_of_each_is_chance(
     attempt: int, chance: float, seconds: float
 ) -> None:
-    assert pause(attempt, chance) == seconds
+    assert backoff(attempt, chance) == seconds
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ def _failed(at: int | None) -> Message:
 def test_failed_jobs_go_by_number_and_by_age_and_the_sweep_ends_at_the_first_that_stays(
     surplus: int, before: float | None, verdicts: list[object]
 ) -> None:
-    decide = decider(surplus, before)
+    decide = retention_judge(surplus, before)
 
     found = [decide(_failed(at)) for at in (100, 200, 300)]
 
@@ -92,7 +93,7 @@ def test_failed_jobs_go_by_number_and_by_age_and_the_sweep_ends_at_the_first_tha
 
 
 def test_a_failed_job_that_does_not_say_when_is_kept_and_does_not_end_the_sweep() -> None:
-    assert decider(0, 150.0)(_failed(None)) == Keep()
+    assert retention_judge(0, 150.0)(_failed(None)) == Keep()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from palermo.hooks import HOOKS
+from palermo.jobs.hooks import HOOKS
 from tests.helpers import eventually
 from tests.worker.site import Site
 
@@ -14,12 +14,14 @@ MODULES = ("crew", "crew_hooks")
 def test_each_hook_runs_in_the_process_that_the_catalogue_says(site: Site) -> None:
     worker = site.start(modules=MODULES)
     site.ready(worker)
-    template, slot = worker.children()
+    template, slot = worker.grown(2)
     where = {"template": template, "slot": slot}
 
     site.enqueue("raises_twice", module="crew_hooks")
     site.enqueue("note", str(site.notes_path), "x")
-    eventually(lambda: {"on_exhausted", "queue_empty"} <= {line[0] for line in site.trace()})
+    # The queues may be empty before the second one is there.
+    told = {"on_exhausted", "queue_empty", "after_process"}
+    eventually(lambda: told <= {line[0] for line in site.trace()})
     worker.send(signal.SIGUSR2)
     eventually(lambda: any(line[0] == "before_pause" for line in site.trace()))
     worker.send(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The API: the same rows as the command line's `--json`, typed, under /api."""
+"""The API under /api. It returns the same rows as the command line's `--json`, typed."""
 
 from palermo.webui.api import (
     failed,

@@ -1,14 +1,14 @@
-"""Failed jobs: looking at them, running them again, throwing them away."""
+"""The API of failed jobs: list them, requeue them, discard them, and follow the long commands that do so."""
 
 import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
-from palermo.filters import FailedFilter
-from palermo.rows import instant
-from palermo.verdicts import Which
-from palermo.webui import actions
+from palermo.contract.rows import iso_instant
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.judges import Which
+from palermo.webui.actions import failed_actions
 from palermo.webui.api.failed_rows import (
     Change,
     Chosen,
@@ -19,17 +19,17 @@ from palermo.webui.api.failed_rows import (
     Operations,
 )
 from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
-from palermo.webui.errors import Refused
-from palermo.webui.failed import failures
-from palermo.webui.failed.asking import filter_of
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.filters import failed_filter
+from palermo.webui.base.site import Visiting
+from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Operation
-from palermo.webui.looks import MAX_LIMIT
-from palermo.webui.site import Visiting
+from palermo.webui.state.listings import MAX_LIMIT
 
 router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
 operations_router = APIRouter(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
 
-#: Parts of the time that a group's history is told in.
+#: The number of parts into which a group's history divides the time.
 PARTS = 24
 
 _LONG = Query(max_length=1_000)
@@ -39,7 +39,7 @@ Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 Id = Annotated[str, Path(max_length=1_000)]
 
-#: Answered with 200 when it is over, and with 202 when it goes on.
+#: The extra answer of a long command: 200 when it is over, 202 when it goes on.
 _BEGUN: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationRow, "description": "It goes on: ask `/api/operations/{id}` how it fares."}
 }
@@ -54,9 +54,9 @@ def asked(
     until: Text = None,
     group: Text = None,
 ) -> FailedFilter:
-    """Filters: names may hold `*` and `?`; times are durations ago (`2h`) or instants (`2026-12-01T09:00Z`)."""
+    """The filter of a request. Names may hold `*` and `?`; times are durations ago (`2h`) or instants."""
     given = {"queue": queue, "job": job, "error": error, "text": text, "since": since, "until": until, "group": group}
-    return filter_of(given)
+    return failed_filter(given)
 
 
 Asked = Annotated[FailedFilter, Depends(asked)]
@@ -64,9 +64,9 @@ Asked = Annotated[FailedFilter, Depends(asked)]
 
 @router.get("", name="api_failed")
 def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100, newest: bool = False) -> Jobs:
-    """Failed jobs, the one that failed first on top; `newest` turns them round."""
-    found = failures(visit.site)
-    found.ready()
+    """Failed jobs, the oldest failure first, or the newest first with `newest`."""
+    found = failed_jobs(visit.site)
+    found.wait_until_read()
     index = found.view.index
     rows = index.page(filter, offset=(page - 1) * limit, limit=limit, newest=newest)
     return Jobs.model_validate(
@@ -81,9 +81,9 @@ def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100,
 
 @router.get("/groups", name="api_failed_groups")
 def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100) -> Groups:
-    """Failed jobs of one kind together: same job, same exception, same place in the code; the largest group first."""
-    found = failures(visit.site)
-    found.ready()
+    """Failed jobs in groups, the largest first. A group has the same job, exception and place in the code."""
+    found = failed_jobs(visit.site)
+    found.wait_until_read()
     rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=PARTS)
     shown = [
         Group(
@@ -92,8 +92,8 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
             job=each.sample.job or None,
             error=each.sample.failure.exception_class if each.sample.failure else "",
             message=each.sample.failure.message if each.sample.failure else "",
-            first_seen=instant(each.first),
-            last_seen=instant(each.last),
+            first_seen=iso_instant(each.first),
+            last_seen=iso_instant(each.last),
             id=each.sample.id,
             history=list(each.history),
         )
@@ -104,21 +104,21 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
 
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
-    """Run failed jobs again: those named, or all that a filter matches ({} for all)."""
-    return _row(actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
+    """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
+    return _row(failed_actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
-    """Throw failed jobs away: those named, or all that a filter matches ({} for all)."""
-    return _row(actions.discard(visit, _which(chosen)), response)
+    """Throw failed jobs away: those with these ids, or all that a filter matches ({} for all)."""
+    return _row(failed_actions.discard(visit, _which(chosen)), response)
 
 
 @router.get("/{id:palermo}", name="api_failed_job")
 def failed_job(visit: Visiting, id: Id) -> JobRow:
     """One failed job."""
-    found = failures(visit.site)
-    found.view.look(visit.site.client.settings.publish_timeout)
+    found = failed_jobs(visit.site)
+    found.view.update(visit.site.client.settings.publish_timeout)
     return JobRow.model_validate(found.row(found.message(id)))
 
 
@@ -126,35 +126,35 @@ def failed_job(visit: Visiting, id: Id) -> JobRow:
 def requeue(
     visit: Visiting, id: Id, response: Response, change: Annotated[Change | None, Body()] = None
 ) -> OperationRow:
-    """Run one failed job again, with other arguments or in another queue if some are given."""
+    """Run one failed job again, with other arguments or in another queue if they are given."""
     change = change or Change()
-    operation = actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
+    operation = failed_actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
     return _row(operation, response)
 
 
 @router.delete("/{id:palermo}", responses=_BEGUN, name="api_failed_discard")
 def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
     """Throw one failed job away."""
-    return _row(actions.discard(visit, id), response)
+    return _row(failed_actions.discard(visit, id), response)
 
 
 @operations_router.get("", name="api_operations")
 def operations(visit: Visiting) -> Operations:
-    """The long commands that are under way."""
-    rows = [_shown(each) for each in failures(visit.site).operations.running()]
+    """The long commands that are running or waiting."""
+    rows = [_shown(each) for each in failed_jobs(visit.site).operations.running()]
     return Operations(rows=rows, total=len(rows), page=1, limit=len(rows))
 
 
 @operations_router.get("/{id:palermo}", name="api_operation")
 def operation(visit: Visiting, id: Id) -> OperationRow:
-    """How a long command fares, or what it came to."""
-    return _shown(failures(visit.site).operations.get(id))
+    """The progress of a long command, or its outcome."""
+    return _shown(failed_jobs(visit.site).operations.get(id))
 
 
 @operations_router.post("/{id:palermo}/stop", name="api_stop_operation")
 def stop(visit: Visiting, id: Id) -> OperationRow:
-    """End it before its next job; those it has not come to stay as they are."""
-    operation = actions.stop_operation(visit, id)
+    """Stop it before its next job. Jobs that it has not reached stay as they are."""
+    operation = failed_actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)
 
@@ -163,7 +163,7 @@ def _which(chosen: Chosen) -> Which:
     if chosen.ids is not None and chosen.filter is None:
         return chosen.ids
     if chosen.filter is not None and chosen.ids is None:
-        return filter_of(chosen.filter.model_dump())
+        return failed_filter(chosen.filter.model_dump())
     raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 
@@ -184,8 +184,8 @@ def _shown(operation: Operation) -> OperationRow:
         gone=operation.gone,
         seen=operation.seen,
         total=operation.total,
-        asked_at=instant(math.floor(operation.asked_at)) or "",
-        ended_at=instant(math.floor(operation.ended_at)) if operation.ended_at else None,
+        asked_at=iso_instant(math.floor(operation.asked_at)) or "",
+        ended_at=iso_instant(math.floor(operation.ended_at)) if operation.ended_at else None,
         outcome=operation.outcome() if operation.over else None,
         problems=[f"{type(problem).__name__}: {problem}" for problem in operation.problems],
     )

@@ -1,4 +1,4 @@
-"""The rows of failed jobs and of long commands, typed."""
+"""The typed rows and bodies of the API of failed jobs and of long commands on them."""
 
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ class Groups(BaseModel):
 
 
 class Filter(BaseModel):
-    """Which failed jobs, all of it at once; {} for all. A name that is no filter is refused."""
+    """A filter for failed jobs: every given condition must hold, {} means all. Unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,7 +43,7 @@ class Filter(BaseModel):
 
 
 class Chosen(BaseModel):
-    """Which failed jobs: either by id or by a filter."""
+    """The failed jobs that are meant: either by id or by a filter."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,13 +52,13 @@ class Chosen(BaseModel):
 
 
 class ChosenForRequeue(Chosen):
-    """Which failed jobs, and to which queue if not to where they came from."""
+    """The failed jobs that are meant, and the queue for them if it is not their own."""
 
     queue: str | None = None
 
 
 class Change(BaseModel):
-    """What is to be other than it was."""
+    """Changes to a job that is requeued."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -68,7 +68,7 @@ class Change(BaseModel):
 
 
 class OperationRow(BaseModel):
-    """A command on failed jobs."""
+    """A long command on failed jobs."""
 
     id: str
     action: Literal["requeue", "discard"]
@@ -87,7 +87,7 @@ class OperationRow(BaseModel):
 
 
 class Operations(BaseModel):
-    """The long commands under way."""
+    """The long commands that are running or waiting."""
 
     rows: list[OperationRow]
     total: int

@@ -1,17 +1,17 @@
-"""What the journal tells: finished jobs, the life of one job, and what people did."""
+"""The API of the journal: finished jobs, the life of one job, and what people did."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
 from palermo.errors import NotFound
-from palermo.history.telling import life
+from palermo.history.timeline import life
 from palermo.webui.api.history_rows import Actions, Finished, Life
 from palermo.webui.api.rows import PROBLEM_RESPONSES
-from palermo.webui.asking import audit_asked, history_asked
-from palermo.webui.journaled import journaled
-from palermo.webui.looks import MAX_LIMIT
-from palermo.webui.site import Visiting
+from palermo.webui.base.filters import audit_filter, history_filter
+from palermo.webui.base.site import Visiting
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.listings import MAX_LIMIT
 
 router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
 
@@ -36,10 +36,10 @@ def history(
 ) -> Finished:
     """Finished jobs, newest first.
 
-    Names may hold `*` and `?`; times are durations ago (`2h`) or instants (`2026-12-01T09:00Z`); `longer` and
-    `shorter` are durations (`0.5s`, `5m`) that a job ran at least and at most.
+    Names may hold `*` and `?`. Times are durations ago (`2h`) or instants (`2026-12-01T09:00Z`). `longer` and
+    `shorter` are the shortest and the longest duration of a run (`0.5s`, `5m`).
     """
-    filter = history_asked(
+    filter = history_filter(
         {
             "queue": queue,
             "job": job,
@@ -51,7 +51,7 @@ def history(
             "shorter": shorter,
         }
     ).filter
-    known = journaled(visit.site)
+    known = journal_views(visit.site)
     known.check_ready()
     rows = [entry.row() for entry in known.index.page(filter, offset=(page - 1) * limit, limit=limit)]
     return Finished.model_validate({"rows": rows, "total": known.index.count(filter), "page": page, "limit": limit})
@@ -59,8 +59,8 @@ def history(
 
 @router.get("/history/{id:palermo}", name="api_history_job")
 def history_of_job(visit: Visiting, id: Annotated[str, Path(max_length=1_000)]) -> Life:
-    """All that the journal tells of one job: the newest 1,000 records, oldest first."""
-    known = journaled(visit.site)
+    """The journal's records of one job: the newest 1,000, oldest first."""
+    known = journal_views(visit.site)
     known.check_ready()
     rows = life(known.index, known.audit, id)
     if not rows:
@@ -81,10 +81,10 @@ def audit(
     limit: Limit = 100,
 ) -> Actions:
     """What people did, newest first. Names may hold `*` and `?`."""
-    filter = audit_asked(
+    filter = audit_filter(
         {"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until}
     ).filter
-    known = journaled(visit.site)
+    known = journal_views(visit.site)
     known.check_ready()
     rows = known.audit.page(filter, offset=(page - 1) * limit, limit=limit)
     return Actions.model_validate({"rows": rows, "total": known.audit.count(filter), "page": page, "limit": limit})

@@ -1,4 +1,4 @@
-"""The rows of what the journal tells, typed: fields and names are a contract, as those of palermo.rows."""
+"""The typed rows of the journal. Their fields and names are a contract, as those of palermo.contract.rows."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ class RunError(BaseModel):
 
 
 class FinishedRow(BaseModel):
-    """A run that ended, and with it its job, but for the state retrying."""
+    """A run that ended. Its job ended with it, except in the state retrying."""
 
     id: str
     job: str | None = Field(description="Its wire name.")
@@ -42,16 +42,16 @@ class Finished(BaseModel):
 
 
 class Step(BaseModel):
-    """One record of a job's life; some kinds have fields besides."""
+    """One record of a job's life. Some kinds have more fields."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
-    kind: str = Field(description="As in docs/journal.md; `action` for what a person did to it.")
+    kind: str = Field(description="As in docs/guides/journal.md; `action` for what a person did to it.")
     at: Instant | None
 
 
 class Life(BaseModel):
-    """All that the journal tells of one job, oldest first."""
+    """The journal's records of one job, oldest first."""
 
     id: str
     rows: list[Step]
@@ -59,7 +59,7 @@ class Life(BaseModel):
 
 
 class ActionRow(BaseModel):
-    """What somebody did."""
+    """An action of a person or a program."""
 
     at: Instant | None
     by: str | None = Field(description="Who did it.")

@@ -1,22 +1,25 @@
-"""Jobs: enqueued by hand, found by id, cancelled."""
+"""The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
 
 from fastapi import APIRouter
 
-from palermo.webui import actions, looks, outcomes
+from palermo.webui.actions import job_actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Cancelled, Enqueued, JobResult, JobRow, JobStatusRow, NewJob
-from palermo.webui.site import Visiting
+from palermo.webui.base.site import Visiting
+from palermo.webui.state import job_results, listings
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
 
 @router.post("", name="api_enqueue", status_code=201)
 def enqueue(visit: Visiting, new: NewJob) -> Enqueued:
-    """Enqueue a job; returns once the broker has stored it.
+    """Enqueue a job. The answer comes once the broker has stored it.
 
-    Where the job's code is imported here (`palermo web MODULE`), its arguments are checked
-    against its signature and its hooks run. Role: operator.
+    If the job's code is imported here (`palermo web MODULE`), its arguments are checked
+    against its signature, and its hooks run. Role: operator.
     """
-    job = actions.enqueue(visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id, keep_result=new.keep_result)
+    job = job_actions.enqueue(
+        visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id, keep_result=new.keep_result
+    )
     return Enqueued(id=job.id, job=job.job, queue=job.queue)
 
 
@@ -24,25 +27,25 @@ def enqueue(visit: Visiting, new: NewJob) -> Enqueued:
 def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
     """One job that runs, waits or has failed.
 
-    Waiting jobs are looked for in `queue`, or in all queues, among the first and the last of each.
+    Waiting jobs are searched among the first and the last of `queue`, or of each queue.
     """
-    return JobRow.model_validate(looks.job(visit, id, queue=queue))
+    return JobRow.model_validate(listings.job(visit, id, queue=queue))
 
 
 @router.get("/{id:palermo}/status", name="api_status")
 def status(visit: Visiting, id: str) -> JobStatusRow:
-    """What has become of a job, as far as the broker and its journal tell; `unknown` with the reason otherwise."""
-    return JobStatusRow.model_validate(outcomes.status(visit, id).row())
+    """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if they do not know."""
+    return JobStatusRow.model_validate(job_results.status(visit, id).row())
 
 
 @router.get("/{id:palermo}/result", name="api_result")
 def result(visit: Visiting, id: str) -> JobResult:
-    """What a job that is done returned; 409 where that is not kept, or it is not done. Nothing is waited for."""
-    found = outcomes.result(visit, id)
+    """The result of a job that is done. 409 if the result is not kept or the job is not done. It does not wait."""
+    found = job_results.result(visit, id)
     return JobResult(id=id, job=found.job, result=found.value)
 
 
 @router.post("/{id:palermo}/cancel", name="api_cancel")
 def cancel(visit: Visiting, id: str) -> Cancelled:
-    """Have a job not run, or end where it runs. A failed one is left where it is. Role: operator."""
-    return Cancelled.model_validate(actions.cancel(visit, id))
+    """Cancel a job: it does not run, or its run is ended. A failed job stays where it is. Role: operator."""
+    return Cancelled.model_validate(job_actions.cancel(visit, id))

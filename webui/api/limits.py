@@ -1,13 +1,13 @@
-"""What limits and rates hold back."""
+"""The API of limits and rates: how many jobs run and wait with each key."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from palermo.webui import looks
 from palermo.webui.api.rows import PROBLEM_RESPONSES, PageLimit, PageNumber
-from palermo.webui.site import Visiting
+from palermo.webui.base.site import Visiting
+from palermo.webui.state import listings
 
 router = APIRouter(prefix="/limits", tags=["limits"], responses=PROBLEM_RESPONSES)
 
@@ -15,7 +15,7 @@ Text = Annotated[str, Query(max_length=1_000, description="Part of a key.")]
 
 
 class LimitRow(BaseModel):
-    """One key of jobs with a limit or a rate."""
+    """One key of jobs that have a limit or a rate."""
 
     key: str = Field(description="The job's wire name, and its own key behind a colon.")
     limit: int | None = Field(description="How many may run at once.")
@@ -25,7 +25,7 @@ class LimitRow(BaseModel):
 
 
 class Limits(BaseModel):
-    """Some of the keys, by name."""
+    """A page of the keys, by name."""
 
     rows: list[LimitRow]
     total: int
@@ -35,6 +35,6 @@ class Limits(BaseModel):
 
 @router.get("", name="api_limits")
 def limits(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Limits:
-    """The keys of limited jobs of which any run or wait."""
-    listing = looks.limits(visit, text=text, page=page, limit=limit)
+    """The keys of limited jobs that have jobs running or waiting."""
+    listing = listings.limits(visit, text=text, page=page, limit=limit)
     return Limits.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})

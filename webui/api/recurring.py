@@ -1,15 +1,16 @@
-"""Recurring jobs: seen, added, removed, enabled and disabled, run now."""
+"""The API of recurring jobs: list, add, remove, enable, disable, run now."""
 
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract.rows import Row
 from palermo.errors import NotFound
-from palermo.rows import Row
-from palermo.webui import actions, looks
+from palermo.webui.actions import recurring_actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, Removed
-from palermo.webui.site import Visit, Visiting
+from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.state import listings
 
 router = APIRouter(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
 
@@ -17,7 +18,7 @@ Name = Annotated[str, Path(max_length=1_000)]
 
 
 class RecurringRow(BaseModel):
-    """One recurring job; arguments that cannot be decoded safely are null."""
+    """One recurring job. Arguments that cannot be decoded safely are null."""
 
     name: str
     job: str = Field(description="Its wire name.")
@@ -45,7 +46,7 @@ class RecurringRows(BaseModel):
 
 
 class NewRecurring(BaseModel):
-    """A job that is to run again and again; either cron or every."""
+    """A recurring job to be added. Give either cron or every."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,58 +67,58 @@ class NewRecurring(BaseModel):
 @router.get("", name="api_recurring")
 def recurring(visit: Visiting) -> RecurringRows:
     """All recurring jobs, by name."""
-    rows = looks.recurring(visit)
+    rows = listings.recurring(visit)
     return RecurringRows.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
 
 
 @router.post("", name="api_put_recurring", status_code=201)
 def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
-    """Have a job run again and again. Role: operator.
+    """Add a recurring job. Role: operator.
 
-    One that is replaced stays disabled if it was. What code or configuration declares under the same name wins when
-    its worker starts.
+    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration wins
+    when its worker starts.
     """
     options = new.model_dump(exclude={"name", "job", "replace"})
-    actions.put_recurring(visit, new.name, new.job, replace=new.replace, **options)
+    recurring_actions.put_recurring(visit, new.name, new.job, replace=new.replace, **options)
     return _row(visit, new.name)
 
 
 @router.get("/{name:palermo}", name="api_recurring_job")
 def one(visit: Visiting, name: Name) -> RecurringRow:
-    """One of them."""
+    """One recurring job."""
     return _row(visit, name)
 
 
 @router.post("/{name:palermo}/run", name="api_run_recurring")
 def run(visit: Visiting, name: Name) -> Enqueued:
-    """Enqueue it now, be it enabled or not; its times stay as they are. Role: operator."""
+    """Enqueue it now, enabled or not. Its times stay as they are. Role: operator."""
     row = _row(visit, name)
-    return Enqueued(id=actions.run_recurring(visit, name), job=row.job, queue=row.queue)
+    return Enqueued(id=recurring_actions.run_recurring(visit, name), job=row.job, queue=row.queue)
 
 
 @router.post("/{name:palermo}/enable", name="api_enable_recurring")
 def enable(visit: Visiting, name: Name) -> RecurringRow:
-    """Have it run at its times again. Role: operator."""
-    actions.switch_recurring(visit, name, on=True)
+    """Enable it: it runs at its times again. Role: operator."""
+    recurring_actions.switch_recurring(visit, name, on=True)
     return _row(visit, name)
 
 
 @router.post("/{name:palermo}/disable", name="api_disable_recurring")
 def disable(visit: Visiting, name: Name) -> RecurringRow:
-    """Have it not run until it is enabled, whatever is restarted. Role: operator."""
-    actions.switch_recurring(visit, name, on=False)
+    """Disable it: it does not run until it is enabled, even after restarts. Role: operator."""
+    recurring_actions.switch_recurring(visit, name, on=False)
     return _row(visit, name)
 
 
 @router.delete("/{name:palermo}", name="api_remove_recurring")
 def remove(visit: Visiting, name: Name) -> Removed:
-    """Take it away. What code or configuration declares comes back when its worker starts. Role: operator."""
-    actions.remove_recurring(visit, name)
+    """Remove it. A job that code or configuration declares comes back when its worker starts. Role: operator."""
+    recurring_actions.remove_recurring(visit, name)
     return Removed(removed=1)
 
 
 def _row(visit: Visit, name: str) -> RecurringRow:
-    found: Row | None = next((row for row in looks.recurring(visit) if row["name"] == name), None)
+    found: Row | None = next((row for row in listings.recurring(visit) if row["name"] == name), None)
     if found is None:
         raise NotFound(f"there is no recurring job {name[:80]!r}.")
     return RecurringRow.model_validate(found)

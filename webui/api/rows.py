@@ -1,13 +1,13 @@
-"""The rows of the API, typed: fields and names are those of palermo.rows, a contract."""
+"""The typed rows of the API. Their fields and names are those of palermo.contract.rows, a contract."""
 
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui.looks import MAX_DEPTH, MAX_LIMIT
+from palermo.webui.state.listings import MAX_DEPTH, MAX_LIMIT
 
-#: What may go wrong with any operation, for its documentation.
+#: The errors that any operation may answer, for the documentation.
 PROBLEMS = {
     400: "The request cannot be read, or is for another host.",
     401: "Nobody, or a wrong password or token.",
@@ -27,12 +27,12 @@ PROBLEMS = {
 }
 
 
-#: ISO 8601 in UTC, as text: reading and writing it again would change how fractions are written.
+#: ISO 8601 in UTC, kept as text: parsing it and writing it again would change its fractions.
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class Problem(BaseModel):
-    """Why something was not done."""
+    """The answer to a request that failed."""
 
     error: str = Field(description="What happened, with the value, and what to do about it.")
 
@@ -57,7 +57,7 @@ class QueueRow(BaseModel):
 
 
 class ClientRow(BaseModel):
-    """One client, or tenant, that has jobs waiting in a queue."""
+    """One tenant, also called client, that has jobs waiting in a queue."""
 
     tenant: str
     queue: str
@@ -76,7 +76,7 @@ class JobError(BaseModel):
 
 
 class JobAttempt(BaseModel):
-    """One try of a job that failed."""
+    """One failed run of a job."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -87,7 +87,7 @@ class JobAttempt(BaseModel):
 
 
 class JobRow(BaseModel):
-    """One job; what does not apply, or cannot be decoded safely, is null."""
+    """One job. Fields that do not apply, or cannot be decoded safely, are null."""
 
     id: str
     job: str | None = Field(description="Its wire name.")
@@ -122,7 +122,7 @@ class RunningJob(BaseModel):
 
 
 class JobStatusRow(BaseModel):
-    """What has become of a job; what is not known is null or empty."""
+    """The status of a job. Fields that are not known are null or empty."""
 
     state: Literal["pending", "scheduled", "working", "retrying", "failed", "done", "discarded", "cancelled", "unknown"]
     id: str
@@ -143,7 +143,7 @@ class JobStatusRow(BaseModel):
 
 
 class JobResult(BaseModel):
-    """What a job returned."""
+    """The value that a job returned."""
 
     id: str
     job: str
@@ -167,7 +167,7 @@ class WorkerRow(BaseModel):
 
 
 class Clients(BaseModel):
-    """The clients of a queue, those with most jobs first."""
+    """The tenants (clients) of a queue, those with the most jobs first."""
 
     rows: list[ClientRow]
     total: int
@@ -203,7 +203,7 @@ class Workers(BaseModel):
 
 
 class Removed(BaseModel):
-    """How many jobs went."""
+    """How many jobs, or other things, were removed."""
 
     removed: int
 
@@ -230,7 +230,7 @@ class Enqueued(BaseModel):
 
 
 class Answered(BaseModel):
-    """What one worker said to an order."""
+    """The answer of one worker to an order."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -239,7 +239,7 @@ class Answered(BaseModel):
 
 
 class Cancelled(BaseModel):
-    """What came of cancelling a job."""
+    """The outcome of cancelling a job."""
 
     id: str
     state: str = Field(description="marked, cancelled, cancelling, done, failed or interrupted.")

@@ -1,4 +1,4 @@
-"""Scheduled jobs, and those that wait to be tried again: seen in order of time, and changed."""
+"""The API of scheduled jobs and of retries: list them in order of time, and change them."""
 
 import time
 from datetime import datetime
@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from palermo import moments
+from palermo.contract.rows import Row
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
+from palermo.contract.scheduled import ScheduledFilter as Conditions
+from palermo.core import times
 from palermo.errors import NotFound
-from palermo.rows import Row
-from palermo.scheduled import Which
-from palermo.timetable import CANCEL, GIVE_UP, MOVE, RUN, Chosen
-from palermo.webui import actions, looks, redact
-from palermo.webui.ahead import RETRY, ahead
+from palermo.inspector.masking import masked_row
+from palermo.inspector.scheduled import Which
+from palermo.webui.actions import scheduled_actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
 from palermo.webui.api.scheduled_rows import (
     AlteredRow,
@@ -24,9 +25,11 @@ from palermo.webui.api.scheduled_rows import (
     Names,
     ScheduledFilter,
 )
-from palermo.webui.errors import Refused
-from palermo.webui.looks import MAX_LIMIT
-from palermo.webui.site import Visit, Visiting
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.state import listings
+from palermo.webui.state.listings import MAX_LIMIT
+from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
 retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
@@ -46,31 +49,31 @@ def scheduled(
     page: Number = 1,
     limit: Limit = 100,
 ) -> Jobs:
-    """Jobs that are due later, soonest first; `queue` and `job` may hold `*` and `?`.
+    """Jobs that are due later, soonest first. `queue` and `job` may hold `*` and `?`.
 
-    The state "retrying" says that a job has failed and waits to be tried again: `retries` lists only those, or only
-    the others. What is shown may be as old as ten times the time it takes to look.
+    The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
+    the others. The list may be as old as ten times the time that reading it takes.
     """
-    return _page(visit, Chosen(queue=queue or None, job=job or None, retries=retries), page, limit)
+    return _page(visit, Conditions(queue=queue or None, job=job or None, retries=retries), page, limit)
 
 
 @router.post("/cancel", name="api_cancel_scheduled_many")
 def cancel_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
-    """Have these not run, or all that a filter matches ({} for all). Role: operator."""
+    """Cancel jobs: those with these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, CANCEL, _which(chosen.ids, chosen.filter))
 
 
 @router.post("/run", name="api_run_scheduled_many")
 def run_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
-    """Put these into their queues now, or all that a filter matches ({} for all). Role: operator."""
+    """Put jobs into their queues now: by these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, RUN, _which(chosen.ids, chosen.filter))
 
 
 @router.post("/move", name="api_move_scheduled_many")
 def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
-    """Have these run at another instant, or all that a filter matches ({} for all). Role: operator.
+    """Move jobs to another instant: those with these ids, or all that a filter matches ({} for all). Role: operator.
 
-    An instant that has passed means now, and the state is then "enqueued".
+    An instant in the past means now, and the state is then "enqueued".
     """
     return _altered(visit, MOVE, _which(chosen.ids, chosen.filter), at=_instant(chosen))
 
@@ -78,27 +81,27 @@ def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
 @router.get("/{id:palermo}", name="api_scheduled_job")
 def scheduled_job(visit: Visiting, id: Id) -> JobRow:
     """One job that is due later."""
-    row = ahead(visit.site).find(id)
+    row = scheduled_view(visit.site).find(id)
     if row is None:
         raise NotFound(f"no job {id[:80]!r} is due later. It may have come due, or never was.")
-    return JobRow.model_validate(redact.shown(row, visit.site.hidden))
+    return JobRow.model_validate(masked_row(row, visit.site.hidden))
 
 
 @router.post("/{id:palermo}/cancel", name="api_cancel_scheduled")
 def cancel(visit: Visiting, id: Id) -> AlteredRow:
-    """Have one not run. Role: operator."""
+    """Cancel one scheduled job: it does not run. Role: operator."""
     return _altered(visit, CANCEL, id).rows[0]
 
 
 @router.post("/{id:palermo}/run", name="api_run_scheduled")
 def run(visit: Visiting, id: Id) -> AlteredRow:
-    """Put one into its queue now. Role: operator."""
+    """Put one scheduled job into its queue now. Role: operator."""
     return _altered(visit, RUN, id).rows[0]
 
 
 @router.post("/{id:palermo}/move", name="api_move_scheduled")
 def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
-    """Have one run at another instant; one that has passed means now. Role: operator."""
+    """Move one scheduled job to another instant. An instant in the past means now. Role: operator."""
     return _altered(visit, MOVE, id, at=_instant(moment)).rows[0]
 
 
@@ -106,37 +109,40 @@ def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
 def retries(visit: Visiting, queue: Name = None, job: Name = None, page: Number = 1, limit: Limit = 100) -> Jobs:
     """Jobs that have failed and wait for the instant of their next try, soonest first.
 
-    `error` says why, `attempts` what went wrong each time, `retries` how often it has been tried again by then.
+    `error` is the last error, `attempts` are the errors of all tries, `retries` counts the retries by then.
     """
-    return _page(visit, Chosen(queue=queue or None, job=job or None, retries=True), page, limit)
+    return _page(visit, Conditions(queue=queue or None, job=job or None, retries=True), page, limit)
 
 
 @retries_router.post("/run", name="api_run_retries_many")
 def retry_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
-    """Try these again now, or all that a filter matches ({} for all). Role: operator."""
+    """Try jobs again now: those with these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, RETRY, _which(chosen.ids, chosen.filter))
 
 
 @retries_router.post("/give-up", name="api_give_up_many")
 def give_up_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
-    """Put these among the failed with all their attempts, or all that a filter matches ({} for all). Role: operator."""
+    """Give jobs up: those with these ids, or all that a filter matches ({} for all). Role: operator.
+
+    They become failed jobs, with all their attempts.
+    """
     return _altered(visit, GIVE_UP, _which(chosen.ids, chosen.filter))
 
 
 @retries_router.post("/{id:palermo}/run", name="api_run_retry")
 def retry(visit: Visiting, id: Id) -> AlteredRow:
-    """Try one again now. Role: operator."""
+    """Try one job again now. Role: operator."""
     return _altered(visit, RETRY, id).rows[0]
 
 
 @retries_router.post("/{id:palermo}/give-up", name="api_give_up")
 def give_up(visit: Visiting, id: Id) -> AlteredRow:
-    """Put one among the failed with all its attempts, as if no retry had been left. Role: operator."""
+    """Give one job up: it becomes a failed job with all its attempts, as if no retry were left. Role: operator."""
     return _altered(visit, GIVE_UP, id).rows[0]
 
 
-def _page(visit: Visit, chosen: Chosen, page: int, limit: int) -> Jobs:
-    listing = looks.scheduled(visit, chosen, page=page, limit=limit)
+def _page(visit: Visit, chosen: Conditions, page: int, limit: int) -> Jobs:
+    listing = listings.scheduled(visit, chosen, page=page, limit=limit)
     return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
@@ -145,12 +151,12 @@ def _which(ids: list[str] | None, filter: Names | None) -> Which:
         return ids
     if filter is not None and ids is None:
         retries = filter.retries if isinstance(filter, ScheduledFilter) else True
-        return Chosen(queue=filter.queue or None, job=filter.job or None, retries=retries)
+        return Conditions(queue=filter.queue or None, job=filter.job or None, retries=retries)
     raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 
 def _altered(visit: Visit, action: str, which: Which, *, at: float | None = None) -> AlteredRows:
-    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at)
+    rows: list[Row] | None = scheduled_actions.alter_scheduled(visit, action, which, at=at)
     if rows is None:
         raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
     return AlteredRows.model_validate({"rows": rows, "total": len(rows)})
@@ -161,10 +167,10 @@ def _instant(moment: Moment) -> float:
     if (moment.at is None) == (moment.delay is None):
         raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"} or {"delay": 300}, and not both.')
     if moment.delay is not None:
-        return moments.instant(time.time() + moments.seconds(moment.delay))
+        return times.unix_seconds(time.time() + times.delay_seconds(moment.delay))
     if isinstance(moment.at, str):
         try:
-            return moments.instant(datetime.fromisoformat(moment.at))
+            return times.unix_seconds(datetime.fromisoformat(moment.at))
         except ValueError:
             raise Refused(422, f"at is {moment.at[:40]!r}, no instant such as 2026-12-01T09:00Z.") from None
-    return moments.instant(moment.at)
+    return times.unix_seconds(moment.at)

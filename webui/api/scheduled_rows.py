@@ -1,4 +1,4 @@
-"""Which scheduled jobs are meant, and what became of them, typed."""
+"""The typed bodies and rows of the API of scheduled jobs: the jobs that are meant, and the outcome for each."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ _NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.
 
 
 class Names(BaseModel):
-    """All of it at once; {} for all. A name that is no filter is refused."""
+    """A filter by names: every given condition must hold, {} means all. Unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -19,13 +19,13 @@ class Names(BaseModel):
 
 
 class ScheduledFilter(Names):
-    """Which scheduled jobs, all of it at once; {} for all. A name that is no filter is refused."""
+    """A filter for scheduled jobs: every given condition must hold, {} means all. Unknown names are refused."""
 
     retries: bool | None = Field(default=None, description="Only those that wait to be tried again, or only others.")
 
 
 class ChosenRetries(BaseModel):
-    """Which jobs that wait to be tried again: either by id or by a filter."""
+    """The jobs that wait for a retry and are meant: either by id or by a filter."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -34,7 +34,7 @@ class ChosenRetries(BaseModel):
 
 
 class ChosenScheduled(BaseModel):
-    """Which scheduled jobs: either by id or by a filter."""
+    """The scheduled jobs that are meant: either by id or by a filter."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -43,7 +43,7 @@ class ChosenScheduled(BaseModel):
 
 
 class Moment(BaseModel):
-    """Another instant; one of the two."""
+    """The new instant. Give either at or delay."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -52,11 +52,11 @@ class Moment(BaseModel):
 
 
 class ChosenForMove(ChosenScheduled, Moment):
-    """Which scheduled jobs, and to which instant."""
+    """The scheduled jobs that are meant, and their new instant."""
 
 
 class AlteredRow(BaseModel):
-    """What became of one scheduled job."""
+    """The outcome for one scheduled job."""
 
     id: str
     state: Literal["cancelled", "enqueued", "moved", "failed", "fired already or not there"] = Field(
@@ -68,7 +68,7 @@ class AlteredRow(BaseModel):
 
 
 class AlteredRows(BaseModel):
-    """What became of each; for ids of those too that were not there."""
+    """The outcome for each job, also for ids that were not there."""
 
     rows: list[AlteredRow]
     total: int

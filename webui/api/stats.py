@@ -1,4 +1,4 @@
-"""Statistics: what workers and clients counted, as the page of statistics and `palermo stats` show it."""
+"""The API of statistics: the counts of workers and clients, as the page of statistics and `palermo stats` show them."""
 
 from typing import Annotated
 
@@ -6,13 +6,13 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from palermo.errors import NotFound
-from palermo.history.reporting import report_row
+from palermo.history.report_rows import report_row
 from palermo.history.windows import Window
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
-from palermo.webui.errors import Refused
-from palermo.webui.journaled import journaled
-from palermo.webui.site import Visiting
-from palermo.webui.watching import watching
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Visiting
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import live_state
 
 router = APIRouter(tags=["statistics"], responses=PROBLEM_RESPONSES)
 
@@ -20,7 +20,7 @@ Name = Annotated[str | None, Query(max_length=1_000)]
 
 
 class Times(BaseModel):
-    """How long something took, in seconds; percentiles are exact to 19 per cent, the rest is exact."""
+    """Durations in seconds. Percentiles are exact to 19 per cent, the rest is exact."""
 
     count: int
     min: float
@@ -33,7 +33,7 @@ class Times(BaseModel):
 
 
 class Counted(BaseModel):
-    """What was counted."""
+    """The counts."""
 
     enqueued: int
     processed: int = Field(description="Runs that ended by themselves, as workers count them.")
@@ -49,7 +49,7 @@ class Counted(BaseModel):
 
 
 class CountedQueue(Counted):
-    """A queue, and what was counted of it."""
+    """A queue and its counts."""
 
     name: str | None = Field(description="Null for those that are known only together.")
     pending: int
@@ -59,13 +59,13 @@ class CountedQueue(Counted):
 
 
 class CountedJob(Counted):
-    """A job, and what was counted of it."""
+    """A job and its counts."""
 
     name: str | None
 
 
 class CountedWorker(Counted):
-    """A worker, and what it counted."""
+    """A worker and its counts."""
 
     id: str | None
     state: str | None = Field(description="Null for one that has ended.")
@@ -74,21 +74,21 @@ class CountedWorker(Counted):
 
 
 class CountedThen(Counted):
-    """What was counted in a part of the time."""
+    """The counts of a part of the window."""
 
     at: Instant = Field(description="Where it begins.")
     seconds: float = Field(description="How long it is.")
 
 
 class Deployed(BaseModel):
-    """The first worker of another release came up."""
+    """A deploy: the first worker of another release started."""
 
     at: Instant
     release: str
 
 
 class Stats(Counted):
-    """A window of time up to now."""
+    """The statistics of a window of time up to now."""
 
     since: Instant
     until: Instant
@@ -108,13 +108,13 @@ def stats(
 ) -> Stats:
     """What was processed and failed in the last hour, day, week or month, and how long it took.
 
-    Of everything, by queue, job and worker, or of the one that is named. Workers and clients count it, and the journal
-    keeps it; 409 where the setting `journal` is off.
+    The statistics are of everything, by queue, job and worker, or of the one that is named. Workers and clients count,
+    and the journal keeps the counts. 409 if the setting `journal` is off.
     """
     chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
     if len(chosen) > 1:
         raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
-    known = journaled(visit.site)
+    known = journal_views(visit.site)
     known.check_ready()
     report = known.report(window, **chosen)
     if report is None:
@@ -122,5 +122,5 @@ def stats(
         raise NotFound(f"nothing has been counted of {by} {name[:80]!r} in the last 30 days.")
     if chosen:
         return Stats.model_validate(report_row(report, (), ()))
-    snapshot = watching(visit.site).snapshot()
+    snapshot = live_state(visit.site).snapshot()
     return Stats.model_validate(report_row(report, snapshot.queues, snapshot.workers))

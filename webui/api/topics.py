@@ -1,14 +1,14 @@
-"""Events: who subscribes to what, and old ones told again."""
+"""The API of events: list the groups that subscribe, replay kept events to a group, unsubscribe a group."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui import topics_acting
+from palermo.webui.actions import topic_actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed
-from palermo.webui.site import Visiting
-from palermo.webui.wired import wired
+from palermo.webui.base.site import Visiting
+from palermo.webui.state.topology_view import topology_view
 
 router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
 
@@ -30,7 +30,7 @@ class TopicRow(BaseModel):
 
 
 class Topics(BaseModel):
-    """All groups, by name, and what carries events to them."""
+    """All groups, by name, and the exchanges that carry events to them."""
 
     rows: list[TopicRow]
     total: int
@@ -43,7 +43,7 @@ class Topics(BaseModel):
 
 
 class Replay(BaseModel):
-    """Which events are told again."""
+    """The events to be replayed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,7 +52,7 @@ class Replay(BaseModel):
 
 
 class Replayed(BaseModel):
-    """How many events were told again; null if that takes long, and goes on."""
+    """How many events were replayed; null if that takes long and goes on."""
 
     told: int | None
 
@@ -60,7 +60,7 @@ class Replayed(BaseModel):
 @router.get("", name="api_topics")
 def topics(visit: Visiting) -> Topics:
     """All groups that subscribe to events, by name."""
-    wiring = wired(visit).row()
+    wiring = topology_view(visit.site).row()
     rows = wiring["groups"]
     listed = {"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)}
     return Topics.model_validate({**{name: wiring[name] for name in Topics.model_fields if name in wiring}, **listed})
@@ -68,13 +68,13 @@ def topics(visit: Visiting) -> Topics:
 
 @router.post("/{group:palermo}/replay", name="api_replay_topics")
 def replay(visit: Visiting, group: Group, old: Replay) -> Replayed:
-    """Tell events that are kept to this group once more, as jobs with new ids. Role: operator."""
-    told = topics_acting.replay(visit, group, topic=old.topic, age=old.age, wait=30.0)
+    """Replay kept events to this group, as jobs with new ids. Role: operator."""
+    told = topic_actions.replay(visit, group, topic=old.topic, age=old.age, wait=30.0)
     return Replayed(told=told)
 
 
 @router.delete("/{group:palermo}", name="api_remove_topics")
 def remove(visit: Visiting, group: Group) -> Removed:
-    """Have no more events come to this group, until a worker of it starts; its queue stays. Role: admin."""
-    topics_acting.unsubscribe(visit, group)
+    """Unsubscribe this group until one of its workers starts. Its queue stays. Role: admin."""
+    topic_actions.unsubscribe(visit, group)
     return Removed(removed=1)

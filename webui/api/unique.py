@@ -1,13 +1,14 @@
-"""Keys of unique jobs: seen, and freed."""
+"""The API of unique jobs: list their keys, and free keys."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui import actions, looks
+from palermo.webui.actions import job_actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber
-from palermo.webui.site import Visiting
+from palermo.webui.base.site import Visiting
+from palermo.webui.state import listings
 
 router = APIRouter(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
 
@@ -15,7 +16,7 @@ Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a j
 
 
 class KeyRow(BaseModel):
-    """One key."""
+    """One key of a unique job."""
 
     key: str
     id: str | None = Field(description="The job that has it, or because of which it is closed.")
@@ -33,7 +34,7 @@ class KeyRow(BaseModel):
 
 
 class Keys(BaseModel):
-    """Some of the keys, by name."""
+    """A page of the keys, by name."""
 
     rows: list[KeyRow]
     total: int
@@ -42,7 +43,7 @@ class Keys(BaseModel):
 
 
 class ToFree(BaseModel):
-    """Keys to be taken from their jobs."""
+    """Keys to be freed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -50,7 +51,7 @@ class ToFree(BaseModel):
 
 
 class Freed(BaseModel):
-    """Which of them there were."""
+    """The keys that were freed."""
 
     freed: list[str]
 
@@ -58,14 +59,14 @@ class Freed(BaseModel):
 @router.get("", name="api_unique")
 def unique(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Keys:
     """The keys that jobs have."""
-    listing = looks.keys(visit, text=text, page=page, limit=limit)
+    listing = listings.keys(visit, text=text, page=page, limit=limit)
     return Keys.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
 @router.post("/free", name="api_free_keys")
 def free(visit: Visiting, named: ToFree) -> Freed:
-    """Take keys from their jobs, whatever those do, so that others may be enqueued. Role: operator.
+    """Take keys from their jobs, even if those run, so that others may be enqueued. Role: operator.
 
-    A job that waits takes its key again when it starts, if it is free then.
+    A waiting job takes its key again when it starts, if the key is free then.
     """
-    return Freed(freed=actions.free_keys(visit, named.keys))
+    return Freed(freed=job_actions.free_keys(visit, named.keys))

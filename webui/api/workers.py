@@ -1,12 +1,12 @@
-"""Workers: who is alive, and what they can be told."""
+"""The API of workers: list the workers that are alive, and send them orders."""
 
 from typing import Literal
 
 from fastapi import APIRouter
 
-from palermo.webui import actions
+from palermo.webui.actions import worker_actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Answered, Workers
-from palermo.webui.site import Visiting
+from palermo.webui.base.site import Visiting
 
 router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
 
@@ -22,16 +22,16 @@ def workers(visit: Visiting) -> Workers:
 
 @router.post("/{action}", name="api_control_all")
 def control_all(visit: Visiting, action: Order) -> list[Answered]:
-    """Tell all workers something, in one command; what each answered. Roles as for one."""
-    return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
+    """Tell all workers something, in one command. Returns the answer of each. Roles as for one worker."""
+    return [Answered.model_validate(row) for row in worker_actions.control(visit, None, action)]
 
 
 @router.post("/{id:palermo}/{action}", name="api_control")
 def control(visit: Visiting, id: str, action: Order) -> Answered:
     """Tell a worker something.
 
-    `quiet`: take no more jobs; `resume`: take them again; `stop`: finish the running ones and
-    end; `kill`: give the running ones back and end; `stack`: say what it is doing, as `text`.
-    Role: operator; for stop and kill, admin.
+    `quiet`: take no more jobs. `resume`: take jobs again. `stop`: finish the running jobs and
+    end. `kill`: give the running jobs back and end. `stack`: return what it is doing, as `text`.
+    Role: operator; admin for stop and kill.
     """
-    return Answered.model_validate(actions.control(visit, [id], action)[0])
+    return Answered.model_validate(worker_actions.control(visit, [id], action)[0])

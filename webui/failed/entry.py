@@ -1,7 +1,7 @@
-"""A failed job taken apart for the index, and put together again.
+"""The entry of a failed job in the index: made from its message, and turned back into a message.
 
-Tracebacks are most of what a failed job weighs, and failures of one kind share all of theirs but the
-last line, which says the message. So the frames are kept once for all, and each job keeps its ending.
+Most bytes of a failed job are its traceback, and failures of one kind share all of it but the last
+line, which holds the message. So the index stores the frames once, and for each job its ending.
 """
 
 import json
@@ -12,26 +12,27 @@ from typing import Any
 from palermo.core import attempts
 from palermo.core.failure import MAX_STACK_TRACE, Failure, cut_middle, fingerprint, printable
 from palermo.core.message import EVENT_ID, TOPIC, Message
+from palermo.inspector.failed_filter import PreviewOf
 
-#: Larger bodies are not kept: they are read from the queue when someone looks at that job.
+#: In bytes. Larger bodies are not kept: they are read from the queue when a user looks at the job.
 MAX_BODY = 65_536
 
-#: Of the message, and of the preview, that a text filter searches, in characters.
+#: The most characters of the message, and of the preview, that a text filter searches.
 MAX_WORDS = 2_000
 
-#: SQLite's integers.
+#: The largest integer of SQLite.
 _MOST = 2**63 - 1
 
-#: Between the texts that a filter searches: one it may not find across.
+#: Separates the texts that a filter searches, so that no match goes from one into the next.
 _GAP = "\x1f"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One failed job as the index keeps it; texts are printable."""
+    """One failed job as the index stores it. Its texts are printable."""
 
     id: str
-    #: Unix seconds; 0 where it does not say.
+    #: When it failed, in Unix seconds; 0 if the job does not say.
     at: int
     retries: int | None
     queue: str
@@ -42,13 +43,13 @@ class Entry:
     frames: str
     ending: str
     words: str
-    #: What only a page about it shows: see schema.DETAIL, from created_at on, but for the ending.
+    #: From here on the fields that only the job's own page shows: see schema.DETAIL.
     message: str
     created_at: int | None
     preview: str | None
     worker: str | None
     tenant: str | None
-    #: Of the event that it handles.
+    #: The topic of the event that the job handles.
     topic: str | None
     content_type: str
     content_encoding: str
@@ -58,13 +59,15 @@ class Entry:
     body: bytes | None
 
 
-class Taking:
-    """Makes entries of messages, and remembers what many of them share."""
+class EntryBuilder:
+    """Makes entries from messages. It caches fingerprints, which many messages share."""
 
-    #: Kinds remembered at once; each saves going through a traceback line by line.
-    REMEMBERED = 20_000
+    #: The most cached fingerprints; each saves going through a traceback line by line.
+    MAX_FINGERPRINTS = 20_000
 
-    def __init__(self) -> None:
+    def __init__(self, search_text: PreviewOf) -> None:
+        """`search_text` returns a message's arguments as text, without hidden values: no search finds them."""
+        self._search_text = search_text
         self._kinds: dict[tuple[str, str, int], str] = {}
 
     def entry(self, message: Message) -> Entry:
@@ -85,7 +88,7 @@ class Taking:
             fingerprint=self._fingerprint(message.job, failure, frames, ending) if failure else None,
             frames=frames,
             ending=ending,
-            words=fold(_GAP.join(((ending or text)[:MAX_WORDS], (shown or "")[:MAX_WORDS], id))),
+            words=fold(_GAP.join(((ending or text)[:MAX_WORDS], self._searched(message)[:MAX_WORDS], id))),
             message=text,
             created_at=_bounded(message.created_at),
             preview=shown,
@@ -99,20 +102,24 @@ class Taking:
             body=message.body if len(message.body) <= MAX_BODY else None,
         )
 
+    def _searched(self, message: Message) -> str:
+        text = self._search_text(message)
+        return "" if text is None else printable(text)
+
     def _fingerprint(self, job: str, failure: Failure, frames: str, ending: str) -> str:
         if "at " in ending or 'File "' in ending:
-            return fingerprint(job, failure)  # the message itself may hold what looks like a place
+            return fingerprint(job, failure)  # The message itself may contain text that looks like a frame.
         key = (job, failure.exception_class, hash(frames))
         found = self._kinds.get(key)
         if found is None:
-            if len(self._kinds) >= self.REMEMBERED:
+            if len(self._kinds) >= self.MAX_FINGERPRINTS:
                 self._kinds.clear()
             found = self._kinds[key] = fingerprint(job, failure)
         return found
 
 
 def split(trace: str, message: str) -> tuple[str, str]:
-    """The traceback before the line in which its message begins, and from there on."""
+    """The traceback in two: before the line in which its message begins, and from that line on."""
     at = trace.rfind(message) if message else len(trace.rstrip())
     if at < 0:
         return trace, ""
@@ -121,12 +128,12 @@ def split(trace: str, message: str) -> tuple[str, str]:
 
 
 def fold(text: str) -> str:
-    """The text as filters compare it: in no case of letters."""
+    """The text as filters compare it, without the difference of upper and lower case."""
     return text if text.isascii() and text.islower() else text.casefold()
 
 
 def restored(values: Sequence[Any]) -> Message:
-    """The message of a row: id, queue, job, at, retries, error, whether it has one, frames, then schema.DETAIL."""
+    """The message of a row: id, queue, job, at, retries, error, has_error, frames, then schema.DETAIL."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
     preview, worker, tenant, topic, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
@@ -135,9 +142,10 @@ def restored(values: Sequence[Any]) -> Message:
         id=id,
         queue=queue,
         job=job,
-        body=body or b"",
+        # A missing body must not look like an empty one: its preview would then be shown with hidden values.
+        body=b"-" if body is None else body,
         content_type=content_type,
-        content_encoding=content_encoding,
+        content_encoding="omitted" if body is None else content_encoding,
         arguments=arguments,
         created_at=created_at,
         retries=retries,

@@ -1,92 +1,91 @@
-"""The index of failed jobs: a database of this process's own that answers what pages ask.
+"""The index of failed jobs: a TempIndex that answers the queries of the pages.
 
-A private SQLite database in a temporary file, which ends with the process: memory stays what its
-cache is (schema.PRAGMAS) however many jobs have failed, and nothing in it is the truth. It may lag
-behind the queue and be thrown away at any time; the view (view.py) fills it again.
-
-Safe to share between threads: one at a time is in it, for milliseconds.
+It takes no more memory than its cache, however many jobs have failed. The queue is the truth: the
+index may lag behind it and may be thrown away at any time. The view (view.py) fills it again.
 """
 
 import hashlib
-import sqlite3
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.filters import FailedFilter
+from palermo.index.temp_index import Database, TempIndex
+from palermo.inspector.failed_filter import FailedFilter
 from palermo.webui.failed.entry import Entry, fold, restored
-from palermo.webui.failed.questions import Questions, Where
-from palermo.webui.failed.schema import DETAIL, JOB, MARKS, PRAGMAS, SCHEMA
+from palermo.webui.failed.queries import Queries, Where
+from palermo.webui.failed.schema import DETAIL, JOB, MARKS, SCHEMA
 
-#: Jobs kept at most, the newest, and bytes of bodies and of frames: beyond them bodies are read from the queue
-#: when someone looks at a job, the oldest first, and frames are cut.
+#: The most jobs that are kept, the newest, and the most bytes of bodies and of frames. Beyond these bytes the oldest
+#: bodies are dropped, and read from the queue when a user looks at the job; frames are cut.
 MAX_JOBS = 500_000
 MAX_BODY_BYTES = 512 * 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 _CUT_FRAMES = 1_000
 
-_FORGET = 5_000
-_REMEMBERED = 50_000
-_ANSWERS = 16
+_DROPPED_AT_ONCE = 5_000
+_MAX_CACHED = 50_000
+_MAX_GROUP_PAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A job of a page."""
+class StoredJob:
+    """A job from the index."""
 
     message: Message
-    #: Whether nothing of it was left out of the index.
+    #: Whether the index has all of the job.
     whole: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class FailureGroup:
     """Failures of one kind."""
 
     fingerprint: str
     count: int
-    #: Unix seconds; None where none of them says when it failed.
+    #: Unix seconds; None if none of the jobs says when it failed.
     first: int | None
     last: int | None
-    #: The newest of them.
+    #: The newest failed job of the group.
     sample: Message
-    #: How many failed in each part of the time that was asked for, oldest part first.
+    #: How many failed in each part of the time, oldest part first; empty if no parts were asked for.
     history: tuple[int, ...] = ()
 
 
 class Index:
-    """All that is known of failed jobs."""
+    """The database of failed jobs. Safe to share between threads. A change that raises StoreInvalid leaves it empty."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
-        for pragma in PRAGMAS:
-            self._db.execute(pragma).fetchall()
-        self._db.executescript(SCHEMA)
+        #: Grows with every change.
+        self.version = 0
+        self._reading = 0
+        self._index = TempIndex(SCHEMA, name="the index of failed jobs", cache_kib=32_768, opened=self._opened)
+
+    def _opened(self, db: Database) -> None:
+        self._db = db
         self._names: dict[str, int] = {}
         self._kinds: dict[str, int] = {}
         self._traces: dict[bytes, int] = {}
-        self._questions = Questions(self._db)
-        self._answers: dict[Any, tuple[int, tuple[list[Group], int]]] = {}
+        self._queries = Queries(db)
+        self._group_pages: dict[Any, tuple[int, tuple[list[FailureGroup], int]]] = {}
         self._next = 1
         self._body_bytes = self._frame_bytes = 0
         self._bodies_from = 0
-        #: Another number after every change.
-        self.version = 0
+        self.version += 1
+        #: Whether a reading has filled it from beginning to end, and which reading has put jobs in that are lost.
+        self.complete, self._lost_reading = False, self._reading
 
     def close(self) -> None:
-        with self._lock:
-            self._db.close()
+        """Throw it away."""
+        self._index.close()
 
     # -- filling
 
     def put(self, entries: Sequence[Entry], reading: int) -> None:
-        """Keep these jobs, in the order of their queue; of two with one id in one reading only the first."""
-        with self._lock:
-            self._db.execute("begin")
+        """Store these jobs, in the order of their queue. Of two with one id in one reading only the first is stored."""
+        with self._index.write():
+            self._reading = reading
             known = self._known(entries)
             fresh: dict[str, Entry] = {}
             stale: list[int] = []
@@ -99,7 +98,7 @@ class Index:
                     seen.append((reading, there[0]))
                     known[entry.id] = (*there[:3], reading)
                     continue
-                if there is not None:  # it has run and failed again since
+                if there is not None:  # The job has run and failed again since.
                     stale.append(there[0])
                 fresh[entry.id] = entry
             self._db.executemany("update job set seen = ? where n = ?", seen)
@@ -107,21 +106,17 @@ class Index:
             self._insert(fresh.values(), reading)
             if fresh or stale:
                 self.version += 1
-            self._db.execute("commit")
 
     def drop(self, ids: Iterable[str]) -> None:
         """Forget these jobs."""
-        with self._lock:
-            self._db.execute("begin")
+        with self._index.write():
             found = [self._db.execute("select n from job where id = ?", (id,)).fetchone() for id in ids]
             self._remove([n for (n,) in filter(None, found)])
             self.version += 1
-            self._db.execute("commit")
 
     def drop_unseen(self, reading: int) -> None:
-        """Forget what a whole reading did not meet, and what exceeds MAX_JOBS."""
-        with self._lock:
-            self._db.execute("begin")
+        """Forget the jobs that a complete reading did not see, and the oldest above MAX_JOBS."""
+        with self._index.write():
             gone = [n for (n,) in self._db.execute("select n from job where seen <> ?", (reading,))]
             surplus = self._db.execute("select count(*) from job").fetchone()[0] - len(gone) - MAX_JOBS
             if surplus > 0:
@@ -133,18 +128,18 @@ class Index:
                 self._traces.clear()
                 self._frame_bytes = self._db.execute("select coalesce(sum(length(text)), 0) from trace").fetchone()[0]
                 self.version += 1
-            self._db.execute("commit")
+            self.complete = reading != self._lost_reading
 
-    # -- asking
+    # -- reading
 
     def count(self, filter: FailedFilter) -> int:
-        """How many match."""
-        with self._lock:
-            return int(self._questions.one("count(*)", self._where(filter))[0])
+        """How many jobs match."""
+        with self._index.read():
+            return int(self._queries.one("count(*)", self._where(filter))[0])
 
-    def page(self, filter: FailedFilter, *, offset: int, limit: int, newest: bool) -> list[Found]:
-        """Some of what matches, by the time of failing and then by the place in the queue."""
-        with self._lock:
+    def page(self, filter: FailedFilter, *, offset: int, limit: int, newest: bool) -> list[StoredJob]:
+        """A page of the jobs that match, ordered by the time of failure and then by the place in the queue."""
+        with self._index.read():
             where, values = self._where(filter)
             turn = "desc" if newest else "asc"
             rows = self._db.execute(
@@ -154,45 +149,45 @@ class Index:
             return [self._found(n) for (n,) in rows]
 
     def ids(self, filter: FailedFilter, *, limit: int) -> list[str]:
-        """The ids of the newest that match."""
-        with self._lock:
+        """The ids of the newest jobs that match."""
+        with self._index.read():
             where, values = self._where(filter)
             rows = self._db.execute(
                 f"select id from job where {where} order by at desc, n desc limit ?", (*values, limit)
             )
             return [id for (id,) in rows]
 
-    def job(self, id: str) -> Found | None:
+    def job(self, id: str) -> StoredJob | None:
         """One job by its id."""
-        with self._lock:
+        with self._index.read():
             row = self._db.execute("select n from job where id = ?", (id,)).fetchone()
             return None if row is None else self._found(row[0])
 
     def groups(
         self, filter: FailedFilter, *, offset: int = 0, limit: int = 50, parts: int = 0
-    ) -> tuple[list[Group], int]:
-        """Failures of one kind together, the largest group first, and how many groups there are.
+    ) -> tuple[list[FailureGroup], int]:
+        """A page of the groups of failures, the largest first, and how many groups there are.
 
-        With `parts` each has a history: the time from the first to the last of all that match, in so many parts.
+        With `parts` each group has a history: the time from the first to the last match, in so many parts.
         """
-        with self._lock:
-            asked = (filter, offset, limit, parts)
-            version, known = self._answers.get(asked, (-1, ([], 0)))
+        with self._index.read():
+            key = (filter, offset, limit, parts)
+            version, known = self._group_pages.get(key, (-1, ([], 0)))
             if version != self.version:
                 known = self._groups(filter, offset, limit, parts)
-                _remember(self._answers, asked, (self.version, known), most=_ANSWERS)
+                _cache(self._group_pages, key, (self.version, known), most=_MAX_GROUP_PAGES)
             return known
 
     def newest(self) -> int | None:
-        """When the last one failed, as it says."""
-        with self._lock:
+        """When the newest job failed, by its own account, in Unix seconds; None if the index is empty."""
+        with self._index.read():
             (at,) = self._db.execute("select max(at) from job").fetchone()
             return None if at is None else int(at)
 
     def names(self, what: str) -> list[str]:
-        """All queues, jobs or errors there are, for a choice of filters; `what` is "queue", "job" or "error"."""
+        """The names of all queues, jobs or errors, at most 500; `what` is "queue", "job" or "error"."""
         column = {"queue": "queue", "job": "job", "error": "error"}[what]
-        with self._lock:
+        with self._index.read():
             rows = self._db.execute(
                 f"select text from name where id in (select distinct {column} from job) and text <> ''"
                 " order by text limit 500"
@@ -200,23 +195,20 @@ class Index:
             return [text for (text,) in rows]
 
     def bytes(self) -> int:
-        """How large the temporary file is at most."""
-        with self._lock:
-            (pages,) = self._db.execute("pragma page_count").fetchone()
-            (size,) = self._db.execute("pragma page_size").fetchone()
-            return int(pages) * int(size)
+        """The greatest size of the temporary file."""
+        return self._index.file_size()
 
-    # -- behind them; all within the lock
+    # -- private; called within a block of the index
 
-    def _groups(self, filter: FailedFilter, offset: int, limit: int, parts: int) -> tuple[list[Group], int]:
+    def _groups(self, filter: FailedFilter, offset: int, limit: int, parts: int) -> tuple[list[FailureGroup], int]:
         where = self._where(filter)
-        (total,) = self._questions.one("count(distinct nullif(kind, 0))", where)
-        first, last = self._questions.one("min(nullif(at, 0)), max(nullif(at, 0))", where)
-        groups: list[Group] = []
-        for kind, count, oldest, newest, n, fingerprint in self._questions.groups(where, offset, limit):
-            history = self._questions.history(where, kind, (first, last), parts) if parts and first else ()
+        (total,) = self._queries.one("count(distinct nullif(kind, 0))", where)
+        first, last = self._queries.one("min(nullif(at, 0)), max(nullif(at, 0))", where)
+        groups: list[FailureGroup] = []
+        for kind, count, oldest, newest, n, fingerprint in self._queries.groups(where, offset, limit):
+            history = self._queries.history(where, kind, (first, last), parts) if parts and first else ()
             groups.append(
-                Group(
+                FailureGroup(
                     fingerprint=fingerprint,
                     count=count,
                     first=oldest,
@@ -228,7 +220,11 @@ class Index:
         return groups, int(total)
 
     def _where(self, filter: FailedFilter) -> Where:
-        return self._questions.where(filter, self.version)
+        hits = ""
+        if filter.text is not None:
+            with self._index.write():
+                hits = self._queries.hits(fold(filter.text), self.version)
+        return self._queries.where(filter, hits)
 
     def _known(self, entries: Sequence[Entry]) -> dict[str, tuple[int, int, int | None, int]]:
         ids = list({entry.id for entry in entries})
@@ -261,12 +257,12 @@ class Index:
         self._db.executemany("insert into words (n, text) values (?, ?)", words)
         self._db.executemany(f"insert into detail ({DETAIL}) values ({MARKS})", details)
         while self._body_bytes > MAX_BODY_BYTES:
-            self._forget_bodies()
+            self._drop_bodies()
 
-    def _forget_bodies(self) -> None:
+    def _drop_bodies(self) -> None:
         rows = self._db.execute(
             "select n, coalesce(length(body), 0) + length(attempts) from detail where n > ? order by n limit ?",
-            (self._bodies_from, _FORGET),
+            (self._bodies_from, _DROPPED_AT_ONCE),
         ).fetchall()
         if not rows:
             self._body_bytes = 0
@@ -286,7 +282,7 @@ class Index:
             self._db.executemany(f"delete from {table} where n = ?", each)
 
     def _trace(self, frames: str) -> tuple[int, bool]:
-        """The number of these frames, and whether they are kept whole."""
+        """The row id of these frames, and whether they are kept whole."""
         whole = True
         if self._frame_bytes > MAX_FRAME_BYTES and len(frames) > _CUT_FRAMES:
             frames, whole = cut_middle(frames, _CUT_FRAMES), False
@@ -300,7 +296,7 @@ class Index:
             if cursor.rowcount:
                 self._frame_bytes += len(frames)
             (found,) = self._db.execute("select id from trace where digest = ?", (digest,)).fetchone()
-            _remember(self._traces, digest, found)
+            _cache(self._traces, digest, found)
         return found, whole
 
     def _name(self, text: str) -> int:
@@ -314,20 +310,20 @@ class Index:
         if found is None:
             self._db.execute(f"insert into {table} ({column}) values (?) on conflict do nothing", (text,))
             (found,) = self._db.execute(f"select id from {table} where {column} = ?", (text,)).fetchone()
-            _remember(known, text, found)
+            _cache(known, text, found)
         return int(found)
 
-    def _found(self, n: int) -> Found:
+    def _found(self, n: int) -> StoredJob:
         row = self._db.execute(
             "select job.id, q.text, j.text, at, retries, e.text, kind <> 0, trace.text, detail.* from job"
             " join name q on q.id = queue join name j on j.id = job join name e on e.id = error"
             " join trace on trace.id = trace join detail using (n) where n = ?",
             (n,),
         ).fetchone()
-        return Found(restored(row), whole=row[-1] is not None)
+        return StoredJob(restored(row), whole=row[-1] is not None)
 
 
-def _remember(known: dict[Any, Any], key: Any, value: Any, most: int = _REMEMBERED) -> None:
+def _cache(known: dict[Any, Any], key: Any, value: Any, most: int = _MAX_CACHED) -> None:
     if len(known) >= most:
         known.clear()
     known[key] = value

@@ -1,8 +1,8 @@
-"""Commands on many failed jobs: each runs on a thread of its own, whoever asked for it goes away or not.
+"""Commands on failed jobs. Each runs on its own thread and goes on when the user leaves the page.
 
-Going to one job at the end of a long queue takes as long as going to all of them, so every command
-is an operation: who asked waits a moment for its end, and else is shown its progress. Finished ones are kept for
-a while, so that what happened can be read afterwards; how many are kept, and wait, is bounded.
+Reaching one job at the end of a long queue takes as long as going through all jobs. So every command is an
+operation: the request waits a moment for its end, and then shows its progress. Finished operations are kept for a
+while, so that their outcome can be read later. The numbers of kept and of waiting operations are bounded.
 """
 
 import secrets
@@ -12,20 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from palermo.acting import Actor
-from palermo.broker import Swept
+from palermo.client.actor import Actor
+from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
-from palermo.inspector import Inspector
-from palermo.verdicts import Selection, Taken, Which
-from palermo.webui.errors import Refused
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.judges import Selection, TakenJob, Which
+from palermo.webui.base.errors import Refused
 from palermo.webui.failed.view import FailedView
 
-#: Finished operations kept, the newest; and those that may wait for their turn.
-KEPT, WAITING = 100, 10
-
-#: Ids of jobs that an operation names in the end, of those it could not find.
-NAMED = 20
+#: The most operations that are kept, the newest, and the most that may wait for their turn.
+MAX_KEPT, MAX_WAITING = 100, 10
 
 Action = Literal["requeue", "discard"]
 Status = Literal["waiting", "running", "done", "stopped", "failed"]
@@ -35,15 +32,15 @@ _DONE = {"requeue": "requeued", "discard": "discarded"}
 
 @dataclass(kw_only=True)
 class Operation:
-    """One command, from the moment it was asked for. Written by its own thread only."""
+    """One command, from the moment the user asked for it. Only its own thread writes to it."""
 
     id: str
     action: Action
-    #: Who asked, by name.
+    #: The name of the user who asked.
     by: str
-    #: What is meant, for people.
+    #: The jobs that are meant, as a text for people.
     about: str
-    #: How many jobs were meant, as far as that was known; None where it was not.
+    #: How many jobs were meant; None if that was not known.
     expected: int | None
     which: Which
     args: Sequence[object] | None = None
@@ -52,13 +49,13 @@ class Operation:
     status: Status = "waiting"
     asked_at: float = field(default_factory=time.time)
     ended_at: float | None = None
-    #: How many failed jobs it went through, of how many.
+    #: How many failed jobs it has looked at, and how many it will look at.
     seen: int = 0
     total: int = 0
-    #: How many jobs it took out of `failed`, and the first of them.
+    #: How many jobs it has taken out of `failed`, and the first of them.
     taken: int = 0
-    first: Taken | None = None
-    #: What went wrong with some of the jobs, or with all of it.
+    first: TakenJob | None = None
+    #: The errors of single jobs, or of the whole command.
     problems: list[PalermoError] = field(default_factory=list)
     stop_asked: bool = False
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -73,17 +70,17 @@ class Operation:
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
-        """End before the next job: what has not been come to stays as it is."""
+        """Ask it to end before the next job. Jobs that it has not reached stay as they are."""
         self.stop_asked = True
 
     @property
     def gone(self) -> int:
-        """How many of the jobs meant were not there any more, as far as it was known how many were meant."""
+        """How many of the meant jobs were not there any more; 0 if it was not known how many were meant."""
         stay = sum(problem.jobs for problem in self.problems if not isinstance(problem, NotFound))
         return max(0, (self.expected or 0) - self.taken - stay) if self.status == "done" else 0
 
     def outcome(self) -> str:
-        """What it came to, in a sentence."""
+        """The outcome in a sentence."""
         did = f"{_DONE[self.action]} {self.taken:,} job{'' if self.taken == 1 else 's'}"
         parts = [did[0].upper() + did[1:]]
         if self.gone:
@@ -99,7 +96,7 @@ class Operation:
 
 
 class Operations:
-    """All commands of one site, one at a time on the queue."""
+    """All commands of one site. They go through the queues one at a time."""
 
     def __init__(self, inspector: Inspector, view: FailedView) -> None:
         self._inspector = inspector
@@ -109,19 +106,19 @@ class Operations:
         self._closed = False
 
     def start(self, operation: Operation, *, done: Callable[[Operation], None]) -> Operation:
-        """Begin it, on a thread of its own; `done` is called there at its end.
+        """Start an operation on its own thread, which calls `done` at the end.
 
-        Raises Refused (503) when too many wait, QueueNameInvalid, IdInvalid.
+        Raises Refused (503) if too many wait, QueueNameInvalid, IdInvalid.
         """
         if operation.queue is not None:
             check_job_queue(operation.queue)
         Selection(operation.which if not isinstance(operation.which, str) else [operation.which])
         with self._lock:
-            if self._closed or sum(not each.over for each in self._all.values()) > WAITING:
+            if self._closed or sum(not each.over for each in self._all.values()) > MAX_WAITING:
                 raise Refused(503, "too many long commands are under way here. Wait for one of them to end.")
             self._all[operation.id] = operation
             over = [id for id, each in self._all.items() if each.over]
-            for id in over[: max(0, len(self._all) - KEPT)]:
+            for id in over[: max(0, len(self._all) - MAX_KEPT)]:
                 del self._all[id]
         threading.Thread(
             target=self._run, args=(operation, done), name=f"palermo-{operation.action}", daemon=True
@@ -129,19 +126,19 @@ class Operations:
         return operation
 
     def get(self, id: str) -> Operation:
-        """The operation of this id. Raises NotFound for one that never was, or is kept no longer."""
+        """The operation with this id. Raises NotFound if there never was one, or if it is no longer kept."""
         found = self._all.get(id)
         if found is None:
             raise NotFound(f"no operation {id!r} here: it ended long ago, or the server was started again since.")
         return found
 
     def running(self) -> list[Operation]:
-        """Those that have not ended, the oldest first."""
+        """The operations that have not ended, the oldest first."""
         with self._lock:
             return [each for each in self._all.values() if not each.over]
 
     def close(self) -> None:
-        """Have all of them end at the next job; waits a moment for that. Nothing is lost by it."""
+        """Stop all operations at their next job, and wait up to 5 s for each. Nothing is lost by that."""
         self._closed = True
         for operation in self.running():
             operation.stop()
@@ -149,7 +146,7 @@ class Operations:
 
     def _run(self, operation: Operation, done: Callable[[Operation], None]) -> None:
         try:
-            with self._view.taking():
+            with self._view.exclusive():
                 operation.status = "running"
                 self._act(operation)
             if operation.status == "running":
@@ -157,31 +154,33 @@ class Operations:
         except PalermoError as error:
             operation.status = "failed"
             operation.problems.append(error)
-            self._view.refresh()
+            self._view.request_reading()
         finally:
             if operation.status in (
                 "waiting",
                 "running",
-            ):  # something that nobody foresaw, told by the thread's own end
+            ):  # An unexpected exception: the thread's excepthook reports it.
                 operation.status = "failed"
-            operation.which = ""  # may be long
+            operation.which = ""  # The list may be long: free its memory.
             operation.ended_at = time.time()
-            done(operation)
-            operation._ended.set()
+            try:
+                done(operation)
+            finally:
+                operation._ended.set()
 
     def _act(self, operation: Operation) -> None:
-        left = 0
+        removed = 0
 
-        def progress(swept: Swept) -> None:
-            nonlocal left
+        def progress(swept: SweepProgress) -> None:
+            nonlocal removed
             operation.seen, operation.total = swept.seen, swept.total
-            self._view.left(swept.removed + swept.moved - left)
-            left = swept.removed + swept.moved
+            self._view.count_removed(swept.removed + swept.moved - removed)
+            removed = swept.removed + swept.moved
 
-        def taken(jobs: Sequence[Taken]) -> None:
+        def taken(jobs: Sequence[TakenJob]) -> None:
             operation.first = operation.first or jobs[0]
             operation.taken += len(jobs)
-            self._view.taken(jobs)
+            self._view.forget(jobs)
 
         common: dict[str, Any] = {
             "progress": progress,
@@ -199,5 +198,5 @@ class Operations:
 
 
 def new_id() -> str:
-    """An id that nobody can guess: whoever has it may see how the operation fares."""
+    """An id that nobody can guess. A user who has it may see the operation's progress."""
     return secrets.token_urlsafe(12)

@@ -1,7 +1,7 @@
-"""The tables of the index of failed jobs (index.py): what is searched is narrow, what is only shown lies apart."""
+"""The tables of the index of failed jobs (index.py). Searched columns are in narrow tables, the others apart."""
 
-#: `n` is the place in the queue: it grows with the order in which jobs were read, and stays a job's own as long as
-#: it lies there. `at` is 0 for a job that does not say when it failed, `kind` 0 for one without an error.
+#: `n` is the place in the queue: it grows in the order in which jobs were read, and a job keeps it as long as it lies
+#: in the queue. `at` is 0 for a job that does not say when it failed, `kind` is 0 for a job without an error.
 SCHEMA = """
 create table name (id integer primary key, text text not null unique);
 create table kind (id integer primary key, fingerprint text not null unique);
@@ -36,26 +36,20 @@ create table detail (
     attempts text not null,
     body blob
 );
+create table hits_0 (n integer primary key);
+create table hits_1 (n integer primary key);
+create table hits_2 (n integer primary key);
+create table hits_3 (n integer primary key);
 """
 
-#: What a text filter found is kept for a few texts, each in a table of these: a page, its count and its groups ask
-#: for the same one after the other.
+#: The tables that cache the results of the last text filters, one text each: a page, its count and its groups ask
+#: for the same text one after the other.
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
-HIT = "create table {} (n integer primary key)"
 
-#: In this order in an insert, and in what `detail` is read with.
+#: The columns in the order of inserts, and of reads from `detail`.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen"
 DETAIL = (
     "n, created_at, message, ending, preview, worker, tenant, topic,"
     " content_type, content_encoding, arguments, attempts, body"
 )
 MARKS = ", ".join("?" * len(DETAIL.split(",")))
-
-#: A private database on the disk that ends with its connection; in memory is only what this cache holds.
-PRAGMAS = (
-    "pragma page_size = 8192",
-    "pragma cache_size = -32768",
-    "pragma journal_mode = off",
-    "pragma synchronous = off",
-    "pragma temp_store = file",
-)

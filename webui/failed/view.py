@@ -1,12 +1,11 @@
-"""The view of failed jobs: an index of the queue, kept near to it without being in the way.
+"""The view of failed jobs: an index of their queues that follows them without blocking them much.
 
-AMQP has no way to look at the end of a queue but through all of it, and what is being read others
-cannot reach meanwhile. So the queue is read when someone looks and the number of jobs in it, which
-costs nothing to ask, is another than the view can explain; and never for more than a small part of
-the time (PACE). What this process takes out itself is known at once, without reading. Nothing is
-read while nobody looks.
+AMQP can reach the end of a queue only by reading all of it, and other clients cannot reach the jobs
+that are being read. So the view reads the queues only when a user looks, above all when their count,
+which is cheap to ask, differs from the count that the view knows; and it reads for a small part of
+the time only (CHANGED_PAUSE). It knows at once, without reading, the jobs that this process takes out.
 
-Quorum queues are seen by their log: reading takes nothing, and the note says where log and queue differ.
+Quorum queues are read through their log, which takes no job. A note says where log and queue differ.
 """
 
 import threading
@@ -15,192 +14,209 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from palermo.broker import Swept
+from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound, PalermoError
-from palermo.inspector import Inspector
-from palermo.verdicts import Taken
-from palermo.webui.failed.entry import Entry, Taking
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.judges import TakenJob
+from palermo.webui.failed.entry import Entry, EntryBuilder
 from palermo.webui.failed.index import Index
-from palermo.webui.failed.source import Source
+from palermo.webui.failed.reader import FailedJobReader
 
-#: A reading that took t seconds is not repeated for PACE * t, if the queue has changed, and for STILL_PACE * t
-#: if not as far as its count tells.
-PACE, STILL_PACE = 15.0, 60.0
+#: A reading that held jobs for t seconds is not repeated for CHANGED_PAUSE * t seconds if the count has changed since,
+#: and for UNCHANGED_PAUSE * t seconds if it has not; and for no longer than MAX_PAUSE seconds for each job that it
+#: read. On a busy machine a reading of three jobs takes seconds too, and harms nobody.
+CHANGED_PAUSE, UNCHANGED_PAUSE, MAX_PAUSE = 15.0, 60.0, 0.05
 
-#: Seconds between two looks at the count, and at least between two readings.
-GLANCE, BREATH = 1.0, 0.3
+#: Seconds: the least time between two counts, and between two readings.
+COUNT_INTERVAL, READ_INTERVAL = 1.0, 0.3
 
 _BATCH = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """How near the view is to the queue."""
+class ViewState:
+    """How well the view matches the queues."""
 
-    #: Whether the queue was read to its end at least once.
+    #: Whether the queues have been read to their end at least once.
     ready: bool = False
-    #: Whether it is being read now, and how far.
+    #: Whether they are being read now, and how far.
     reading: bool = False
     seen: int = 0
     total: int = 0
-    #: Unix seconds of the last reading's end.
+    #: When the last reading ended, in Unix seconds.
     at: float | None = None
-    #: How long it took, in seconds.
+    #: How long the last reading held jobs, in seconds.
     took: float = 0.0
-    #: How many messages more (or fewer) the queue holds than the view knows of; with `changed` others took and added.
+    #: How many messages more the queues hold than the view knows of; negative if fewer.
     behind: int = 0
-    #: How many failed jobs lie in queues that looking would harm, and are in no log that is shown instead; below 0
-    #: where more are shown than there are.
+    #: Whether the messages were counted for this answer, and not up to a second before: then there may be news.
+    is_current: bool = True
+    #: How many failed jobs are in queues that reading would harm, and in no log that is read instead. Negative if the
+    #: view shows more jobs than there are.
     unseen: int = 0
-    #: Why the last reading failed; "" if it did not.
+    #: Why the last reading failed; "" if it did not fail.
     error: str = ""
 
 
 class FailedView:
-    """What is known of one broker's failed jobs. Safe to share between threads."""
+    """The view of one broker's failed jobs. Safe to share between threads."""
 
-    def __init__(self, inspector: Inspector, source: Source, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, inspector: Inspector, reader: FailedJobReader, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._inspector = inspector
-        self._source = source
+        self._reader = reader
         self._clock = clock
         self.index = Index()
         self._lock = threading.Lock()
-        #: Held by whoever goes through the queue: a reading, or a command.
-        self._turn = threading.Lock()
+        #: The lock that a reading or a command holds while it goes through the queues.
+        self._queues_lock = threading.Lock()
         self._waiting = 0
         self._closed = False
-        self._state = State()
-        self._reader: threading.Thread | None = None
+        self._state = ViewState()
+        self._thread: threading.Thread | None = None
         self._number = 0
         self._counted = 0
+        #: The broker's last count of them. A reading may miss a message that was on its way when it began.
+        self._last_count = 0
         self._unseen: dict[str, int] = {}
-        #: What the last reading could not look at in queues that are seen by their log.
+        #: How many jobs the last reading could not see in queues that are read through their log.
         self._unlogged = 0
-        self._glanced = self._ended = -float("inf")
-        self._wanted = True
+        self._counted_at = self._ended = -float("inf")
+        self._is_requested = True
 
     @property
-    def state(self) -> State:
-        """How near it is, as of the last look."""
+    def state(self) -> ViewState:
+        """The state as of the last update."""
         return self._state
 
-    def look(self, patience: float = 0.25) -> State:
-        """Make sure that the view is as near to the queue as it should be; waits that long for a reading at most.
+    def update(self, timeout: float = 0.25) -> ViewState:
+        """Count the failed jobs, and start a reading if one is due. Waits at most `timeout` seconds for its end.
 
-        Raises BrokerUnavailable and what else asking the broker raises.
+        Raises BrokerUnavailable, and the other errors of asking the broker.
         """
         with self._lock:
-            glance = self._clock() - self._glanced >= GLANCE or not self._state.ready
-            if glance:
-                self._glanced = self._clock()
-        if glance:
-            self._glance()
+            is_due = self._clock() - self._counted_at >= COUNT_INTERVAL or not self._state.ready
+            if is_due:
+                self._counted_at = self._clock()
+        if is_due:
+            self._count()
         reader = self._start_if_due()
         if reader is not None:
-            reader.join(patience)
-        return self._state
+            reader.join(timeout)
+        return replace(self._state, is_current=is_due)
 
-    def refresh(self) -> None:
-        """Have the next look read the queue, whatever that costs."""
+    def request_reading(self) -> None:
+        """Have the next update read the queues, even if a reading is not due."""
         with self._lock:
-            self._wanted, self._glanced = True, -float("inf")
+            self._is_requested, self._counted_at = True, -float("inf")
 
     @contextmanager
-    def taking(self) -> Iterator[None]:
-        """While a command goes through the queue: a reading ends first, and none begins."""
+    def exclusive(self) -> Iterator[None]:
+        """A context for a command that goes through the queues. A running reading stops, and none begins."""
         with self._lock:
             self._waiting += 1
         try:
-            with self._turn:
+            with self._queues_lock:
                 yield
         finally:
             with self._lock:
                 self._waiting -= 1
 
-    def taken(self, jobs: Sequence[Taken]) -> None:
-        """These have gone from the queue by our own hand."""
+    def forget(self, jobs: Sequence[TakenJob]) -> None:
+        """Forget jobs that this process has taken out of their queue."""
         self.index.drop(job.id for job in jobs)
 
-    def left(self, messages: int) -> None:
-        """So many messages have left the queue by our own hand; of two copies of a job both count."""
+    def count_removed(self, messages: int) -> None:
+        """Count messages that this process has taken out of the queues. Two copies of one job count as two."""
         with self._lock:
             self._counted -= messages
-            self._glanced = -float("inf")
+            self._counted_at = -float("inf")
 
     def message(self, id: str) -> tuple[Message, bool] | None:
-        """The failed job of this id, as far as it is in the view, and whether that is all of it."""
+        """The failed job with this id, and whether the view has all of it; None if it is not in the view."""
         found = self.index.job(id)
         return None if found is None else (found.message, found.whole)
 
     def close(self) -> None:
         """Stop reading and throw the view away."""
         self._closed = True
-        if self._reader is not None:
-            self._reader.join(5)
+        if self._thread is not None:
+            self._thread.join(5)
         self.index.close()
 
-    # -- behind them
+    # -- private
 
-    def _glance(self) -> None:
-        """Ask how many there are."""
-        counts = self._source.counts()
-        unseen = [queue for queue in counts if self._is_harmed_by_looking(queue)]
+    def _count(self) -> None:
+        """Ask the broker how many failed jobs there are."""
+        counts = self._reader.counts()
+        unseen = [queue for queue in counts if self._is_harmed_by_reading(queue)]
         with self._lock:
             self._unseen = {queue: counts[queue] for queue in unseen}
             count = sum(counts.values()) - sum(self._unseen.values())
-            reading = self._state.reading  # what is being read is not counted
+            reading = self._state.reading  # The broker's count leaves out the jobs that are being read.
+            if not reading:
+                self._last_count = count
             behind = self._state.behind if reading else count - self._counted
             self._state = replace(self._state, behind=behind, unseen=sum(self._unseen.values()) + self._unlogged)
 
-    def _is_harmed_by_looking(self, queue: str) -> bool:
+    def _is_harmed_by_reading(self, queue: str) -> bool:
         try:
             self._inspector.jobs(queue, limit=0)
         except NotBrowsable:
             return True
-        except NotFound:  # deleted since it was counted
+        except NotFound:  # The queue was deleted after it was counted.
             return False
         return False
 
     def _start_if_due(self) -> threading.Thread | None:
-        """The thread that reads, begun if it is time to read."""
+        """The thread that reads, started if a reading is due; None if there is none."""
         with self._lock:
             if self._closed or self._waiting:
                 return None
-            if self._reader is not None and self._reader.is_alive():
-                return self._reader
-            pace = PACE if self._state.behind else STILL_PACE
-            pause = max(BREATH if self._state.behind else GLANCE, pace * self._state.took)
-            if not self._wanted and self._state.ready and self._clock() - self._ended < pause:
+            if self._thread is not None and self._thread.is_alive():
+                return self._thread
+            factor = CHANGED_PAUSE if self._state.behind else UNCHANGED_PAUSE
+            longest = MAX_PAUSE * self._counted
+            pause = max(
+                READ_INTERVAL if self._state.behind else COUNT_INTERVAL, min(factor * self._state.took, longest)
+            )
+            is_whole = self._state.ready and self.index.complete
+            if not self._is_requested and is_whole and self._clock() - self._ended < pause:
                 return None
-            self._wanted = False
+            self._is_requested = False
             self._number += 1
             self._state = replace(self._state, reading=True, seen=0, total=0, error="")
-            self._reader = threading.Thread(target=self._read, args=(self._number,), name="palermo-failed", daemon=True)
-            self._reader.start()
-            return self._reader
+            self._thread = threading.Thread(target=self._read, args=(self._number,), name="palermo-failed", daemon=True)
+            self._thread.start()
+            return self._thread
 
     def _read(self, number: int) -> None:
-        began = self._clock()
+        # When the first job was read: from then on others cannot reach the jobs. Opening a session before that holds
+        # no job, however long it takes on a busy machine.
+        began: float | None = None
         batch: list[Entry] = []
-        taking = Taking()
+        builder = EntryBuilder(self._reader.search_text)
 
-        def see(message: Message) -> None:
-            batch.append(taking.entry(message))
+        def add(message: Message) -> None:
+            nonlocal began
+            began = self._clock() if began is None else began
+            batch.append(builder.entry(message))
             if len(batch) >= _BATCH:
                 self.index.put(batch, number)
                 batch.clear()
 
-        def progress(swept: Swept) -> None:
+        def progress(swept: SweepProgress) -> None:
             self._state = replace(self._state, seen=swept.seen, total=swept.total)
 
         def stop() -> bool:
             return self._closed or self._waiting > 0
 
-        error, swept, whole = "", Swept(total=0), False
+        error, swept, whole = "", SweepProgress(total=0), False
         try:
-            with self._turn:
-                swept = self._source.read(see, progress=progress, stop=stop)
+            with self._queues_lock:
+                swept = self._reader.read(add, progress=progress, stop=stop)
                 whole = not stop()
                 if batch:
                     self.index.put(batch, number)
@@ -209,17 +225,26 @@ class FailedView:
         except PalermoError as problem:
             error = f"{type(problem).__name__}: {problem}"
         finally:
-            self._finish(whole=whole, error=error, swept=swept, took=self._clock() - began)
+            took = 0.0 if began is None else self._clock() - began
+            self._finish(whole=whole, error=error, swept=swept, took=took)
 
-    def _finish(self, *, whole: bool, error: str, swept: Swept, took: float) -> None:
+    def _finish(self, *, whole: bool, error: str, swept: SweepProgress, took: float) -> None:
         with self._lock:
             self._state = replace(self._state, reading=False, error=error)
             if not whole:
-                # Asked to make room, or cut off: what was read stays, and the next look begins again.
-                self._wanted = True
+                # A command asked for its turn, or an error ended the reading. The jobs that were read stay, and the
+                # next update reads again.
+                self._is_requested = True
                 return
             self._ended, self._counted, self._unlogged = self._clock(), swept.seen + swept.unseen, swept.unseen
             unseen = sum(self._unseen.values()) + swept.unseen
             self._state = replace(
-                self._state, ready=True, at=time.time(), took=took, behind=0, unseen=unseen, seen=0, total=0
+                self._state,
+                ready=True,
+                at=time.time(),
+                took=took,
+                behind=self._last_count - self._counted,
+                unseen=unseen,
+                seen=0,
+                total=0,
             )

@@ -1,4 +1,4 @@
-"""The page of failed jobs: found by filters, seen in groups, chosen for what is to be done about them."""
+"""The page of failed jobs: a list or groups, with filters, and a selection for the actions on them."""
 
 import time
 from collections.abc import Sequence
@@ -10,57 +10,38 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.filters import FailedFilter
-from palermo.rows import Row, instant
-from palermo.webui.failed import Failures, failures
-from palermo.webui.failed.asking import filter_of, query_of
-from palermo.webui.failed.index import Group
-from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visiting
+from palermo.contract.rows import Row, iso_instant
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.webui.actions import failed_actions
+from palermo.webui.base.filters import RequestedFilter, failed_query, requested_failed_filter
+from palermo.webui.base.site import Visiting
+from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
+from palermo.webui.failed.index import FailureGroup
+from palermo.webui.render.rendering import page, path, redirect
 
 router = APIRouter()
 
-#: Rows on a page: P14 of the original had 20.
+#: Rows on a page by default, and the numbers to choose from: P14 of the original had 20.
 LIMIT, LIMITS = 50, (20, 50, 100)
 
-#: Groups on a page, and the parts of the time that their histories have.
+#: Groups on a page, and the number of parts in each group's history.
 GROUPS, PARTS = 25, 32
 
-#: What the choice of time offers.
+#: The options of the choice of time.
 TIMES = (("15m", "15 minutes"), ("1h", "hour"), ("6h", "6 hours"), ("1d", "day"), ("7d", "week"), ("30d", "30 days"))
 
 
-class GroupLine(NamedTuple):
+class GroupRow(NamedTuple):
     """A group as the page shows it."""
 
-    group: Group
+    group: FailureGroup
     row: Row
     #: The path of its sparkline.
     line: str
     first: str | None
     last: str | None
-    #: The address of what it holds.
+    #: The query of the address that lists its jobs.
     query: str
-
-
-class Asked(NamedTuple):
-    """What an address asks for."""
-
-    filter: FailedFilter
-    #: The same as it was written, to be shown in the form.
-    written: dict[str, str]
-
-    @property
-    def query(self) -> str:
-        """As an address has it; times stay as they were written, so that a link for "the last hour" stays one."""
-        return urlencode([(name, text) for name, text in self.written.items() if text])
-
-
-def asked(request: Request) -> Asked:
-    """The filter in a request's address. Raises Refused (422)."""
-    names = ("text", "queue", "job", "error", "since", "until", "group")
-    written = {name: request.query_params.get(name, "")[:1_000].strip() for name in names}
-    return Asked(filter_of(written), written)
 
 
 @router.get("/failures", name="failures")
@@ -71,14 +52,14 @@ def page_of_failures(
     number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
     limit: Annotated[int, Query(ge=1, le=max(LIMITS))] = LIMIT,
 ) -> Response:
-    """All of them, newest first, or in groups."""
-    wanted = asked(request)
-    found = failures(visit.site)
-    state = found.view.look()
+    """All failed jobs, newest first, or in groups."""
+    wanted = requested_failed_filter(request.query_params)
+    found = failed_jobs(visit.site)
+    state = found.view.update()
     index = found.view.index
     context: dict[str, Any] = {
         "state": state,
-        "as_of": instant(state.at),
+        "as_of": iso_instant(state.at),
         "asked_for": wanted,
         "by": "groups" if by == "groups" else "",
         "times": TIMES,
@@ -110,23 +91,23 @@ def page_of_failures(
 
 @router.post("/failures/read", name="read_failures")
 def read_again(request: Request, visit: Visiting) -> Response:
-    """Read the queue now, whatever that costs."""
-    failures(visit.site).view.refresh()
+    """Read the failed jobs again now, even if a reading is not due."""
+    failed_actions.read_failures(visit)
     to = path(request, "failures")
     return redirect(request, f"{to}?{request.url.query}" if request.url.query else to)
 
 
 def chosen_filter(request: Request, visit: Visiting) -> FailedFilter:
-    """The filter of an address, bounded by now: what fails after someone was told a number is not meant by it."""
-    wanted = asked(request).filter
-    newest = failures(visit.site).view.index.newest() or 0
+    """The filter of an address, bounded by now: jobs that fail after the user was told a number are not meant."""
+    wanted = requested_failed_filter(request.query_params).filter
+    newest = failed_jobs(visit.site).view.index.newest() or 0
     if wanted.until is None:
         wanted = replace(wanted, until=float(max(int(time.time()), newest)))
     return replace(wanted, since=None if wanted.since is None else float(int(wanted.since)))
 
 
 def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> str:
-    """Bars for what happened in each part of the time, as the path of an SVG."""
+    """The path of an SVG with a bar for each part of the history."""
     most = max(history, default=0)
     if not most:
         return ""
@@ -139,13 +120,13 @@ def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> s
     return "".join(parts)
 
 
-def _line(found: Failures, wanted: Asked, group: Group) -> GroupLine:
-    return GroupLine(
+def _line(found: FailedJobs, wanted: RequestedFilter[FailedFilter], group: FailureGroup) -> GroupRow:
+    return GroupRow(
         group=group,
         row=found.row(group.sample),
         line=sparkline(group.history),
-        first=instant(group.first),
-        last=instant(group.last),
-        query=query_of(replace(wanted.filter, group=group.fingerprint, since=None))
+        first=iso_instant(group.first),
+        last=iso_instant(group.last),
+        query=failed_query(replace(wanted.filter, group=group.fingerprint, since=None))
         + (f"&since={wanted.written['since']}" if wanted.written["since"] else ""),
     )

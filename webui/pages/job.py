@@ -1,4 +1,4 @@
-"""The page of one job: where it is, what happened to it, and what can be done about it."""
+"""The page of one job: its state, its history and the actions on it."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -8,29 +8,31 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from palermo.core.journal import ENDS, Kind
+from palermo.client.locate import DEPTH
+from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
-from palermo.history.telling import life
-from palermo.webui import actions, outcomes
-from palermo.webui.errors import Refused
-from palermo.webui.finding import DEPTH, find
-from palermo.webui.journaled import journaled
-from palermo.webui.pretty import Pretty, pretty
-from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visit, Visiting
-from palermo.webui.timeline import end_of, timeline
-from palermo.webui.tracebacks import parts_of
-from palermo.webui.watching import watching
+from palermo.history.timeline import life
+from palermo.webui.actions import failed_actions, job_actions
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.render.pretty_json import PrettyJson, pretty_json
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.timeline import final_state, timeline
+from palermo.webui.render.tracebacks import parts_of
+from palermo.webui.state import job_results
+from palermo.webui.state.job_search import find_job
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import live_state
 
 router = APIRouter()
 
-#: Lines of a job's log that are shown, the last.
+#: The most lines of a job's log that are shown, the last ones.
 LINES = 200
 
-#: Of an operation that takes its time, as one does at the end of many failed jobs.
+#: The message for a command that takes long, as for a job behind many other failed jobs.
 _GOING_ON = "That takes a while: it is still looking for the job."
 
-#: What came of an order to cancel.
+#: The messages for the outcomes of a cancel.
 _CANCELLED = {
     "marked": "Cancelled: if it still waits, it will not run.",
     "cancelled": "Cancelled: it ran, and was ended.",
@@ -48,11 +50,11 @@ def job(
     queue: Annotated[str, Query(max_length=500)] = "",
     result: Annotated[bool, Query()] = False,
 ) -> Response:
-    found = find(visit.site, id, queue)
-    known = journaled(visit.site)
-    state = known.look()
+    found = find_job(visit.site, id, queue)
+    known = journal_views(visit.site)
+    state = known.wait_until_read()
     told = [] if known.off else life(known.index, known.audit, id)
-    last = next((row for row in reversed(told) if row["kind"] in ENDS), None)
+    last = next((row for row in reversed(told) if row["kind"] in RUN_ENDS), None)
     named = next((row for row in reversed(told) if row.get("queue")), None)
     if not found.queue and named:
         found = replace(found, queue=named["queue"])
@@ -65,19 +67,18 @@ def job(
         request,
         "job.html",
         status=200 if found.state or found.remembered or told else 404,
-        watched="job",
-        seen=len(told),
+        watched={"of": "job", "id": id},
         job=found,
-        ended="" if found.state else end_of(told) or "",
+        ended="" if found.state else final_state(told) or "",
         last=last,
-        lines=[row for row in told if row["kind"] == Kind.LOG][-LINES:],
+        lines=[row for row in told if row["kind"] == RecordKind.LOG][-LINES:],
         journal=state,
         level=known.level.value,
         returned=returned,
         no_result=no_result,
         row=row,
-        args=pretty(row["args"]) if row and row["args"] else None,
-        kwargs=pretty(row["kwargs"]) if row and row["kwargs"] else None,
+        args=pretty_json(row["args"]) if row and row["args"] else None,
+        kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
         parts=parts,
         folds=any(part.kind == "folded" for part in parts),
         events=timeline(found, told),
@@ -86,10 +87,10 @@ def job(
     )
 
 
-def _returned(visit: Visit, id: str) -> tuple[Pretty | None, str]:
-    """What the job returned, or why there is nothing to show."""
+def _returned(visit: Visit, id: str) -> tuple[PrettyJson | None, str]:
+    """The job's result, or the reason why there is none."""
     try:
-        return pretty(outcomes.result(visit, id).value), ""
+        return pretty_json(job_results.result(visit, id).value), ""
     except PalermoError as error:
         return None, str(error)
     except Refused as refused:
@@ -98,32 +99,32 @@ def _returned(visit: Visit, id: str) -> tuple[Pretty | None, str]:
 
 @router.get("/find", name="find")
 def find_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_length=500)] = "") -> Response:
-    """The queue of this name, else the job with this id."""
+    """Redirect to the queue with this name, else to the job with this id."""
     wanted = q.strip()
     if not wanted:
         return RedirectResponse(path(request, "overview"), status_code=303)
-    names = {row["name"] for row in watching(visit.site).snapshot(5.0).queues}
+    names = {row["name"] for row in live_state(visit.site).snapshot(5.0).queues}
     to = path(request, "queue", name=wanted) if wanted in names else path(request, "job", id=wanted)
     return RedirectResponse(to, status_code=303)
 
 
 @router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
 def requeue(request: Request, visit: Visiting, id: str) -> Response:
-    known = watching(visit.site).seen.job(id)
-    done = actions.requeue(visit, id)
+    known = live_state(visit.site).recent_jobs.get(id)
+    done = failed_actions.requeue(visit, id)
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': known.queue})}" if known and known.queue else "")
     return redirect(request, to, "Requeued. This page shows its new run." if done.over else _GOING_ON, level="done")
 
 
 @router.post("/jobs/{id:palermo}/discard", name="discard_job")
 def discard(request: Request, visit: Visiting, id: str) -> Response:
-    done = actions.discard(visit, id)
+    done = failed_actions.discard(visit, id)
     return redirect(request, path(request, "failures"), f"Discarded job {id}." if done.over else _GOING_ON)
 
 
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
-    row = actions.cancel(visit, id)
+    row = job_actions.cancel(visit, id)
     text = _CANCELLED.get(row["state"], f"Told {row['worker']} to end it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)

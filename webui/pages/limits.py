@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.webui import looks
-from palermo.webui.rendering import page, path
-from palermo.webui.site import Visiting
+from palermo.webui.base.site import Visiting
+from palermo.webui.render.rendering import page, path
+from palermo.webui.state import listings
 
 router = APIRouter()
 
@@ -24,8 +24,8 @@ def limits(
     text: Annotated[str, Query(max_length=1_000)] = "",
     number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
 ) -> Response:
-    """The keys of limited jobs, by name; only those that hold a text, if one is given."""
-    listing = looks.limits(visit, text=text, page=number, limit=_LIMIT)
+    """The keys of limited jobs, by name; only those that contain the text, if one is given."""
+    listing = listings.limits(visit, text=text, page=number, limit=_LIMIT)
     address = f"{path(request, 'limits')}?{urlencode({'text': text})}" if text else path(request, "limits")
     return page(
         request,

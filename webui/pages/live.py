@@ -1,4 +1,4 @@
-"""The stream that tells pages when something has changed: server-sent events. Where those are blocked, pages ask."""
+"""The stream of server-sent events that tells pages about changes. Pages poll where such events are blocked."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -7,34 +7,36 @@ from typing import Annotated, Literal
 import anyio
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from palermo.errors import PalermoError
-from palermo.history.telling import life
-from palermo.timetable import Chosen
-from palermo.webui.ahead import ahead
-from palermo.webui.errors import Refused
-from palermo.webui.journaled import journaled
-from palermo.webui.site import Site, Visiting
-from palermo.webui.watching import Watching, watching
+from palermo.history.timeline import life
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Site, Visit, Visiting
+from palermo.webui.pages.scheduled import JOB_LISTS, Number, list_filter
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import LiveState, live_state
+from palermo.webui.state.scheduled_view import PAGE_SIZE, scheduled_view
 
 router = APIRouter()
 
-#: Pages with lists that the queues' counts tell nothing of.
+#: Pages with lists whose changes the queues' counts do not show.
 Of = Literal["", "scheduled", "retries", "recurring", "history", "job"]
 
-_WATCHED = {"scheduled": Chosen(), "retries": Chosen(retries=True), "recurring": None}
+#: The most streams at a time. Pages without a stream poll instead.
+MAX_STREAMS = 100
 
-#: Streams at one time; who comes too many asks now and then instead.
-STREAMS = 100
+#: Seconds after which a stream ends and the browser asks again: a server that stops never waits longer for streams.
+MAX_SECONDS = 300.0
 
-#: Seconds after which a stream ends, for the browser to ask again: nobody's rights are older than that, and no
-#: server waits longer for streams when it stops.
-LASTING = 300.0
+#: Seconds after which a stream authenticates its user again: rights are never older than that.
+_ROLE_CHECK = 3.0
 
-#: Seconds between two looks at whether the server stops or the broker answers.
-_STEP = 0.25
+#: Seconds between two checks whether the server stops.
+_CHECK = 0.25
 
 
 @router.get("/live", name="events")
@@ -43,72 +45,81 @@ async def events(
     request: Request,
     every: Annotated[float, Query(ge=1, le=60)] = 2.0,
     of: Of = "",
-    seen: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     id: Annotated[str, Query(max_length=1_000)] = "",
-    looked: Annotated[str, Query(max_length=100)] = "",
+    number: Number = 1,
 ) -> Response:
-    """Tells when queues or workers have changed; `of` names a page whose own list is watched besides.
+    """A stream that tells when queues or workers have changed. `of` names a page whose own list is watched too.
 
-    `looked` is which snapshot of queues and workers the page was made from, `seen` which version of the journal, or how
-    much that told of the job `id`: what came since then is told at once.
+    `id` is the job of a job's page. A page of scheduled jobs gives its filter and number. The first change is told at
+    once: something may have changed since the page was drawn. Each change is told twice.
     """
-    look = await run_in_threadpool(watching, visit.site)
-    if look.streams >= STREAMS:
-        raise Refused(503, f"there are {STREAMS} live pages already; this one will ask now and then instead.")
+    live = await run_in_threadpool(live_state, visit.site)
+    if live.streams >= MAX_STREAMS:
+        raise Refused(503, f"there are {MAX_STREAMS} live pages already; this one will ask now and then instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    told = _told(visit.site, of, id)
-    return StreamingResponse(
-        _changes(visit.site, look, every, of, told, (looked or None, seen)),
-        media_type="text/event-stream",
+    list_version = _list_version(visit.site, of, id, request.query_params, number)
+    live.streams += 1  # In the same turn of the event loop as the check above, so that the limit holds.
+    return _CountedStream(
+        live,
+        _changes(visit, live, every, list_version),
         headers=headers,
     )
 
 
-def _told(site: Site, of: Of, id: str) -> Callable[[], int | None]:
-    """What tells whether the journal says more than before; None for pages that have nothing of it."""
+class _CountedStream(StreamingResponse):
+    """A stream that is counted until it ends, also if it ends before its first line."""
+
+    def __init__(self, live: LiveState, content: AsyncIterator[str], *, headers: dict[str, str]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._live = live
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._live.streams -= 1
+
+
+def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) -> Callable[[], str]:
+    """A function whose text changes when the page's own list does. The function raises PalermoError."""
     if of == "history":
-        return lambda: journaled(site).progress.version
+        return lambda: str(journal_views(site).progress.version)
     if of == "job":
-        return lambda: len(life(journaled(site).index, journaled(site).audit, id))
-    return lambda: None
+        return lambda: str(len(life(journal_views(site).index, journal_views(site).audit, id)))
+    if of == "recurring":
+        return scheduled_view(site).recurring_version
+    if of in JOB_LISTS:
+        # The listing that the page shows, and no other: the page is then drawn from the one that was compared.
+        chosen = list_filter(JOB_LISTS[of], query).chosen
+        return lambda: scheduled_view(site).version(chosen, offset=(number - 1) * PAGE_SIZE)
+    return str
 
 
-async def _changes(
-    site: Site,
-    look: Watching,
-    every: float,
-    of: Of,
-    told: Callable[[], int | None],
-    before: tuple[str | None, int | None],
-) -> AsyncIterator[str]:
-    look.streams += 1
+async def _changes(visit: Visit, live: LiveState, every: float, list_version: Callable[[], str]) -> AsyncIterator[str]:
+    yield "retry: 2000\nevent: hello\ndata: 1\n\n"
+    site, steps, role_steps = visit.site, max(1, round(every / _CHECK)), round(_ROLE_CHECK / _CHECK)
+    before, new = "", False
+    for nth in range(int(MAX_SECONDS / _CHECK)):
+        if site.stopping.is_set():
+            return
+        if nth and nth % role_steps == 0 and not await visit.is_current():
+            return
+        if nth % steps == 0:
+            now = await run_in_threadpool(_version, live, every, list_version)
+            # Told twice: something may come and go between two looks, and the page may have been drawn just then.
+            again, new = new, now != before
+            # A comment line keeps proxies from closing a silent stream.
+            yield f"event: change\ndata: {now}\n\n" if new or again else ": \n\n"
+            before = now
+        await anyio.sleep(_CHECK)
+
+
+def _version(live: LiveState, every: float, list_version: Callable[[], str]) -> str:
     try:
-        yield "retry: 2000\nevent: hello\ndata: 1\n\n"
-        steps = max(1, round(every / _STEP))
-        for nth in range(int(LASTING / _STEP)):
-            if site.stopping.is_set():
-                return
-            if nth % steps == 0:
-                now = (
-                    await run_in_threadpool(_version, site, look, every, of),
-                    await run_in_threadpool(told),
-                )
-                changed = any(was is not None and was != found for was, found in zip(before, now, strict=True))
-                # A comment keeps proxies from taking silence for the end.
-                yield f"event: change\ndata: {now[0]} {now[1] or 0}\n\n" if changed else ": \n\n"
-                before = now
-            await anyio.sleep(_STEP)
-    finally:
-        look.streams -= 1
-
-
-def _version(site: Site, look: Watching, every: float, of: Of) -> str:
-    try:
-        version = look.snapshot(min(1.0, every / 2)).version
+        version = live.snapshot(min(1.0, every / 2)).version
     except PalermoError:
-        # A page that is told of a change asks for it, and learns there that the broker is away.
+        # The page then reloads because of the change, and learns that the broker is away.
         return "away"
-    if of in _WATCHED:
-        with suppress(PalermoError):  # a list that takes long to read is renewed with the next change
-            version += ahead(site).version(_WATCHED[of])
+    with suppress(PalermoError):  # A list that takes long to read is renewed with the next change.
+        version += f" {list_version()}"
     return version

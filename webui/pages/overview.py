@@ -1,33 +1,32 @@
-"""The overview: all queues, what is being worked on, and the last ten minutes."""
+"""The overview: all queues, the running jobs, and a chart of the last ten minutes."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.webui.ahead import ahead
-from palermo.webui.chart import chart_of
-from palermo.webui.rendering import page
-from palermo.webui.site import Visiting
-from palermo.webui.watching import running_of, totals_of, watching
+from palermo.webui.base.site import Visiting
+from palermo.webui.render.rendering import page
+from palermo.webui.render.throughput_chart import throughput_chart
+from palermo.webui.state.live_state import live_state, running_jobs, totals_of
+from palermo.webui.state.scheduled_view import scheduled_view
 
 router = APIRouter()
 
-#: Running jobs that are listed.
+#: The most running jobs that are listed.
 _RUNNING = 50
 
 
 @router.get("/", name="overview")
 def overview(request: Request, visit: Visiting) -> Response:
-    look = watching(visit.site)
-    snapshot = look.snapshot()
+    live = live_state(visit.site)
+    snapshot = live.snapshot()
     return page(
         request,
         "overview.html",
-        looked=snapshot.version,
-        rows=look.lines(snapshot.queues),
+        rows=live.queue_summaries(snapshot.queues),
         totals=totals_of(snapshot),
-        scheduled=ahead(visit.site).count(),
-        running=running_of(snapshot)[:_RUNNING],
-        processed_rate=look.sampler.throughput()[0],
-        chart=chart_of(look.sampler.samples(), snapshot.at),
+        scheduled=scheduled_view(visit.site).count(),
+        running=running_jobs(snapshot)[:_RUNNING],
+        processed_rate=live.sampler.throughput()[0],
+        chart=throughput_chart(live.sampler.samples(), snapshot.at),
     )

@@ -1,4 +1,4 @@
-"""The page of jobs that run again and again: when, what of them is to come, and a form to add one."""
+"""The page of recurring jobs: their times and next runs, a form to add one, and actions on each."""
 
 import hashlib
 from typing import Annotated, Any
@@ -7,21 +7,22 @@ from fastapi import APIRouter, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.config import parse_duration
+from palermo.contract.recurring import MISSED
+from palermo.contract.rows import Row
 from palermo.core.preview import preview
+from palermo.core.times import parse_duration
 from palermo.errors import SerializationError, UsageError
-from palermo.recurring import MISSED
-from palermo.rows import Row
-from palermo.webui import actions, looks
-from palermo.webui.errors import Refused
+from palermo.webui.actions import recurring_actions
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Visit, Visiting
 from palermo.webui.pages.queues import read_json
-from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visit, Visiting
-from palermo.webui.watching import watching
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.state import listings
+from palermo.webui.state.live_state import live_state
 
 router = APIRouter()
 
-#: The form to add one, as it is when nothing has been written into it.
+#: The initial values of the form that adds a recurring job.
 _BLANK = {
     "name": "",
     "job": "",
@@ -40,7 +41,7 @@ Long = Annotated[str, Form(max_length=100_000)]
 
 @router.get("/recurring", name="recurring")
 def recurring(request: Request, visit: Visiting) -> Response:
-    """All of them, by name."""
+    """All recurring jobs, by name."""
     return _page(request, visit, _BLANK)
 
 
@@ -58,11 +59,11 @@ def add(
     kwargs: Long = "{}",
     missed: Text = "once",
 ) -> Response:
-    """Add one; whatever is wrong with it is said beside the form."""
+    """Add a recurring job. Errors are shown beside the form."""
     given = {"name": name, "job": job, "cron": cron, "every": every, "tz": tz, "queue": queue, "missed": missed}
     fields = {key: text.strip() for key, text in given.items()} | {"args": args, "kwargs": kwargs}
     try:
-        actions.put_recurring(visit, fields["name"], fields["job"], **_options(fields))
+        recurring_actions.put_recurring(visit, fields["name"], fields["job"], **_options(fields))
     except (UsageError, SerializationError) as error:
         return _page(request, visit, fields, problem=str(error))
     except Refused as error:
@@ -74,27 +75,27 @@ def add(
 
 @router.post("/recurring/{name:palermo}/run", name="run_recurring")
 def run(request: Request, visit: Visiting, name: str) -> Response:
-    """Enqueue it now."""
-    id = actions.run_recurring(visit, name)
+    """Enqueue the recurring job now."""
+    id = recurring_actions.run_recurring(visit, name)
     return redirect(request, path(request, "recurring"), f"Enqueued {name} now, as job {id}.")
 
 
 @router.post("/recurring/{name:palermo}/enable", name="enable_recurring")
 def enable(request: Request, visit: Visiting, name: str) -> Response:
-    actions.switch_recurring(visit, name, on=True)
+    recurring_actions.switch_recurring(visit, name, on=True)
     return redirect(request, path(request, "recurring"), f"Enabled {name}.")
 
 
 @router.post("/recurring/{name:palermo}/disable", name="disable_recurring")
 def disable(request: Request, visit: Visiting, name: str) -> Response:
-    actions.switch_recurring(visit, name, on=False)
+    recurring_actions.switch_recurring(visit, name, on=False)
     text = f"Disabled {name}: it does not run until it is enabled, whatever is restarted."
     return redirect(request, path(request, "recurring"), text)
 
 
 @router.post("/recurring/{name:palermo}/remove", name="remove_recurring")
 def remove(request: Request, visit: Visiting, name: str) -> Response:
-    actions.remove_recurring(visit, name)
+    recurring_actions.remove_recurring(visit, name)
     return redirect(request, path(request, "recurring"), f"Removed {name}.")
 
 
@@ -104,26 +105,26 @@ def _page(request: Request, visit: Visit, fields: dict[str, str], *, problem: st
         request,
         "recurring.html",
         status=422 if problem else 200,
-        rows=[_shown(row) for row in looks.recurring(visit)],
-        names={row["name"] for row in watching(visit.site).snapshot(5.0).queues},
+        rows=[_shown(row) for row in listings.recurring(visit)],
+        names={row["name"] for row in live_state(visit.site).snapshot(5.0).queues},
         fields=fields,
         problem=problem,
         missed=MISSED,
-        watched="recurring",
+        watched={"of": "recurring"},
         here=path(request, "recurring"),
         **failing,
     )
 
 
 def _shown(row: Row) -> Row:
-    """The row with its arguments in one line, and with a name that an element of the page can have."""
+    """The row with its arguments in one line, and with a key for the ids of page elements."""
     args, kwargs = row["args"], row["kwargs"]
     digest = hashlib.blake2b(row["name"].encode(), digest_size=6).hexdigest()
     return {**row, "key": digest, "preview": None if args is None or kwargs is None else preview(args, kwargs)}
 
 
 def _options(fields: dict[str, str]) -> dict[str, Any]:
-    """What a form says, as options of Inspector.put_recurring. Raises Refused (422)."""
+    """The fields of the form as options of Inspector.put_recurring. Raises Refused (422)."""
     every = None
     if fields["every"]:
         try:

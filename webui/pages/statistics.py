@@ -1,4 +1,4 @@
-"""The statistics of the last hour, day, week and month: of everything, or of one queue, job or worker."""
+"""The page of statistics of the last hour, day, week or month: of everything, or of one queue, job or worker."""
 
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -7,23 +7,23 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.history.reporting import rate
+from palermo.contract.rows import iso_instant
+from palermo.history.report_rows import rate
 from palermo.history.statistics import DIMENSIONS, Report
 from palermo.history.tally import times
 from palermo.history.windows import Window
-from palermo.rows import instant
-from palermo.webui import series_chart
-from palermo.webui.errors import Refused
-from palermo.webui.journaled import journaled
-from palermo.webui.rendering import page, path
-from palermo.webui.site import Visiting
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Visiting
+from palermo.webui.render import statistics_charts
+from palermo.webui.render.rendering import page, path
+from palermo.webui.state.journal_views import journal_views
 
 router = APIRouter()
 
-#: Rows of a table; the API has all.
+#: The most rows of a table. The API has all.
 _ROWS = 100
 
-#: What stands under the charts, at the left and in the middle.
+#: The labels under the charts, at the left and in the middle.
 _AGO = {
     Window.HOUR: ("60 min ago", "30 min"),
     Window.DAY: ("24 h ago", "12 h"),
@@ -43,18 +43,18 @@ def statistics(
     job: Name = None,
     worker: Name = None,
 ) -> Response:
-    """One window."""
+    """The statistics of one window."""
     chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
     if len(chosen) > 1:
         raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
-    known = journaled(visit.site)
-    state = known.look()
+    known = journal_views(visit.site)
+    state = known.wait_until_read()
     report = known.report(window, **chosen) if state.ready else None
     here = path(request, "statistics")
     return page(
         request,
         "statistics.html",
-        watched="history",
+        watched={"of": "history"},
         state=state,
         off=known.off,
         window=window.value,
@@ -73,13 +73,13 @@ def statistics(
 def _charts(report: Report) -> dict[str, Any]:
     cells = report.cells
     return {
-        "cell": series_chart.in_short(cells[0].seconds),
-        "bars": series_chart.bars(cells),
-        "waited": series_chart.lines([cell.tally.wait for cell in cells]),
-        "ran": series_chart.lines([cell.tally.run for cell in cells]),
-        "marks": series_chart.marks(report.deploys, cells),
-        "cells": [(instant(cell.start), cell.tally) for cell in reversed(cells) if cell.tally.numbers],
-        "since": instant(report.known),
-        "deploys": [(instant(deploy.at), deploy.release) for deploy in reversed(report.deploys)],
+        "cell": statistics_charts.in_short(cells[0].seconds),
+        "bars": statistics_charts.bars(cells),
+        "waited": statistics_charts.lines([cell.tally.wait for cell in cells]),
+        "ran": statistics_charts.lines([cell.tally.run for cell in cells]),
+        "marks": statistics_charts.marks(report.deploys, cells),
+        "cells": [(iso_instant(cell.start), cell.tally) for cell in reversed(cells) if cell.tally.numbers],
+        "since": iso_instant(report.known),
+        "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(report.deploys)],
         "tables": [(by, report.parts.get(by, ())) for by in DIMENSIONS],
     }

@@ -1,8 +1,8 @@
-"""`/stats.txt`: the counters of this moment for scripts, a line each, as Resque has them.
+"""`/stats.txt`: the current counters for scripts, one on each line, as Resque has them.
 
-`palermo.processed` and `palermo.failed` are what the workers that live have done since they started. What
-all have done, and what was enqueued, as far as the journal goes back (30 days at most), is behind `journal.`; those
-lines are there once the journal has been read, and not where it is off.
+`palermo.processed` and `palermo.failed` count what the live workers have done since they started. The lines that begin
+with `journal.` count what all workers have done and what was enqueued, as far as the journal goes back (30 days at
+most). They are there once the journal has been read, and missing if it is off.
 """
 
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
 from palermo.history.windows import Window
-from palermo.sampling import Snapshot
-from palermo.webui.journaled import Journaled, journaled
-from palermo.webui.site import Visiting
-from palermo.webui.watching import totals_of, watching
+from palermo.inspector.rates import Snapshot
+from palermo.webui.base.site import Visiting
+from palermo.webui.state.journal_views import JournalViews, journal_views
+from palermo.webui.state.live_state import live_state, totals_of
 
 router = APIRouter()
 
 
 @router.get("/stats.txt", name="stats")
 def stats(visit: Visiting) -> Response:
-    counters = (*_counters(watching(visit.site).snapshot()), *_counted(journaled(visit.site)))
+    counters = (*_counters(live_state(visit.site).snapshot()), *_counted(journal_views(visit.site)))
     return PlainTextResponse("".join(f"{name}={value}\n" for name, value in counters))
 
 
@@ -38,9 +38,9 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
         yield f"queues.{_one_word(row['name'])}", row["pending"]
 
 
-def _counted(known: Journaled) -> Iterator[tuple[str, int]]:
-    """What the journal has counted, with the Unix second since when."""
-    report = known.report(Window.MONTH) if known.look().ready else None
+def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
+    """The counters of the journal, and the Unix second since when it has counted."""
+    report = known.report(Window.MONTH) if known.wait_until_read().ready else None
     if report is None:
         return
     yield "journal.since", int(report.known)
@@ -50,5 +50,5 @@ def _counted(known: Journaled) -> Iterator[tuple[str, int]]:
 
 
 def _one_word(name: str) -> str:
-    """A queue's name without what would end the name or the line."""
+    """A queue's name, with the characters that would end the name or the line percent-encoded."""
     return "".join(letter if letter.isprintable() and letter != "=" else quote(letter) for letter in name)

@@ -1,4 +1,4 @@
-"""The page of unique jobs: which job has which key, and freeing one."""
+"""The page of unique jobs: it shows which job has which key, and frees a key."""
 
 import hashlib
 from typing import Annotated
@@ -8,9 +8,10 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.webui import actions, looks
-from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visiting
+from palermo.webui.actions import job_actions
+from palermo.webui.base.site import Visiting
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.state import listings
 
 router = APIRouter()
 
@@ -25,8 +26,8 @@ def unique(
     text: Annotated[str, Query(max_length=1_000)] = "",
     number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
 ) -> Response:
-    """The keys that jobs have, by name; only those that hold a text, if one is given."""
-    listing = looks.keys(visit, text=text, page=number, limit=_LIMIT)
+    """The keys that jobs have, by name; only those that contain the text, if one is given."""
+    listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
     address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
     rows = [{**row, "digest": hashlib.blake2b(row["key"].encode(), digest_size=6).hexdigest()} for row in listing.rows]
     return page(
@@ -45,5 +46,5 @@ def unique(
 @router.post("/unique/free", name="free_key")
 def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
     """Take a key from the job that has it."""
-    actions.free_keys(visit, [key])
+    job_actions.free_keys(visit, [key])
     return redirect(request, path(request, "unique"), f"Freed {key}.")

@@ -1,4 +1,4 @@
-"""The page of all workers, by host, and orders to them."""
+"""The page of all workers, by host, and the orders to them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from fastapi import APIRouter, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.rows import Row
-from palermo.webui import actions
-from palermo.webui.errors import Refused
-from palermo.webui.formats import plural
-from palermo.webui.rendering import page, path, redirect
-from palermo.webui.site import Visiting
-from palermo.webui.watching import totals_of, watching
+from palermo.contract.rows import Row
+from palermo.webui.actions import worker_actions
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Visiting
+from palermo.webui.render.formats import plural
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.state.live_state import live_state, totals_of
 
 router = APIRouter()
 
@@ -44,18 +44,17 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 
 @router.get("/workers", name="workers")
 def workers(request: Request, visit: Visiting) -> Response:
-    snapshot = watching(visit.site).snapshot()
+    snapshot = live_state(visit.site).snapshot()
     return page(
         request,
         "workers.html",
-        looked=snapshot.version,
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},
     )
 
 
-#: What an order does, for the message that follows it.
+#: The message after an order, by order.
 _DONE = {
     "quiet": "Told {} to take no more jobs.",
     "resume": "Told {} to take jobs again.",
@@ -66,10 +65,10 @@ _DONE = {
 
 @router.post("/workers/{action}", name="control_workers")
 def control(request: Request, visit: Visiting, action: str, worker: Annotated[str, Form()] = "") -> Response:
-    """Give an order to one worker, or to all."""
-    if action not in actions.CONTROL_ROLES:
+    """Send an order to one worker, or to all."""
+    if action not in worker_actions.CONTROL_ROLES:
         raise Refused(404, f"workers do not know {action[:80]!r}.")
-    rows = actions.control(visit, [worker] if worker else None, action)
+    rows = worker_actions.control(visit, [worker] if worker else None, action)
     if action == "stack":
         answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
         return page(request, "stacks.html", answers=answers)

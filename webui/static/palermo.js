@@ -77,6 +77,7 @@
   let source = null;
   let polling = null;
   let pending = false;
+  let asking = false;
   let failing = false;
 
   const held = () => {
@@ -103,7 +104,7 @@
   };
   const refresh = () => {
     if (!one("#live")) return;
-    pending = document.hidden || held();
+    pending = document.hidden || held() || asking;
     if (!pending) window.htmx?.trigger(document.body, "palermo:refresh");
     tellState();
   };
@@ -153,6 +154,22 @@
   const failed = (is) => { failing = is; tellState(); if (is) poll(); };
   document.addEventListener("htmx:sendError", () => failed(true));
   document.addEventListener("htmx:responseError", () => failed(true));
+  // What changes while the page is asked for is asked for after it: htmx would drop a second request.
+  document.addEventListener("htmx:beforeRequest", () => { asking = true; });
+  document.addEventListener("htmx:afterRequest", () => { asking = false; });
+  document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    // A page of Palermo that says "not found" is news, not a failure.
+    if (detail.xhr.status === 404 && detail.serverResponse.includes('id="live"')) {
+      detail.shouldSwap = true;
+      detail.isError = false;
+    }
+    // The reader may have begun to select or to type since the page was asked for.
+    if (held()) {
+      detail.shouldSwap = false;
+      pending = true;
+      tellState();
+    }
+  });
   document.addEventListener("htmx:afterSwap", () => {
     if (failing) connect();
     reveal();

@@ -1,4 +1,4 @@
-"""Who takes part: one module a system, each with a SYSTEM. Nothing here imports a peer's library."""
+"""The systems that take part: one module a system, each with a SYSTEM. Nothing here imports a peer's library."""
 
 from benchmarks.peers.systems import celery, dramatiq, faststream, huey, palermo, raw, rq, taskiq
 from benchmarks.peers.systems.system import System

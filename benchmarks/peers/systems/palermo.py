@@ -28,7 +28,7 @@ def _environment(setup: Setup) -> Mapping[str, str]:
 SYSTEM = System(
     name="palermo",
     distributions=("palermo", "pika", "uvloop"),
-    imports="import palermo.client, palermo.brokers.rabbitmq",
+    imports="import palermo.client.client, palermo.brokers.rabbitmq",
     isolation={
         "process": "yes: a process per slot, none has the connection",
         "thread": "from the connection: all slots share one process",

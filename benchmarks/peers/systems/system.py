@@ -1,4 +1,4 @@
-"""What the driver must know of a system to run it and to compare it."""
+"""The facts about a system that the driver needs to run it and to compare it."""
 
 import sys
 from collections.abc import Callable, Mapping

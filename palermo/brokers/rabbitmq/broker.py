@@ -1,8 +1,8 @@
-"""RabbitMQ as a broker: one session, on one connection to publish and one to consume.
+"""One session with RabbitMQ as the broker, on one connection to publish and one to consume.
 
-Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection
-that has ever published, acks included; the consuming one goes on. Where no jobs are taken it is opened
-when first needed: a program that only enqueues has one connection.
+Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection that has ever
+published, acks included; the consuming one goes on. A session that takes no jobs opens the consuming connection when
+it first needs it, so a program that only enqueues has one connection.
 """
 
 import asyncio
@@ -12,80 +12,91 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from palermo.broker import Page, QueueInfo, Session, Swept, Verdict
-from palermo.brokers.rabbitmq import sweep as sweeping
-from palermo.brokers.rabbitmq.adoption import Adoption
-from palermo.brokers.rabbitmq.audit import Audits
-from palermo.brokers.rabbitmq.consumer import RabbitmqConsumer
-from palermo.brokers.rabbitmq.declarer import Declarer
-from palermo.brokers.rabbitmq.events import RabbitmqEvents
+from palermo.brokers.rabbitmq.administration.removal import Removal
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links
+from palermo.brokers.rabbitmq.amqp.gather_all import together
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.browsing import sweep as sweeping
+from palermo.brokers.rabbitmq.browsing.failed_sweep import FailedSweeps
+from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
+from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
+from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_workers, command_workers
+from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
+from palermo.brokers.rabbitmq.consuming.crash_history import CrashHistory
+from palermo.brokers.rabbitmq.consuming.poll import PollSource
+from palermo.brokers.rabbitmq.consuming.push import PushSource
+from palermo.brokers.rabbitmq.consuming.run_log import RunLog
+from palermo.brokers.rabbitmq.consuming.steering import Steering
+from palermo.brokers.rabbitmq.events.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
-from palermo.brokers.rabbitmq.keys import RabbitmqKeys
-from palermo.brokers.rabbitmq.limiting import RabbitmqLimits
-from palermo.brokers.rabbitmq.link import Link, open_link, open_links
-from palermo.brokers.rabbitmq.marks import Marks
-from palermo.brokers.rabbitmq.outbox import Outbox
-from palermo.brokers.rabbitmq.past import Past
-from palermo.brokers.rabbitmq.poll import PollSource
-from palermo.brokers.rabbitmq.presence import Presence, ask_workers, command_workers
-from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.push import PushSource
-from palermo.brokers.rabbitmq.registry import Names, Registry, follow
-from palermo.brokers.rabbitmq.removal import Removal
-from palermo.brokers.rabbitmq.starts import Starts
-from palermo.brokers.rabbitmq.steering import Steering
-from palermo.brokers.rabbitmq.tenants import Tenancy
-from palermo.brokers.rabbitmq.timekeeper import Timekeeper
-from palermo.brokers.rabbitmq.together import together
-from palermo.brokers.rabbitmq.wiring import Wiring
+from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.leadership.limit_client import LimitClient
+from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.publishing.queue_registration import QueueRegistration
+from palermo.contract.broker import Page, QueueInfo, SessionParameters
+from palermo.contract.diagnosis import Finding
+from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
+from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
-from palermo.core.permits import LimitInfo
-from palermo.core.prefetch import ONE, Prefetch
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, is_failed
-from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
-from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
-from palermo.findings import Finding
-from palermo.posting import Ended, Post
-from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 log = logging.getLogger("palermo.rabbitmq")
 
 
-async def open_rabbitmq(session: Session) -> "RabbitmqBroker":
-    """The entry point `amqp` and `amqps` of `palermo.brokers`."""
+async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
+    """A new session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
     return RabbitmqBroker(session, *await open_links(session, 2 if session.takes else 1))
 
 
 class RabbitmqBroker:
-    """See palermo.broker.Broker."""
+    """See palermo.contract.broker.Broker."""
 
-    def __init__(self, session: Session, link: Link, consuming: Link | None = None) -> None:
+    def __init__(self, session: SessionParameters, connection: Connection, consuming: Connection | None = None) -> None:
         self._session = session
         self._exchange = session.exchange
-        self._link = link
+        self._connection = connection
         self._consuming = consuming
         self._opening = asyncio.Lock()
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
-        self._marks = Marks(self._exchange, link, self._open_publisher, patience=session.timeout)
-        self._closed = False
-        self._adoption = Adoption(self._exchange, self._registry, link)
-        self._wiring = Wiring(session.prefix)
-        self._declarer = self._declarer_on(link)
-        self._outbox = Outbox(session, link, self._declarer)
-        self._audits = Audits(self._exchange, self._outbox.failed_log)
-        self._timekeeper = Timekeeper(session, link, self._declarer_on)
-        self._limits = RabbitmqLimits(self._timekeeper)
-        self.tenants = Tenancy(self._exchange, link, self._outbox, self._timekeeper)
-        self.journal = StreamJournal(session, link, self._consume_link)
-        self.events = RabbitmqEvents(
-            session, link, self._wiring, self._declarer_on(link), self._outbox, self._consume_link
+        self._pauses_and_cancels = PausesAndCancels(
+            self._exchange, connection, self._open_publisher, patience=session.timeout
         )
-        self.keys = RabbitmqKeys(session, link, self._outbox, self._timekeeper)
+        self._closed = False
+        self._registration = QueueRegistration(self._exchange, self._registry, connection)
+        self._wiring = EventTopology(session.prefix)
+        self._declarer = self._declarer_on(connection)
+        self._outbox = Outbox(session, connection, self._declarer)
+        self.try_publish = self._outbox.try_publish
+        self._failed_sweeps = FailedSweeps(self._exchange, self._outbox.failed_log)
+        self._leader_client = LeaderClient(session, connection, self._declarer_on)
+        self._limits = LimitClient(self._leader_client)
+        self.keys = RabbitmqKeys(session, connection, self._outbox, self._leader_client)
+        self.tenants = TenantClient(
+            self._exchange,
+            self._consume_connection,
+            self._outbox,
+            self._leader_client,
+            self.keys,
+            self._pauses_and_cancels.paused,
+        )
+        self.journal = StreamJournal(session, connection, self._consume_connection)
+        self.events = RabbitmqEvents(
+            session, connection, self._wiring, self._declarer_on(connection), self._outbox, self._consume_connection
+        )
         self._removal = Removal(
             self._exchange,
-            link,
+            connection,
             self._declarer,
             self._registry,
             self._outbox.failed_log,
@@ -95,16 +106,6 @@ class RabbitmqBroker:
 
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
-
-    def post(self, message: Message, ended: Ended) -> bool:
-        return self._outbox.post(message, ended)
-
-    @property
-    def outside(self) -> Post:
-        return self._outbox.post_from_outside
-
-    def publish_here(self, message: Message) -> bool:
-        return False  # see `outside`
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         return await self._outbox.publish_many(messages, sent=sent)
@@ -116,14 +117,14 @@ class RabbitmqBroker:
         slots: int,
         tag: str,
         report: Callable[[], WorkerInfo],
-        obey: Obey = deaf,
-        prefetch: Prefetch = ONE,
+        on_command: OnCommand = ignore_command,
+        prefetch: Prefetch = NO_PREFETCH,
     ) -> RabbitmqConsumer:
-        self._audits.wanted = False  # a worker, which trims, need not remember what is in the log
-        link = await self._consume_link()
-        # A single slot has none to wait for.
-        link.raw.acks_together = slots > 1
-        declarer = self._declarer_on(link)
+        self._failed_sweeps.wanted = False  # a worker trims failed jobs, and need not remember all that is in their log
+        connection = await self._consume_connection()
+        # A single slot has no other acks to wait for.
+        connection.raw.acks_together = slots > 1
+        declarer = self._declarer_on(connection)
 
         def slot_tag(slot: int) -> str:
             return f"{tag}/worker-{slot}"
@@ -133,40 +134,48 @@ class RabbitmqBroker:
         names: Names | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
-            source = PushSource(link, declarer, self._exchange, queue, slots=slots, tag=slot_tag, prefetch=prefetch)
+            source = PushSource(
+                connection, declarer, self._exchange, queue, slots=slots, tag=slot_tag, prefetch=prefetch
+            )
             readied.append(source.prepare())
         else:
             if prefetch.most > 1:
                 log.info("prefetch is 1, since this worker serves several queues queues=%s", selection)
-            source = PollSource(link, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            names = None if selection.fixed else await follow(self._registry, link, source.know)
+            source = PollSource(connection, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
+            names = None if selection.fixed else await follow(self._registry, connection, source.know)
             await source.know(names.known if names is not None else set())
-        steering = Steering(self._marks, link, obey=obey, pause=source.pause, held=lambda: consumer.held())
-        presence = Presence(
-            self._exchange, report, obey, self._outbox.open, steering.look, kind=self._session.queue_type
+        steering = Steering(
+            self._pauses_and_cancels,
+            connection,
+            on_command=on_command,
+            pause=source.pause,
+            held=lambda: consumer.held(),
         )
-        starts = Starts(self._exchange, report, self._outbox.open, link, inbox=presence.inbox)
+        worker_control = WorkerControl(
+            self._exchange, report, on_command, self._outbox.open, steering.look, kind=self._session.queue_type
+        )
+        run_log = RunLog(self._exchange, report, self._outbox.open, connection, inbox=worker_control.inbox)
         consumer = RabbitmqConsumer(
             source,
-            presence,
+            worker_control,
             names,
             self._exchange,
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
-            starts=starts,
-            past=Past(starts, self._link, self.workers),
-            # On a channel of its own: asking for what is not there closes it.
-            count=self._declarer_on(link).count,
+            run_log=run_log,
+            crash_history=CrashHistory(run_log, self._connection, self.workers),
+            # On its own channel: asking for a queue that does not exist closes the channel.
+            count=self._declarer_on(connection).count,
             is_foreign=declarer.is_foreign,
             keys=self.keys,
             limits=self._limits,
         )
 
         async def appear() -> None:
-            # The ear before the look, a stream that is made after this is announced; and before the census, so that
-            # whoever is counted also answers.
-            await presence.listen(link)
-            await together(steering.begin(), presence.begin())
+            # The inbox first: from then on this worker hears of a new stream of marks. And every worker that is counted
+            # must be able to answer.
+            await worker_control.listen(connection)
+            await together(steering.begin(), worker_control.begin())
 
         try:
             await together(*readied, appear())
@@ -176,9 +185,9 @@ class RabbitmqBroker:
         return consumer
 
     async def queues(self) -> list[QueueInfo]:
-        await self._adoption.done()
-        names = await self._registry.names(self._link) | {FAILED_QUEUE}
-        paused = await self._marks.paused()
+        await self._registration.done()
+        names = await self._registry.names(self._connection) | {FAILED_QUEUE}
+        paused = await self._pauses_and_cancels.paused()
         apart = await self.tenants.totals()
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
@@ -186,7 +195,7 @@ class RabbitmqBroker:
         for name in sorted(names | paused):
             counted = await self._declarer.count(name)
             if name.startswith("~"):
-                continue  # a mark of our own, see migrate
+                continue  # the mark of a migration, see migrate
             if counted is not None or name in paused:
                 serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
                 info = QueueInfo(
@@ -199,33 +208,35 @@ class RabbitmqBroker:
                 found.append(info)
         return found
 
-    async def workers(self) -> list[WorkerInfo]:
-        return await ask_workers(self._link, self._exchange)
+    async def workers(self) -> WorkerList:
+        return await ask_workers(self._connection, self._exchange)
 
-    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
-        return await command_workers(self._link, self._exchange, order, timeout=timeout)
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
+        return await command_workers(self._connection, self._exchange, command, timeout=timeout)
 
     async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._marks.pause(queue, by)
+        await self._pauses_and_cancels.pause(queue, by)
 
     async def resume(self, queue: str, *, by: str = "") -> None:
-        await self._marks.resume(queue, by)
+        await self._pauses_and_cancels.resume(queue, by)
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
-        await self._marks.cancel(chosen, by)
+        await self._pauses_and_cancels.cancel(chosen, by, created_at)
         await self.keys.cancelled(chosen)
 
     async def restore(self, ids: Iterable[str]) -> None:
-        await self._marks.restore(ids)
+        await self._pauses_and_cancels.restore(ids)
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        link = await self._consume_link()
-        reader = sweeping.Reader(link, self._exchange, queue)
+        connection = await self._consume_connection()
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True)
         held = await reader.count()
         kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
-            return await self._outbox.failed_log.page(link, queue, held, offset=offset, limit=limit, newest=newest)
+            return await self._outbox.failed_log.page(
+                connection, queue, held, offset=offset, limit=limit, newest=newest
+            )
         if kind != CLASSIC:
             raise NotBrowsable(
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
@@ -234,99 +245,108 @@ class RabbitmqBroker:
         page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         if not page.messages or is_failed(queue):
             return page
-        marks = await self._marks.cancelled()
+        marks = await self._pauses_and_cancels.cancelled()
         return replace(page, cancelled=frozenset(one.id for one in page.messages if marks.find(one)))
 
     async def sweep(
         self,
         queue: str,
-        decide: Callable[[Message], Verdict],
+        decide: Callable[[Message], SweepDecision],
         *,
-        progress: Callable[[Swept], None] | None = None,
+        progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
         id: str = "",
-    ) -> Swept:
-        link = await self._consume_link()
-        reader = sweeping.Reader(link, self._exchange, queue)
+    ) -> SweepProgress:
+        connection = await self._consume_connection()
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
         held = await reader.count()
         tell = progress or (lambda _: None)
         logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
         if logged and only_look:
-            return await self._outbox.failed_log.show(link, queue, held, decide, tell, id=id)
+            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, id=id)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):
-                # Whoever requeues a job wants it run, and was told of no mark.
-                await self._marks.restore(message.id for message in messages)
+                # A person who requeues a job wants it to run, and was not shown its cancel mark.
+                await self._pauses_and_cancels.restore(message.id for message in messages)
             await self.publish_many(messages)
 
         async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
             return await self.keys.gate(queue, jobs)
 
         if logged:
-            return await self._audits.sweep(reader, queue, decide, store, tell, gate)
+            return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate)
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
-    async def keep_time(self, fired: Tell = nobody) -> None:
-        await self._timekeeper.keep(fired)
+    async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
+        await self._leader_client.lead_or_stand_by(fired)
 
     @property
-    def leads(self) -> bool:
-        return self._timekeeper.leads
+    def is_leader(self) -> bool:
+        return self._leader_client.is_leader
 
-    async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
-        return await self._timekeeper.show(chosen, offset=offset, limit=limit)
+    async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
+        found = await self._leader_client.ask(operations.ListScheduled(chosen, offset, limit))
+        if not found.messages:
+            return found
+        marks = await self._pauses_and_cancels.cancelled()
+        return replace(found, cancelled=frozenset(one.id for one in found.messages if marks.find(one)))
 
     async def alter_scheduled(
-        self, chosen: Chosen, action: str, *, at: float | None = None, failed_per_queue: bool = False
-    ) -> list[Altered]:
-        return await self._timekeeper.alter(meant_by(chosen, action), action, at, apart=failed_per_queue)
+        self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[AlteredJob]:
+        return await self._leader_client.ask(
+            operations.AlterScheduled(filter_for(chosen, action), action, at, apart=failed_per_queue)
+        )
 
-    async def recurring(self) -> list[Entry]:
-        return await self._timekeeper.recurring()
+    async def recurring(self) -> list[RecurringEntry]:
+        if not (await self._connection.probe(internal(self._exchange, "recurring"))).exists:
+            return []  # Nobody need lead for that.
+        return await self._leader_client.ask(operations.ListRecurring())
 
-    async def put_recurring(self, entry: Entry) -> None:
-        await self._timekeeper.change(Change(name=entry.name, action=PUT, entry=entry))
+    async def put_recurring(self, entry: RecurringEntry) -> None:
+        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=entry.name, action=PUT, entry=entry)))
 
     async def remove_recurring(self, name: str) -> None:
-        await self._timekeeper.change(Change(name=name, action=REMOVE))
+        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=REMOVE)))
 
     async def switch_recurring(self, name: str, *, on: bool) -> None:
-        await self._timekeeper.change(Change(name=name, action=SWITCH, on=on))
+        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=SWITCH, on=on)))
 
     async def fire_recurring(self, name: str) -> str:
         id = run_id(name, time.time())
-        await self._timekeeper.change(Change(name=name, action=RUN, id=id))
+        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=RUN, id=id)))
         return id
 
     async def purge(self, queue: str) -> int:
         return await self._removal.purge(queue)
 
-    async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         if self._wiring.is_group(queue):
             raise BrokerRefused(
                 f"queue {queue!r} is that of a group that subscribes to events: it stays as other programs declare it."
             )
 
-        async def busy() -> int:
-            return sum(job.queue == queue for worker in await self.workers() for job in worker.jobs)
+        async def running() -> int | None:
+            workers = await self.workers()
+            return sum(job.queue == queue for each in workers for job in each.jobs) if workers.complete else None
 
-        from palermo.brokers.rabbitmq.migration import Migration
+        from palermo.brokers.rabbitmq.administration.migration import Migration
 
         migration = Migration(
-            await self._consume_link(),
+            await self._consume_connection(),
             self._exchange,
             queue,
             kind,
             publisher=self._outbox.open,
-            busy=busy,
+            running=running,
             progress=progress or (lambda _: None),
             failed_log=self._outbox.failed_log if is_failed(queue) else None,
         )
         if not await migration.is_needed():
             return 0
-        # A mark that it is we who paused it, also for whoever finishes what was broken off.
-        ours, paused = f"~migrating.{queue}", await self._marks.paused()
+        # A mark that the migration paused the queue. A later call that finishes an interrupted migration reads it too.
+        ours, paused = f"~migrating.{queue}", await self._pauses_and_cancels.paused()
         if queue not in paused:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")
@@ -343,58 +363,64 @@ class RabbitmqBroker:
         return count
 
     async def limits(self) -> list[LimitInfo]:
-        return await self._limits.known()
+        return await self._leader_client.ask(operations.ListLimits())
 
     async def diagnose(self) -> list[Finding]:
-        await self._adoption.done()
-        from palermo.brokers.rabbitmq.diagnosis import Diagnosis
+        await self._registration.done()
+        from palermo.brokers.rabbitmq.administration.diagnosis import Diagnosis
 
-        return await Diagnosis(self._session, self._link, self._registry).run()
+        return await Diagnosis(self._session, self._connection, self._registry).run()
 
     async def lost(self) -> BrokerError:
-        links = [self._link, await self._consume_link()]
-        waiting = [asyncio.ensure_future(link.lost.wait()) for link in links]
+        connections = [self._connection, await self._consume_connection()]
+        waiting = [asyncio.ensure_future(connection.lost.wait()) for connection in connections]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
                 task.cancel()
-        error = next(link.error for link in links if link.error is not None)
+        error = next(connection.error for connection in connections if connection.error is not None)
         if self._closed:
             await asyncio.get_running_loop().create_future()
         return error if isinstance(error, BrokerError) else BrokerUnavailable(str(error))
 
     async def close(self) -> None:
         self._closed = True
-        links = [self._link] if self._consuming is None else [self._consuming, self._link]
+        connections = [self._connection] if self._consuming is None else [self._consuming, self._connection]
         try:
-            await self._timekeeper.close()
-            await self._adoption.done()
+            await self._leader_client.close()
+            await self._registration.done()
         finally:
-            # Both at once: of two that are silent, the second must not wait for the first.
-            await asyncio.gather(*(link.close() for link in links))
+            # Both at once: where both connections are silent, the second must not wait for the first.
+            await asyncio.gather(*(connection.close() for connection in connections))
 
     @property
     def blocked(self) -> bool:
-        return self._link.blocked
+        return self._connection.blocked
 
     def describe(self) -> str:
         alarm = ", which blocks publishers: its memory or disk alarm is raised" if self.blocked else ""
-        return f"RabbitMQ {self._link.version} at {self._link.where}, exchange {self._exchange}{alarm}"
+        return f"RabbitMQ {self._connection.version} at {self._connection.where}, exchange {self._exchange}{alarm}"
 
     # -- names ----------------------------------------------------------------------------------
 
-    def _declarer_on(self, link: Link) -> Declarer:
-        adoption = self._adoption
-        return Declarer.of(self._session, link, register=adoption.register, adopt=adoption.adopt, wiring=self._wiring)
+    def _declarer_on(self, connection: Connection) -> Declarer:
+        registration = self._registration
+        return Declarer.of(
+            self._session,
+            connection,
+            register=registration.register,
+            register_found=registration.register_found,
+            wiring=self._wiring,
+        )
 
     async def _open_publisher(self) -> Publisher:
         return await self._outbox.open()
 
     # -- consuming -------------------------------------------------------------------------------
 
-    async def _consume_link(self) -> Link:
+    async def _consume_connection(self) -> Connection:
         async with self._opening:
             if self._consuming is None:
-                self._consuming = await open_link(self._session, self._session.name)
+                self._consuming = await open_connection(self._session, self._session.name)
             return self._consuming

@@ -1,8 +1,8 @@
-"""The journal as a stream: `<exchange>.~journal`, each message of which is a batch.
+"""The journal as a stream, `<exchange>.~journal`: each message is one batch.
 
-Reading is on the connection that consumes: under an alarm the other is not read by the broker, and credit
-is given by acknowledging. What is forgotten goes in whole segments, so the bounds are kept to
-within one of those.
+The session reads it on the connection that consumes. Under an alarm RabbitMQ reads nothing from the publishing
+connection, and a reader must acknowledge to get new credit. RabbitMQ deletes whole segments, so the bounds are kept
+to within one segment.
 """
 
 import asyncio
@@ -11,39 +11,37 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from pika import spec
-
-from palermo.broker import Session
-from palermo.brokers.rabbitmq.link import Channel, Link
-from palermo.brokers.rabbitmq.publisher import Publisher
-from palermo.brokers.rabbitmq.stream import Stream, offset_of
-from palermo.brokers.rabbitmq.wire import PERSISTENT
-from palermo.core.journal import decode
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Stream, offset_of
+from palermo.contract.broker import SessionParameters
+from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
+from palermo.core.journal_records import decode
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable
-from palermo.journal import FIRST, OnBatch, Start
 
-#: Batches on their way to a reader, each of up to some 100 kB; and how many of them are acknowledged together.
+#: The prefetch of a reader, in batches of up to some 100 kB; and how many batches are acknowledged together.
 _CREDIT, _ACK_EVERY = 100, 25
 
-#: Bytes: how many segments the journal is cut into, and the bounds of one.
+#: How many segments the journal is cut into; and the smallest and the largest segment in bytes.
 _SEGMENTS = 16
 _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1024**2, 64 * 1024**2
 
-#: Seconds by which the clock of whoever wrote may be ahead of the broker's, which `since` goes by.
+#: Seconds by which a writer's clock may be ahead of the broker's clock, which `since` goes by.
 _SKEW = 60.0
 
 
 class StreamJournal:
-    """The journal of one exchange, as one session writes and reads it. See palermo.journal.Journal."""
+    """The journal of one exchange, as one session writes and reads it. See palermo.contract.journal.Journal."""
 
     def __init__(
         self,
-        session: Session,
-        link: Link,
-        reading: Callable[[], Awaitable[Link]],
+        session: SessionParameters,
+        connection: Connection,
+        reading: Callable[[], Awaitable[Connection]],
     ) -> None:
-        """`link` is the connection to write on, `reading` gives the one to read on."""
+        """`connection` is the connection to write on; `reading` returns the connection to read on."""
         segment = session.journal_bytes // _SEGMENTS
         bounds = {
             "x-max-length-bytes": session.journal_bytes,
@@ -51,7 +49,7 @@ class StreamJournal:
             "x-stream-max-segment-size-bytes": max(_SMALLEST_SEGMENT, min(_LARGEST_SEGMENT, segment)),
         }
         self._session = session
-        self._link = link
+        self._connection = connection
         self._reading = reading
         self._publisher: Publisher | None = None
         self._stream = Stream(
@@ -63,14 +61,12 @@ class StreamJournal:
         )
 
     async def append(self, batch: bytes) -> None:
-        properties = spec.BasicProperties(
-            delivery_mode=PERSISTENT, content_type="application/json", timestamp=int(time.time())
-        )
+        properties = Properties(delivery_mode=PERSISTENT, content_type="application/json", timestamp=int(time.time()))
         try:
             async with asyncio.timeout(self._session.timeout):
                 await self._stream.append([(properties, batch)])
         except TimeoutError:
-            # What a stream that is down leaves unconfirmed adds up, until RabbitMQ reads no more from the connection.
+            # Unconfirmed batches of a stream that is down add up, until RabbitMQ reads no more from the connection.
             if self._publisher is not None and self._publisher.channel.is_open:
                 self._publisher.channel.raw.close()
             raise BrokerUnavailable(
@@ -78,29 +74,29 @@ class StreamJournal:
                 " away, or its memory or disk alarm blocks publishers."
             ) from None
 
-    async def read(self, on_batch: OnBatch, start: Start = FIRST) -> "StreamReader":
-        link = await self._reading()
+    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START) -> "StreamReader":
+        connection = await self._reading()
         await self._stream.make()
-        last = await self._stream.last(link)
-        if last is None:  # deleted, since this session saw it
+        last = await self._stream.last(connection)
+        if last is None:  # deleted since this session saw it
             await self._stream.make()
-            last = await self._stream.last(link)
+            last = await self._stream.last(connection)
         if last is None:
             raise BrokerUnavailable(f"{self._stream.name} was deleted while it was being opened. Try again.")
         end, stored_at = last
-        reader = StreamReader(await link.channel(), on_batch, end)
+        reader = StreamReader(await connection.channel(), on_batch, end)
         await reader.start(self._stream.name, start, stored_at)
         return reader
 
     async def _open_publisher(self) -> Publisher:
-        """A channel of its own: a refusal closes the channel, and no job may be among what is lost with it."""
+        """The journal's own channel: a refusal closes it with all that is unconfirmed, and no job may be among that."""
         if self._publisher is None or not self._publisher.is_open:
-            self._publisher = await Publisher.open(self._link)
+            self._publisher = await Publisher.open(self._connection)
         return self._publisher
 
 
 class StreamReader:
-    """See palermo.journal.Reader."""
+    """See palermo.contract.journal.JournalReader."""
 
     def __init__(self, channel: Channel, on_batch: OnBatch, end: int) -> None:
         self._channel = channel
@@ -113,13 +109,13 @@ class StreamReader:
         channel.on_close(self.ended.set)
         channel.raw.add_on_cancel_callback(self._on_cancelled)
 
-    async def start(self, stream: str, start: Start, stored_at: float) -> None:
-        """`stored_at` is when the last batch was stored, by its writer's clock."""
+    async def start(self, stream: str, start: ReadFrom, stored_at: float) -> None:
+        """Begin to read. `stored_at` is when the last batch was stored, by its writer's clock."""
         at: Any = "first"
         if start.next:
             at = self.begin = self.end + 1
         elif start.since is not None:
-            # An instant after the last batch would wait for the next one, and never be caught up.
+            # A reader that begins after the last batch would wait for the next one, and never be caught up.
             past = start.since > stored_at
             at = self.end if past else datetime.fromtimestamp(max(0.0, start.since - _SKEW), UTC).replace(tzinfo=None)
         elif start.position is not None and start.position <= self.end + 1:
@@ -138,7 +134,7 @@ class StreamReader:
         if self._channel.is_open:
             self._channel.raw.close()
 
-    def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+    def _on_message(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
         if self.ended.is_set():
             return
         if method.delivery_tag % _ACK_EVERY == 0:

@@ -1,4 +1,4 @@
-"""The embedded broker: all that palermo.broker.Broker asks for, on one SQLite file."""
+"""The embedded broker: it implements palermo.contract.broker.Broker on one SQLite file."""
 
 import asyncio
 import json
@@ -7,31 +7,33 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.broker import Page, QueueInfo, Session, Swept, Verdict
-from palermo.brokers.sqlite import holders, keys, marks, orders, permits, sweeping
-from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.consumer import SqliteConsumer
+from palermo.brokers.sqlite import sweep
+from palermo.brokers.sqlite.consuming.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
-from palermo.brokers.sqlite.direct import Direct
-from palermo.brokers.sqlite.events import SqliteEvents, deleted
-from palermo.brokers.sqlite.faults import unusable
-from palermo.brokers.sqlite.journal import TableJournal
-from palermo.brokers.sqlite.messages import COLUMNS, Row, declare, from_row, insert, insert_many, to_row
-from palermo.brokers.sqlite.opening import open_store, side_directory
-from palermo.brokers.sqlite.store import Store
-from palermo.brokers.sqlite.tenancy import Tenancy
-from palermo.brokers.sqlite.timekeeper import Timekeeper
+from palermo.brokers.sqlite.direct_insert import DirectInsert
+from palermo.brokers.sqlite.events import SqliteEvents, unsubscribe_group_of
+from palermo.brokers.sqlite.file.errors import unusable
+from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.file.opening import open_store, side_directory
+from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.journal import SqliteJournal
+from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
+from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
+from palermo.brokers.sqlite.tables.jobs import COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.tenants import SqliteTenants
+from palermo.brokers.sqlite.workers import commands, worker_locks
+from palermo.contract.broker import OnPublished, Page, QueueInfo, SessionParameters
+from palermo.contract.diagnosis import Finding
+from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
+from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
-from palermo.core.patterns import QueueSelection
-from palermo.core.permits import LimitInfo
-from palermo.core.prefetch import ONE, Prefetch
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name
-from palermo.crew import Answer, Obey, Order, WorkerInfo, deaf
-from palermo.entries import PUT, REMOVE, RUN, SWITCH, Change, Entry, run_id
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
-from palermo.findings import Finding
-from palermo.posting import Ended
-from palermo.timetable import Altered, Chosen, Scheduled, Tell, meant_by, nobody
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -41,59 +43,52 @@ _BATCH_BYTES = 8 * 1024 * 1024
 _MOST = 2**63 - 1
 
 
-async def open_sqlite(session: Session) -> "SqliteBroker":
-    """A session with the file that the address names, made if it is not there.
+async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
+    """A session with the file that the address names, which is made if it does not exist.
 
     Raises UrlInvalid, StoreInvalid, BrokerUnavailable.
     """
     exchange = check_exchange_name(session.exchange)
     store = await open_store(session.address, session.timeout)
-    holders.tidy(side_directory(store.path))
+    worker_locks.remove_stale_locks(side_directory(store.path))
     return SqliteBroker(store, exchange, session)
 
 
 class SqliteBroker:
     """One session with the file. Opened by open_sqlite."""
 
-    def __init__(self, store: Store, exchange: str, session: Session) -> None:
+    def __init__(self, store: Store, exchange: str, session: SessionParameters) -> None:
         self._store = store
         self._session = session
-        self.tenants = Tenancy(store, exchange)
+        self.tenants = SqliteTenants(store, exchange)
         self._exchange = exchange
         self._directory = side_directory(store.path)
-        self._bell = Bell(self._directory, store.data_version)
-        self._timekeeper = Timekeeper(store, self._bell, exchange)
-        self.journal = TableJournal(store, Bell(self._directory, store.data_version, "journal-bell"), session)
-        self.events = SqliteEvents(store, self._bell, session)
-        self.keys = keys.TableKeys(store, self._bell, exchange)
-        self._direct = Direct(store, exchange)
+        self._notifier = Notifier(self._directory, store.data_version)
+        self._scheduled_jobs = ScheduledJobs(store, self._notifier, exchange)
+        self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
+        self.events = SqliteEvents(store, self._notifier, session)
+        self.keys = unique_keys.SqliteKeys(store, self._notifier, exchange)
+        self._direct_insert = DirectInsert(store, exchange)
         self._consumers: list[SqliteConsumer] = []
         self._closed = False
 
     async def publish(self, message: Message) -> None:
         row = to_row(message)
         await self._store.write(lambda db: insert(db, self._exchange, message.queue, row), publishing=True)
-        self._bell.ring()
+        self._notifier.notify()
 
-    def post(self, message: Message, ended: Ended) -> bool:
-        if not self._direct.insert(message, patience=0):
+    def try_publish(self, message: Message, ended: OnPublished) -> bool:
+        if not self._direct_insert.insert(message):
             return False
         ended(None)
         return True
-
-    def publish_here(self, message: Message) -> bool:
-        return self._direct.insert(message)
-
-    @property
-    def outside(self) -> None:
-        return None
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         waiting = iter(messages)
         stored = 0
         while batch := _batch(waiting):
             await self._store.write(lambda db, batch=batch: insert_many(db, self._exchange, batch), publishing=True)  # type: ignore[misc]
-            self._bell.ring()
+            self._notifier.notify()
             stored += len(batch)
             await asyncio.sleep(0)
         return stored
@@ -105,33 +100,33 @@ class SqliteBroker:
         slots: int,
         tag: str,
         report: Callable[[], WorkerInfo],
-        obey: Obey = deaf,
-        prefetch: Prefetch = ONE,
+        on_command: OnCommand = ignore_command,
+        prefetch: Prefetch = NO_PREFETCH,
     ) -> SqliteConsumer:
-        await holders.bury(self._store, self._directory)
+        await worker_locks.reap_dead(self._store, self._directory)
         reported = report()
         try:
-            lock = holders.Lock(self._directory)
+            lock = worker_locks.WorkerLock(self._directory)
         except OSError as error:
-            raise unusable(self._store.shown, error) from error
+            raise unusable(self._store.display_path, error) from error
 
         def enter(db: sqlite3.Connection) -> tuple[int, int]:
             for name in selection.select(()):
-                declare(db, self._exchange, name)
+                declare_queue(db, self._exchange, name)
             values = (self._exchange, tag, lock.name, json.dumps(selection.patterns), json.dumps(reported.to_plain()))
             cursor = db.execute(
                 "insert into holder (exchange, tag, lock, selection, report) values (?, ?, ?, ?, ?)", values
             )
-            return cursor.lastrowid or 0, orders.last(db)
+            return cursor.lastrowid or 0, commands.last_number(db)
 
         try:
             holder, since = await self._store.write(enter)
         except BaseException:
-            lock.drop()
+            lock.release()
             raise
         consumer = SqliteConsumer(
             self._store,
-            self._bell,
+            self._notifier,
             directory=self._directory,
             lock=lock,
             holder=holder,
@@ -140,49 +135,49 @@ class SqliteBroker:
             report=report,
             reported=reported,
             order=self._session.tenant_order,
-            orders=orders.Listener(self._store, self._exchange, holder, tag, obey, since=since),
+            commands=commands.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
         )
         self._consumers.append(consumer)
         return consumer
 
     async def queues(self) -> list[QueueInfo]:
-        await self._settle_down()
+        await self._sync()
         return await self._store.read(self._list_queues)
 
-    async def workers(self) -> list[WorkerInfo]:
-        await self._settle_down()
+    async def workers(self) -> WorkerList:
+        await self._sync()
         rows = await self._store.read(
             lambda db: db.execute("select report from holder where exchange = ?", (self._exchange,)).fetchall()
         )
-        return sorted((WorkerInfo.from_plain(json.loads(report)) for (report,) in rows), key=lambda worker: worker.id)
+        return WorkerList(WorkerInfo.from_plain(json.loads(report)) for (report,) in rows)
 
-    async def command(self, order: Order, *, timeout: float = 5.0) -> list[Answer]:
-        await self._settle_down()
-        return await orders.command(self._store, self._directory, self._exchange, order, timeout=timeout)
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
+        await self._sync()
+        return await commands.send_command(self._store, self._directory, self._exchange, command, timeout=timeout)
 
     async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._store.write(lambda db: marks.pause(db, self._exchange, queue, by))
-        self._bell.ring()
+        await self._store.write(lambda db: pauses_and_cancels.pause(db, self._exchange, queue, by))
+        self._notifier.notify()
 
     async def resume(self, queue: str, *, by: str = "") -> None:
-        await self._store.write(lambda db: marks.resume(db, self._exchange, queue))
-        self._bell.ring()
+        await self._store.write(lambda db: pauses_and_cancels.resume(db, self._exchange, queue))
+        self._notifier.notify()
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "") -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
 
         def mark(db: sqlite3.Connection) -> None:
-            marks.cancel(db, self._exchange, chosen, by)
-            keys.cancelled(db, self._exchange, chosen)
+            pauses_and_cancels.cancel(db, self._exchange, chosen, by, created_at)
+            unique_keys.jobs_cancelled(db, self._exchange, chosen)
 
         await self._store.write(mark)
 
     async def restore(self, ids: Iterable[str]) -> None:
         chosen = list(ids)
-        await self._store.write(lambda db: marks.restore(db, self._exchange, chosen))
+        await self._store.write(lambda db: pauses_and_cancels.restore(db, self._exchange, chosen))
 
     async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        await self._settle_down()
+        await self._sync()
         page = (min(limit, _MOST), min(offset, _MOST))
 
         order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
@@ -197,7 +192,9 @@ class SqliteBroker:
                 "select count(*) from job where queue = ? and holder is null", (number,)
             ).fetchall()
             messages = tuple(from_row(row, queue) for row in rows)
-            cancelled = (one.id for one in messages if marks.find(db, self._exchange, one) is not None)
+            cancelled = (
+                one.id for one in messages if pauses_and_cancels.cancelled_by(db, self._exchange, one) is not None
+            )
             return Page(messages=messages, total=total, cancelled=frozenset(cancelled))
 
         return await self._store.read(find)
@@ -205,61 +202,63 @@ class SqliteBroker:
     async def sweep(
         self,
         queue: str,
-        decide: Callable[[Message], Verdict],
+        decide: Callable[[Message], SweepDecision],
         *,
-        progress: Callable[[Swept], None] | None = None,
+        progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
         id: str = "",
-    ) -> Swept:
-        await self._settle_down()
+    ) -> SweepProgress:
+        await self._sync()
         number = await self._store.read(lambda db: self._number(db, queue))
-        return await sweeping.sweep(
+        return await sweep.sweep(
             self._store,
             exchange=self._exchange,
             queue=(number, queue),
             decide=decide,
             progress=progress,
-            moved=self._bell.ring,
+            moved=self._notifier.notify,
         )
 
-    async def keep_time(self, fired: Tell = nobody) -> None:
-        await self._timekeeper.keep(fired)
+    async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
+        await self._scheduled_jobs.run(fired)
 
     @property
-    def leads(self) -> bool:
-        return self._timekeeper.leads
+    def is_leader(self) -> bool:
+        return self._scheduled_jobs.is_leader
 
-    async def scheduled(self, chosen: Chosen, *, offset: int = 0, limit: int = 100) -> Scheduled:
-        return await self._timekeeper.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
+    async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
+        return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
 
     async def alter_scheduled(
-        self, chosen: Chosen, action: str, *, at: float | None = None, failed_per_queue: bool = False
-    ) -> list[Altered]:
-        return await self._timekeeper.alter(meant_by(chosen, action), action, at, failed_per_queue=failed_per_queue)
+        self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[AlteredJob]:
+        return await self._scheduled_jobs.alter(
+            filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue
+        )
 
-    async def recurring(self) -> list[Entry]:
-        return await self._timekeeper.recurring()
+    async def recurring(self) -> list[RecurringEntry]:
+        return await self._scheduled_jobs.recurring()
 
-    async def put_recurring(self, entry: Entry) -> None:
-        await self._timekeeper.change(Change(name=entry.name, action=PUT, entry=entry))
+    async def put_recurring(self, entry: RecurringEntry) -> None:
+        await self._scheduled_jobs.change(EntryChange(name=entry.name, action=PUT, entry=entry))
 
     async def remove_recurring(self, name: str) -> None:
-        await self._timekeeper.change(Change(name=name, action=REMOVE))
+        await self._scheduled_jobs.change(EntryChange(name=name, action=REMOVE))
 
     async def switch_recurring(self, name: str, *, on: bool) -> None:
-        await self._timekeeper.change(Change(name=name, action=SWITCH, on=on))
+        await self._scheduled_jobs.change(EntryChange(name=name, action=SWITCH, on=on))
 
     async def fire_recurring(self, name: str) -> str:
         id = run_id(name, time.time())
-        await self._timekeeper.change(Change(name=name, action=RUN, id=id))
+        await self._scheduled_jobs.change(EntryChange(name=name, action=RUN, id=id))
         return id
 
     async def purge(self, queue: str) -> int:
-        await self._settle_down()
+        await self._sync()
         number = await self._store.read(lambda db: self._number(db, queue))
-        return await sweeping.purge(self._store, number, self._exchange)
+        return await sweep.purge(self._store, number, self._exchange)
 
-    async def migrate(self, queue: str, kind: str, *, progress: Callable[[Swept], None] | None = None) -> int:
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
 
     async def delete(self, queue: str) -> int:
@@ -267,9 +266,9 @@ class SqliteBroker:
 
         def drop(db: sqlite3.Connection) -> int:
             number = self._number(db, queue)
-            deleted(db, self._exchange, queue)
-            late = sweeping.purge_step(db, number, self._exchange, _MOST)
-            # A job that a worker holds may come back, and then needs a queue to come back to.
+            unsubscribe_group_of(db, self._exchange, queue)
+            late = sweep.purge_step(db, number, self._exchange, _MOST)
+            # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(
                 "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
@@ -279,13 +278,13 @@ class SqliteBroker:
         return removed + await self._store.write(drop)
 
     async def limits(self) -> list[LimitInfo]:
-        return await self._store.read(lambda db: permits.known(db, self._exchange))
+        return await self._store.read(lambda db: limits.list_limits(db, self._exchange))
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store, self._exchange)
 
     async def lost(self) -> BrokerError:
-        # A file does not go away by itself; what befalls it is told by the next call.
+        # A file does not go away by itself; the next call raises what happened to it.
         never: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         return await never
 
@@ -296,8 +295,8 @@ class SqliteBroker:
         for consumer in self._consumers:
             await consumer.close()
         await self.journal.close()
-        self._direct.close()
-        self._bell.close()
+        self._direct_insert.close()
+        self._notifier.close()
         self._store.close()
 
     @property
@@ -305,16 +304,16 @@ class SqliteBroker:
         return False
 
     def describe(self) -> str:
-        return f"SQLite file {self._store.shown}, exchange {self._exchange}"
+        return f"SQLite file {self._store.display_path}, exchange {self._exchange}"
 
-    async def _settle_down(self) -> None:
-        """Write what is done and bury the dead, so that what follows sees things as they are."""
+    async def _sync(self) -> None:
+        """Write finished jobs and remove dead holders, so that the next transaction sees the true state."""
         if self._closed:
-            raise BrokerUnavailable(f"the session with {self._store.shown} is closed. Open another.")
+            raise BrokerUnavailable(f"the session with {self._store.display_path} is closed. Open another.")
         for consumer in self._consumers:
             await consumer.flush()
-        if await holders.bury(self._store, self._directory):
-            self._bell.ring()
+        if await worker_locks.reap_dead(self._store, self._directory):
+            self._notifier.notify()
 
     def _number(self, db: sqlite3.Connection, queue: str) -> int:
         rows = db.execute(
@@ -322,7 +321,7 @@ class SqliteBroker:
         ).fetchall()
         if not rows:
             raise NotFound(
-                f"there is no queue {queue!r} in {self._store.shown}. `palermo queues` lists those there are."
+                f"there is no queue {queue!r} in {self._store.display_path}. `palermo queues` lists those there are."
             )
         return int(rows[0][0])
 
@@ -330,7 +329,7 @@ class SqliteBroker:
         names = dict(
             db.execute("select id, name from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
         )
-        paused = marks.paused(db, self._exchange)
+        paused = pauses_and_cancels.paused(db, self._exchange)
         held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
         selections = db.execute("select selection from holder where exchange = ?", (self._exchange,)).fetchall()
         served = [

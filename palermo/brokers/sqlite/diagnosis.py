@@ -1,4 +1,4 @@
-"""What may be wrong with a SQLite file as a broker: its settings, its disk, and whether it can be written."""
+"""Checks an SQLite file as a broker: its settings, its disk, and whether it can be written."""
 
 import os
 import shutil
@@ -6,11 +6,11 @@ import sqlite3
 import time
 from pathlib import Path
 
-from palermo.brokers.sqlite.messages import declare, insert, to_row
-from palermo.brokers.sqlite.store import Store
+from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, to_row
+from palermo.contract.diagnosis import Finding
 from palermo.core.message import Message
 from palermo.errors import PalermoError
-from palermo.findings import Finding
 
 #: File systems of other machines: their locks and shared memory are not those that SQLite needs.
 NETWORK = frozenset(
@@ -34,13 +34,13 @@ NETWORK = frozenset(
     }
 )
 
-#: Free bytes below which writing is about to fail, and below which someone should look.
-_FULL, _LOW = 100 * 1024**2, 1024**3
+#: Free bytes below which writing is about to fail, and below which an operator should look.
+_FULL_BELOW, _LOW_BELOW = 100 * 1024**2, 1024**3
 
-#: No legal name for a job's queue.
+#: A name that no job's queue may have.
 _QUEUE = "~doctor"
 
-#: Bytes of the write-ahead log above which something keeps it from being worked off.
+#: Bytes of the write-ahead log above which some program keeps SQLite from working it off.
 _LONG_WAL = 256 * 1024**2
 
 
@@ -61,7 +61,7 @@ async def diagnose(store: Store, exchange: str) -> list[Finding]:
     try:
         found.append(file_system(store.path, mounts()))
         found.append(space(shutil.disk_usage(os.path.dirname(store.path)).free))
-        found += _log(store.path)
+        found += _log_size(store.path)
     except OSError as error:
         found.append(Finding.warning("disk", f"cannot be looked at: {error.strerror}", "Look at it by hand."))
     found.append(Finding.ok("clock", "the machine's own, for all that use the file"))
@@ -87,12 +87,12 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
 
 
 async def _try_out(store: Store, exchange: str) -> Finding:
-    """Publish and take one job, in a queue that nobody else ever sees: made and gone in one transaction."""
+    """Publish and take one job, in a queue that no other process sees: one transaction makes and deletes it."""
     row = to_row(Message(id="doctor", queue=_QUEUE, job="", body=b""))
 
     def work(db: sqlite3.Connection) -> int:
         insert(db, exchange, _QUEUE, row)
-        number = declare(db, exchange, _QUEUE)
+        number = declare_queue(db, exchange, _QUEUE)
         taken = db.execute("delete from job where queue = ?", (number,)).rowcount
         db.execute("delete from queue where id = ?", (number,))
         return taken
@@ -106,7 +106,7 @@ async def _try_out(store: Store, exchange: str) -> Finding:
 
 
 def mounts() -> list[tuple[str, str]]:
-    """Where which type of file system is mounted; empty where the system does not say (macOS)."""
+    """Mount points with their types of file system; empty where the system does not tell (macOS)."""
     try:
         text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -116,7 +116,7 @@ def mounts() -> list[tuple[str, str]]:
 
 
 def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
-    """Whether the file lies on a disk of this machine, and one that stays."""
+    """Whether the file lies on a disk of this machine that outlives a restart and its container."""
     kind = ""
     longest = -1
     for place, type in mounted:
@@ -141,16 +141,16 @@ def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
 
 
 def space(free: int) -> Finding:
-    """Whether there is room."""
+    """Whether the disk has room."""
     text = f"{free / 1024**2:,.0f} MB free"
-    if free < _FULL:
+    if free < _FULL_BELOW:
         return Finding.problem("disk space", text, "Make room: enqueuing is about to fail.")
-    if free < _LOW:
+    if free < _LOW_BELOW:
         return Finding.warning("disk space", text, "Make room.")
     return Finding.ok("disk space", text)
 
 
-def _log(path: str) -> list[Finding]:
+def _log_size(path: str) -> list[Finding]:
     wal = f"{path}-wal"
     size = os.path.getsize(wal) if os.path.exists(wal) else 0
     if size < _LONG_WAL:

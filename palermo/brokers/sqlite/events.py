@@ -1,6 +1,6 @@
-"""Events in the file: whoever publishes one puts it into the queue of each group that wants it, in one transaction.
+"""Events in the file: the publisher puts an event into the queue of each group that wants it, in one transaction.
 
-What is kept besides lies in a table; whoever publishes also forgets what is too old or too much.
+Events that are kept are also rows of a table, from which the publisher deletes those that are too old or too many.
 """
 
 import json
@@ -11,28 +11,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from palermo.broker import Session, Swept
-from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.messages import COLUMNS, WIDTH, declare, from_row, insert_many, to_row
-from palermo.brokers.sqlite.store import Store
+from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.tables.jobs import COLUMN_COUNT, COLUMNS, declare_queue, from_row, insert_many, to_row
+from palermo.contract.broker import SessionParameters
+from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
+from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.core.topics import Event, as_job
 from palermo.errors import BrokerRefused, NoSubscriber, NotFound
-from palermo.events import ALL, Old, Subscription
 
-#: Events published between two looks at the bounds: one reads a page of the file for each event that there is.
+#: Events published between two checks of the bounds: a check reads a page of the file for each kept event.
 _TRIM_EVERY = 200
 
-#: Old events that are told in one transaction.
-_AT_ONCE = 500
+#: Old events that are given to a group in one transaction.
+_BATCH_SIZE = 500
 
 
 class SqliteEvents:
-    """The events of one exchange in one file. See palermo.events.Events."""
+    """The events of one exchange in one file. See palermo.contract.events.Events."""
 
-    def __init__(self, store: Store, bell: Bell, session: Session) -> None:
+    def __init__(self, store: Store, notifier: Notifier, session: SessionParameters) -> None:
         self._store = store
-        self._bell = bell
+        self._notifier = notifier
         self._session = session
         self._exchange = session.exchange
         self._published = 0
@@ -49,10 +50,10 @@ class SqliteEvents:
                     f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
                     " worker that subscribes, or have such events kept by the setting events_unsubscribed."
                 )
-            _give(db, self._exchange, [_job(event, one) for one in groups])
+            _publish(db, self._exchange, [_job(event, one) for one in groups])
             if self._session.keep_events:
-                row = to_row(event.message)[:WIDTH]
-                marks = ", ".join("?" * (WIDTH + 3))
+                row = to_row(event.message)[:COLUMN_COUNT]
+                marks = ", ".join("?" * (COLUMN_COUNT + 3))
                 db.execute(
                     f"insert into event (exchange, topic, at, {COLUMNS}) values ({marks})",
                     (self._exchange, event.topic, event.message.queued_at or now, *row),
@@ -61,7 +62,7 @@ class SqliteEvents:
                     self._trim(db, now)
 
         await self._store.write(insert, publishing=True)
-        self._bell.ring()
+        self._notifier.notify()
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
         def put(db: sqlite3.Connection) -> int:
@@ -73,15 +74,19 @@ class SqliteEvents:
                 "insert or replace into subscription (exchange, name, state) values (?, ?, ?)",
                 (self._exchange, subscription.group, state),
             )
-            declare(db, self._exchange, subscription.queue)
+            declare_queue(db, self._exchange, subscription.queue)
             if found is not None or not from_start or not self._session.keep_events:
                 return 0
-            kept = (event for _, at, event in self._kept(db, 0, -1, now) if ALL.means(subscription, event.topic, at))
-            return _give(db, self._exchange, [_old(_job(event, subscription)) for event in kept])
+            kept = (
+                event
+                for _, at, event in self._kept(db, 0, -1, now)
+                if ALL_EVENTS.matches(subscription, event.topic, at)
+            )
+            return _publish(db, self._exchange, [_old(_job(event, subscription)) for event in kept])
 
-        told = await self._store.write(put)
-        self._bell.ring()
-        return told
+        replayed = await self._store.write(put)
+        self._notifier.notify()
+        return replayed
 
     async def unsubscribe(self, group: str) -> None:
         def remove(db: sqlite3.Connection) -> None:
@@ -93,32 +98,34 @@ class SqliteEvents:
     async def subscriptions(self) -> list[Subscription]:
         return await self._store.read(lambda db: subscriptions(db, self._exchange))
 
-    async def replay(self, group: str, old: Old = ALL, *, progress: Callable[[Swept], None] | None = None) -> int:
+    async def replay(
+        self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: Callable[[SweepProgress], None] | None = None
+    ) -> int:
         if not self._session.keep_events:
             raise BrokerRefused("events are not kept here, so none can be told again; see setting events_unsubscribed.")
         run = uuid.uuid4().hex[:8]
         last = await self._store.read(lambda db: self._last(db))
-        next, told = 1, 0
+        next, replayed = 1, 0
 
         def some(db: sqlite3.Connection) -> tuple[int, int]:
             subscription = self._find(db, group)
             jobs, seen = list[Message](), last
             for place, at, event in self._kept(db, next, last, time.time()):
-                if old.means(subscription, event.topic, at):
+                if old.matches(subscription, event.topic, at):
                     jobs.append(_old(_job(event, subscription, run=run)))
-                if len(jobs) >= _AT_ONCE:
+                if len(jobs) >= _BATCH_SIZE:
                     seen = place
                     break
-            return seen, _give(db, self._exchange, jobs)
+            return seen, _publish(db, self._exchange, jobs)
 
         while True:
             seen, count = await self._store.write(some)
-            self._bell.ring()
-            told += count
+            self._notifier.notify()
+            replayed += count
             if progress is not None:
-                progress(Swept(total=last, seen=seen, moved=told))
+                progress(SweepProgress(total=last, seen=seen, moved=replayed))
             if seen >= last:
-                return told
+                return replayed
             next = seen + 1
 
     async def kept(self) -> int | None:
@@ -139,7 +146,7 @@ class SqliteEvents:
         return int(last)
 
     def _kept(self, db: sqlite3.Connection, first: int, last: int, now: float) -> Iterable[tuple[int, float, Event]]:
-        """The events that are kept, from one place to another (or the last, below 0), each with place and instant."""
+        """The kept events from place `first` to `last` (below 0: to the newest), each with its place and instant."""
         rows: Iterable[tuple[Any, ...]] = db.execute(
             f"select id, at, topic, {COLUMNS} from event where exchange = ? and id >= ? and (id <= ? or ? < 0)"
             " and at >= ? order by id",
@@ -164,8 +171,8 @@ def subscriptions(db: sqlite3.Connection, exchange: str) -> list[Subscription]:
     return [Subscription.from_plain(json.loads(state)) for (state,) in rows]
 
 
-def deleted(db: sqlite3.Connection, exchange: str, queue: str) -> None:
-    """A queue is being deleted: its group subscribes no more."""
+def unsubscribe_group_of(db: sqlite3.Connection, exchange: str, queue: str) -> None:
+    """Remove the subscription of the group whose queue is being deleted."""
     for one in subscriptions(db, exchange):
         if one.queue == queue:
             db.execute("delete from subscription where exchange = ? and name = ?", (exchange, one.group))
@@ -177,10 +184,10 @@ def _job(event: Event, subscription: Subscription, *, run: str = "") -> Message:
 
 
 def _old(job: Message) -> Message:
-    """Its wait is not counted from when it was published."""
+    """The job without its time of publication, so that its wait is not counted from then."""
     return replace(job, queued_at=None)
 
 
-def _give(db: sqlite3.Connection, exchange: str, jobs: list[Message]) -> int:
+def _publish(db: sqlite3.Connection, exchange: str, jobs: list[Message]) -> int:
     insert_many(db, exchange, [(job.queue, to_row(job)) for job in jobs])
     return len(jobs)

@@ -1,35 +1,35 @@
-"""The journal as a table, each row of which is a batch. Whoever appends also forgets what is too old or too much."""
+"""The journal as a table: each row is a batch. A session that appends also deletes what is too old or too much."""
 
 import asyncio
 import sqlite3
 import time
 from contextlib import suppress
 
-from palermo.broker import Session
-from palermo.brokers.sqlite.bell import Bell
-from palermo.brokers.sqlite.store import Store
-from palermo.core.journal import decode
+from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.file.store import Store
+from palermo.contract.broker import SessionParameters
+from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
+from palermo.core.journal_records import decode
 from palermo.errors import BrokerError
-from palermo.journal import FIRST, OnBatch, Start
 
-#: Appends between two looks at the bounds: one reads a page of the file for each batch that there is.
+#: Appends between two checks of the bounds: a check reads a page of the file for each batch.
 _TRIM_EVERY = 200
 
 #: Batches read in one transaction.
-_AT_ONCE = 20
+_BATCH_SIZE = 20
 
-#: Seconds between two looks without being woken.
-_LOOK_EVERY = 1.0
+#: Seconds between two reads without a notification.
+_POLL_EVERY = 1.0
 
 
-class TableJournal:
-    """The journal of one exchange, as one session writes and reads it. See palermo.journal.Journal."""
+class SqliteJournal:
+    """The journal of one exchange, as one session writes and reads it. See palermo.contract.journal.Journal."""
 
-    def __init__(self, store: Store, bell: Bell, session: Session) -> None:
+    def __init__(self, store: Store, notifier: Notifier, session: SessionParameters) -> None:
         self._store = store
-        self._bell = bell
+        self._notifier = notifier
         self._session = session
-        self._readers: set[TableReader] = set()
+        self._readers: set[SqliteJournalReader] = set()
         self._appended = 0
 
     async def append(self, batch: bytes) -> None:
@@ -45,9 +45,9 @@ class TableJournal:
                 self._trim(db, now)
 
         await self._store.write(insert, publishing=True)
-        self._bell.ring()
+        self._notifier.notify()
 
-    async def read(self, on_batch: OnBatch, start: Start = FIRST) -> "TableReader":
+    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START) -> "SqliteJournalReader":
         exchange = self._session.exchange
 
         def find(db: sqlite3.Connection) -> tuple[int, int]:
@@ -64,15 +64,15 @@ class TableJournal:
             return begin or end + 1, end
 
         begin, end = await self._store.read(find)
-        reader = TableReader(self._store, self._bell, exchange, on_batch, begin=begin, end=end)
+        reader = SqliteJournalReader(self._store, self._notifier, exchange, on_batch, begin=begin, end=end)
         self._readers.add(reader)
         return reader
 
     async def close(self) -> None:
-        """End all reading."""
+        """End all readers."""
         for reader in self._readers:
             await reader.close()
-        self._bell.close()
+        self._notifier.close()
 
     def _trim(self, db: sqlite3.Connection, now: float) -> None:
         exchange = self._session.exchange
@@ -85,12 +85,14 @@ class TableJournal:
         )
 
 
-class TableReader:
-    """See palermo.journal.Reader."""
+class SqliteJournalReader:
+    """A reader of the journal that goes on as batches come. See palermo.contract.journal.JournalReader."""
 
-    def __init__(self, store: Store, bell: Bell, exchange: str, on_batch: OnBatch, *, begin: int, end: int) -> None:
+    def __init__(
+        self, store: Store, notifier: Notifier, exchange: str, on_batch: OnBatch, *, begin: int, end: int
+    ) -> None:
         self._store = store
-        self._bell = bell
+        self._notifier = notifier
         self._exchange = exchange
         self._on_batch = on_batch
         self.begin = begin
@@ -99,12 +101,12 @@ class TableReader:
         self.caught_up = asyncio.Event()
         self.ended = asyncio.Event()
         self._next = begin
-        self._rung = asyncio.Event()
-        bell.listen(self._rung.set)
+        self._notified = asyncio.Event()
+        notifier.listen(self._notified.set)
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        self._bell.ignore(self._rung.set)
+        self._notifier.unlisten(self._notified.set)
         self._task.cancel()
         await asyncio.wait({self._task})
         self.ended.set()
@@ -112,7 +114,7 @@ class TableReader:
     async def _run(self) -> None:
         try:
             while True:
-                self._rung.clear()
+                self._notified.clear()
                 rows = await self._store.read(self._find)
                 for seq, body in rows:
                     self._next = seq + 1
@@ -123,13 +125,13 @@ class TableReader:
                     await asyncio.sleep(0)
                     continue
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_EVERY):
-                        await self._rung.wait()
+                    async with asyncio.timeout(_POLL_EVERY):
+                        await self._notified.wait()
         except BrokerError:
             self.ended.set()
 
     def _find(self, db: sqlite3.Connection) -> list[tuple[int, bytes]]:
         return db.execute(
             "select seq, body from journal where exchange = ? and seq >= ? order by seq limit ?",
-            (self._exchange, self._next, _AT_ONCE),
+            (self._exchange, self._next, _BATCH_SIZE),
         ).fetchall()

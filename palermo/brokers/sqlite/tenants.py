@@ -1,41 +1,53 @@
-"""The tenants of queues, in tables beside the jobs: who has some waiting, and whose turn it is."""
+"""Lists the tenants that have jobs waiting in a queue, and removes the jobs of one tenant."""
 
-import random
+import asyncio
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Mapping
 
-from palermo.core.shares import stride
-
-#: SQL for the first job of the tenant whose turn it is in a queue.
-FIRST = (
-    "(select (select id from job where queue = t.queue and tenant = t.name and holder is null"
-    " order by priority desc, id limit 1)"
-    " from tenant t where t.queue = ? order by t.mark, t.name limit 1)"
-)
+from palermo.brokers.sqlite import sweep
+from palermo.brokers.sqlite.file.store import Store
+from palermo.contract.tenants import Tenant
+from palermo.errors import NotFound
 
 
-def arrived(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str, float | None]]) -> None:
-    """Jobs of these tenants, with the shares that they say, have come into the queue."""
-    db.executemany(
-        "insert into tenant (queue, name, share, mark, waiting) values (?1, ?2, coalesce(?3, 1),"
-        " coalesce((select mark from turn where queue = ?1), 0) + 1 / coalesce(?3, 1.0), 1)"
-        " on conflict do update set waiting = waiting + 1, share = coalesce(?3, share)",
-        ((queue, tenant, share) for tenant, share in jobs),
-    )
+class SqliteTenants:
+    """The tenants of one exchange's queues. See palermo.contract.tenants.Tenants."""
 
+    def __init__(self, store: Store, exchange: str) -> None:
+        self._store = store
+        self._exchange = exchange
 
-def served(db: sqlite3.Connection, queue: int, tenant: str, order: str) -> None:
-    """A job of this tenant has been taken: the others' turn."""
-    rows = db.execute(
-        "select mark, share, waiting from tenant where queue = ? and name = ?", (queue, tenant)
-    ).fetchall()
-    for mark, share, waiting in rows:
-        db.execute(
-            "insert into turn (queue, mark) values (?1, ?2) on conflict do update set mark = max(mark, ?2)",
-            (queue, mark),
-        )
-        if waiting > 0:
-            values = (mark + stride(share, order, random.random()), queue, tenant)
-            db.execute("update tenant set mark = ? where queue = ? and name = ?", values)
-        else:
-            db.execute("delete from tenant where queue = ? and name = ?", (queue, tenant))
+    async def of(self, queue: str) -> list[Tenant]:
+        def find(db: sqlite3.Connection) -> list[Tenant]:
+            rows = db.execute(
+                "select tenant.name, waiting, share from tenant join queue on queue.id = tenant.queue"
+                " where exchange = ? and queue.name = ? and waiting > 0 order by waiting desc, tenant.name",
+                (self._exchange, queue),
+            ).fetchall()
+            return [Tenant(name=name, pending=waiting, share=share) for name, waiting, share in rows]
+
+        return await self._store.read(find)
+
+    async def totals(self) -> Mapping[str, int]:
+        def find(db: sqlite3.Connection) -> Mapping[str, int]:
+            rows = db.execute(
+                "select queue.name, sum(waiting) from tenant join queue on queue.id = tenant.queue"
+                " where exchange = ? group by queue.name",
+                (self._exchange,),
+            ).fetchall()
+            return dict(rows)
+
+        return await self._store.read(find)
+
+    async def clear(self, queue: str, tenant: str) -> int:
+        removed = 0
+        while step := await self._store.write(
+            lambda db: sweep.clear_step(db, self._exchange, queue=queue, tenant=tenant)
+        ):
+            removed += step
+            await asyncio.sleep(0)
+        if not removed:
+            raise NotFound(
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
+            )
+        return removed

@@ -18,6 +18,12 @@ def error(text):
     raise ValueError(text)
 
 
+@palermo.job(backoff=600)
+def error_for_long(text):
+    """Its first retry is not due while a test looks."""
+    raise ValueError(text)
+
+
 @palermo.job
 def retry(text, delay):
     """Ask twice to be run again, and then end well."""
@@ -27,7 +33,7 @@ def retry(text, delay):
         raise palermo.Retry("not yet", delay=delay)
 
 
-@palermo.job(lock_for=1.0)
+@palermo.job(lock_for=3.0)
 def hang(text):
     """Hang the first time, and say the next whether that run is still there."""
     if os.path.exists("notes"):

@@ -1,4 +1,4 @@
-"""`palermo`, with some of the times that it waits made shorter: {"palermo.worker.session.MAX_PAUSE": 2} in TIMES."""
+"""`palermo`, with shorter waits: TIMES is like {"palermo.worker.parent.broker_session.MAX_PAUSE": 2}."""
 
 import importlib
 import json

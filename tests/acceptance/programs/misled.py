@@ -4,15 +4,21 @@ import os
 import time
 from pathlib import Path
 
-right = time.time
+right, right_of = time.time, time.clock_gettime
 wrong_by = Path(os.environ["CLOCK"])
+#: Those that tell the time of day; the others tell how long something takes.
+OF_THE_DAY = {time.CLOCK_REALTIME, 5}  # 5: Linux's CLOCK_REALTIME_COARSE, see palermo.contract.scheduled
 
 
 def misled():
     return right() + float(wrong_by.read_text())
 
 
-time.time = misled
+def misled_of(clock):
+    return right_of(clock) + (float(wrong_by.read_text()) if clock in OF_THE_DAY else 0.0)
+
+
+time.time, time.clock_gettime = misled, misled_of
 
 from palermo.cli import main  # noqa: E402
 

@@ -52,6 +52,12 @@ def fail(text):
     raise ValueError(text)
 
 
+@palermo.job(retries=3, backoff=600)
+def fail_for_long(text):
+    """Its first retry is not due while a test looks."""
+    raise ValueError(text)
+
+
 @palermo.job
 def fail_unless(file):
     """Fail as long as a file is not there."""
@@ -100,12 +106,6 @@ def stamp(number):
 
 
 @palermo.job
-def say_whom(text):
-    current = palermo.current_job()
-    write("notes", f"{current.queue} {current.attempt} {current.worker}")
-
-
-@palermo.job
 def raise_at_length(size):
     raise RuntimeError("x" * size)
 
@@ -121,12 +121,15 @@ def hold_the_gil(text, seconds):
 @palermo.job
 def ignore_the_end(text):
     """Go on although the worker must end."""
-    write("notes", f"{text} begins")
-    while True:
-        try:
+    # From its first line on there is no instant at which the word, which comes once, would end it.
+    try:
+        write("notes", f"{text} begins")
+        while True:
             time.sleep(60)
-        except palermo.errors.JobTerminated:
-            write("notes", f"{text} was told")
+    except palermo.errors.JobTerminated:
+        write("notes", f"{text} was told")
+    while True:
+        time.sleep(60)
 
 
 @palermo.job

@@ -6,14 +6,19 @@ import time
 
 import palermo
 
-RUNS = os.open("runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+def open_file(name):
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
-def say(what, number):
+RUNS = open_file("runs")
+
+
+def say(what, number, file=RUNS):
     job = palermo.current_job()
     # By the clock that all processes share.
     line = f"{what} {number} {job.id} {job.worker} {os.getpid()} {os.getppid()} {time.monotonic():.6f}\n"
-    os.write(RUNS, line.encode())
+    os.write(file, line.encode())
 
 
 @palermo.job

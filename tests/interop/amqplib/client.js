@@ -1,4 +1,4 @@
-// Enqueues jobs and reads failed ones with Node's amqplib, from what docs/wire.md says and nothing else.
+// Enqueues jobs and reads failed ones with Node's amqplib, from what docs/internals/wire.md says and nothing else.
 //
 //   node client.js publish URL EXCHANGE QUEUE     five jobs that run and one that fails
 //   node client.js read URL QUEUE                 takes all messages there and prints them as JSON

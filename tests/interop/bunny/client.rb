@@ -1,4 +1,4 @@
-# Enqueues jobs and reads failed ones with Ruby's bunny, from what docs/wire.md says and nothing else.
+# Enqueues jobs and reads failed ones with Ruby's bunny, from what docs/internals/wire.md says and nothing else.
 #
 #   ruby client.rb publish URL EXCHANGE QUEUE     five jobs that run and one that fails
 #   ruby client.rb read URL QUEUE                 takes all messages there and prints them as JSON

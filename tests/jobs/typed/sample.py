@@ -1,4 +1,4 @@
-"""What mypy must see of jobs: a line that ends in `# wrong` must be an error, and no other may be.
+"""The jobs that mypy checks: a line that ends in `# wrong` must be an error, and no other may be.
 
 Checked by test_typing.py with the settings of mypy.ini beside it.
 """
@@ -6,7 +6,7 @@ Checked by test_typing.py with the settings of mypy.ini beside it.
 from typing import assert_type
 
 import palermo
-from palermo.inspector import Inspector
+from palermo.inspector.inspector import Inspector
 
 
 @palermo.job

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from palermo.config import Settings
+from palermo.settings.settings import Settings
 from palermo.worker.handle import WorkerHandle, start_worker
 from tests import chromium_found
 from tests.debian import NotInstalled
@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 Open = Callable[..., Page]
 
 #: Two cores may have a broker, a worker, a server and this browser to run, and other tests beside.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
@@ -78,7 +78,7 @@ def open_page(chromium: Browser, web: Web) -> Iterator[Open]:
 
         def start(path: str, **options: Any) -> Page:
             window = windows.enter_context(chromium.new_context(**options))
-            window.set_default_timeout(20_000)
+            window.set_default_timeout(60_000)
             page = window.new_page()
             page.on("console", heard)
             page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -4,14 +4,14 @@ from playwright.sync_api import expect
 
 from tests.history.written import ended, enqueued, failed, write
 from tests.webui.browser.conftest import Open, path_of
+from tests.webui.browser.test_using import lead
 from tests.webui.server import Web
 
 
 def test_what_ends_appears_without_a_reload_and_leads_to_its_life(web: Web, open_page: Open) -> None:
     write(web.client, [enqueued("first"), ended("first"), failed("second", job="shop.send")])
     page = open_page("/")
-    page.keyboard.press("g")
-    page.keyboard.press("h")
+    lead(page, "h", "/history")
     rows = page.locator("table.history tbody tr")
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("no such thing")

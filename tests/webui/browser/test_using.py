@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, TimeoutError, expect
 
-from palermo.core.journal import encode
+from palermo.core.journal_records import encode
 from palermo.worker.handle import start_worker
 from tests.helpers import eventually
 from tests.history.written import ended, enqueued, write
@@ -26,6 +26,19 @@ _LOOKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+def lead(page: Page, key: str, to: str) -> None:
+    """Go there by "g" and this key, which have to follow each other within 1.5 s: again if the machine stood still."""
+    for _ in range(10):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        try:
+            page.wait_for_url(f"**{to}", timeout=6_000)
+        except TimeoutError:
+            continue
+        return
+    raise AssertionError(f"g {key} leads to {page.url}, and not to {to}")
+
+
 def violations(page: Page, **options: Any) -> list[str]:
     """What axe finds wrong, with where."""
     page.evaluate(_AXE)
@@ -40,7 +53,7 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
         start_worker(["palermo.demo.jobs"], settings=web.client.settings, log=log),
     ):
         web.client.enqueue("palermo.demo.jobs.parse", ["/nowhere.py"], queue="demo")
-        eventually(lambda: len(web.inspector.failed()) == 1, within=30)
+        eventually(lambda: len(web.inspector.failed()) == 1)
         web.client.enqueue("shop.resize", ["cat.png"], {"width": 640}, queue="images")
         web.client.enqueue("shop.resize", ["cat.png"], queue="images", tenant="acme", share=2)
         web.client.enqueue("shop.resize", ["cat.png"], queue="images", unique="until_done")
@@ -108,9 +121,7 @@ def test_the_keyboard_leads_everywhere_and_can_be_told_not_to(web: Web, open_pag
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keys and help")).to_be_visible()
     page.keyboard.press("Escape")
-    page.keyboard.press("g")
-    page.keyboard.press("q")
-    page.wait_for_url("**/queues")
+    lead(page, "q", "/queues")
     page.keyboard.press("j")
     page.keyboard.press("j")
     page.keyboard.press("Enter")

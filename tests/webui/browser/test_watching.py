@@ -1,10 +1,11 @@
-"""What an operator sees and does, in a real browser, while a real worker works."""
+"""An operator's work in a real browser, while a real worker works."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import expect
+import pytest
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
@@ -37,12 +38,13 @@ def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
     expect(page.locator(".timeline")).to_contain_text("Started")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_failed_job_is_read_and_requeued_and_its_page_shows_the_new_run(
     web: Web, open_page: Open, start: Start
 ) -> None:
     web.client.enqueue("browser.parse", ["{no json"], queue="orders")
     start()
-    eventually(lambda: len(web.inspector.failed()) == 1, within=30)
+    eventually(lambda: len(web.inspector.failed()) == 1)
     [failed] = web.inspector.failed().rows
 
     page = open_page("/")
@@ -73,7 +75,7 @@ def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(web: Web, open_page: 
     page.get_by_role("button", name="Pause").click()
     expect(page.locator("h1 .badge", has_text="paused")).to_be_visible()
     start()
-    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"], within=30)
+    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"])
 
     expect(page.get_by_text("first@example.com")).to_be_visible()
     page.get_by_role("button", name="Resume").click()
@@ -82,11 +84,65 @@ def test_a_paused_queue_keeps_its_jobs_until_it_is_resumed(web: Web, open_page: 
     expect(page.locator("h1 .badge", has_text="paused")).to_have_count(0)
 
 
+class SlowRenewals:
+    """Answers of the server to a page that renews itself, which reach the page when `release` is called."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._answers: list[tuple[Route, APIResponse]] = []
+        self._slow = True
+        page.route("**/*", self._hold)
+
+    def await_one(self) -> None:
+        while not self._answers:
+            self._page.wait_for_timeout(20)
+
+    def release(self) -> None:
+        self._slow = False
+        for route, answer in self._answers:
+            route.fulfill(response=answer)
+
+    def _hold(self, route: Route) -> None:
+        if self._slow and "hx-request" in route.request.headers:
+            self._answers.append((route, route.fetch()))
+        else:
+            route.fallback()
+
+
+def test_a_slow_answer_takes_away_nothing_that_was_typed_meanwhile(web: Web, open_page: Open) -> None:
+    page = open_page("/queues")
+    renewals = SlowRenewals(page)
+    web.client.enqueue("shop.resize", ["cat.png"], queue="images")
+    renewals.await_one()
+    page.get_by_role("button", name="Enqueue a job").click()
+    page.get_by_label("Job", exact=True).fill("browser.send")
+
+    renewals.release()
+
+    expect(page.locator(".live-state[data-pending]")).to_have_text("Held")
+    expect(page.get_by_label("Job", exact=True)).to_have_value("browser.send")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("link", name="images")).to_be_visible()
+
+
+def test_what_changes_while_the_page_renews_itself_is_shown_as_well(web: Web, open_page: Open) -> None:
+    page = open_page("/queues")
+    renewals = SlowRenewals(page)
+    web.client.enqueue("shop.resize", ["cat.png"], queue="first")
+    renewals.await_one()
+    web.client.enqueue("shop.resize", ["cat.png"], queue="second")
+    expect(page.locator(".live-state[data-pending]")).to_have_text("Live")
+
+    renewals.release()
+
+    expect(page.get_by_role("link", name="second")).to_be_visible()
+
+
 def test_workers_are_seen_by_host_and_told_to_be_quiet_and_to_take_jobs_again(
     web: Web, open_page: Open, start: Start
 ) -> None:
     worker = start(concurrency=2)
-    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"], within=30)
+    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"])
     page = open_page("/workers")
 
     page.get_by_role("button", name=f"Quiet worker {worker.pid}").click()
@@ -113,3 +169,20 @@ def test_a_job_is_enqueued_by_hand(web: Web, open_page: Open) -> None:
     expect(page.locator("#kwargs")).not_to_contain_text("secret")
     [row] = web.inspector.jobs("by hand").rows
     assert row["kwargs"] == {"subject": "<b>bold</b>", "password": "secret"}
+
+
+def test_the_page_of_a_queue_says_that_it_is_gone_and_shows_it_when_it_is_there_again(
+    web: Web, open_page: Open
+) -> None:
+    web.client.enqueue("browser.send", ["first@example.com"], queue="mail")
+    page = open_page("/queues/mail")
+    expect(page.get_by_text("first@example.com")).to_be_visible()
+
+    web.inspector.delete_queue("mail")
+
+    expect(page.locator("h1")).to_have_text("There is no such thing here")
+    # Two, since the server compares counts, and may not have looked while the queue was gone.
+    for name in ("second", "third"):
+        web.client.enqueue("browser.send", [f"{name}@example.com"], queue="mail")
+    expect(page.get_by_text("third@example.com")).to_be_visible()
+    expect(page.locator(".live-state")).to_have_text("Live")

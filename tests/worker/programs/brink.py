@@ -4,18 +4,16 @@ import asyncio
 import os
 from pathlib import Path
 
+from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
+from palermo.brokers.sqlite.consuming.consumer import SqliteConsumer
 from palermo.cli import main
-from palermo.worker.lane import Lane
-
-settle = Lane._settle
 
 
-async def never(self, live, delivery, result):
+async def never(self, delivery, settlement):
     Path(os.environ["BRINK"]).touch()  # noqa: ASYNC240 - at once
     await asyncio.sleep(3_600)
-    return await settle(self, live, delivery, result)
 
 
-Lane._settle = never
+RabbitmqConsumer.settle = SqliteConsumer.settle = never
 
 main()

@@ -26,6 +26,11 @@ def note(path, text):
 
 
 @palermo.job
+def environ(path, name):
+    write(path, str(os.environ.get(name)))
+
+
+@palermo.job
 def stamp(path, text):
     write(path, f"{text} {time.time()}")
 
@@ -52,6 +57,15 @@ def sys_exits():
 
 @palermo.job
 def segfaults():
+    ctypes.string_at(0)
+
+
+@palermo.job
+def segfaults_unseen():
+    """Crash while the template stands still, which goes on a second and a half later."""
+    template = os.getppid()
+    subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {template}"], start_new_session=True)
+    os.kill(template, signal.SIGSTOP)
     ctypes.string_at(0)
 
 

@@ -3,7 +3,7 @@ import json
 import palermo
 
 
-@palermo.job(batch=10, batch_wait=0.3)
+@palermo.job(batch=10, batch_wait=2.0)
 def gather(items: list[tuple[str, int]]) -> None:
     path = items[0][0]
     with open(path, "a") as notes:

@@ -24,7 +24,7 @@ class Audit:
         note("audit", payload)
 
 
-@palermo.subscribe("tracker.broken", "tracker.hurt", group="flaky", retries=1, backoff=0.01)
+@palermo.subscribe("tracker.broken", "tracker.hurt", group="flaky", retries=1, backoff=0)
 def fails(payload: Any) -> None:
     note("flaky", payload)
     raise ValueError(f"cannot do {payload}")

@@ -9,12 +9,13 @@ from crew import write
 import palermo
 
 
-def runs(pid):
-    """Whether a process runs; one that was killed and waits to be buried does not."""
+def runs(pid, ancestors=2):
+    """Whether a process runs, and so do template and worker: they die one after the other, and are buried later."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
+    return state not in "ZX" and (not ancestors or (parent != "1" and runs(parent, ancestors - 1)))
 
 
 @palermo.job(limit=3)
@@ -29,10 +30,11 @@ def probed(path, folder, seconds, number):
     write(path, f"{len(running)} {number}")
 
 
-@palermo.job(limit=1, limit_key=lambda path, account: account)
-def one_of_each(path, account):
+@palermo.job(limit=1, limit_key=lambda path, account, gate: account)
+def one_of_each(path, account, gate):
     write(path, f"{account} begins")
-    time.sleep(0.2)
+    while not Path(gate).exists():
+        time.sleep(0.01)
     write(path, f"{account} ends")
 
 

@@ -15,8 +15,8 @@ from palermo.errors import JobTerminated, JobTimeout
 @palermo.job
 def tidies(path):
     """Wait for the end, and say which one it was."""
-    write(path, f"{os.getpid()} waits")
     try:
+        write(path, f"{os.getpid()} waits")
         time.sleep(60)
     except (JobTimeout, JobTerminated) as error:
         write(path, f"tidied after {type(error).__name__}")
@@ -43,8 +43,8 @@ async def tidies_async(path):
 @palermo.job
 def gives_up(path, error):
     """Whatever it was told, it raises something else."""
-    write(path, "waits")
     try:
+        write(path, "waits")
         time.sleep(60)
     except JobTerminated:
         if error == "exit":
@@ -54,8 +54,8 @@ def gives_up(path, error):
 
 @palermo.job
 def finishes(path):
-    write(path, "waits")
     try:
+        write(path, "waits")
         time.sleep(60)
     except JobTerminated:
         write(path, "finished all the same")
@@ -63,9 +63,12 @@ def finishes(path):
 
 @palermo.job
 def stubborn(path):
-    write(path, f"{os.getpid()} waits")
+    said = f"{os.getpid()} waits"
     while True:
         try:
+            if said:
+                write(path, said)
+            said = ""
             time.sleep(60)
         except Exception:
             write(path, "not impressed")
@@ -78,7 +81,7 @@ def hogs_the_gil(path):
     return in_c()
 
 
-@palermo.job(lock_for=1.0)
+@palermo.job(lock_for=3.0)
 def hangs_once(path):
     """The first run hangs in C; a later one says whether that is still there."""
     if os.path.exists(path):
@@ -90,7 +93,7 @@ def hangs_once(path):
     in_c()
 
 
-@palermo.job(lock_for=0.2)
+@palermo.job(lock_for=1.5)
 def hangs_always(path):
     write(path, f"hangs {palermo.current_job().attempt}")
     in_c()
@@ -116,10 +119,14 @@ def tells_pid(path):
 
 
 @palermo.job
-def leaves_an_orphan(path):
-    """A grandchild whose parent is gone."""
-    program = "import os, time; os.fork() and os._exit(0); print(os.getpid(), flush=True); time.sleep(0.2)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True)
+def leaves_an_orphan(path, gate):
+    """A grandchild whose parent is gone, and which ends when a file appears."""
+    program = (
+        "import os, sys, time; os.fork() and os._exit(0); print(os.getpid(), flush=True); os.close(1); os.close(2)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    )
+    command = [sys.executable, "-c", program, gate]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
     write(path, done.stdout.strip())
 
 

@@ -64,6 +64,11 @@ def opened(gate):
         time.sleep(0.01)
 
 
+@palermo.job
+def held(gate):
+    opened(gate)
+
+
 @palermo.job(keep_result=True)
 def tells(gate):
     """Tell something, wait until a file appears, tell more, and end."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import palermo
-from palermo.client import default_client
+from palermo.client.client import default_client
 
 
 class Reversed:

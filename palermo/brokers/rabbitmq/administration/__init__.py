@@ -1,0 +1,1 @@
+"""Purges, deletes and migrates queues, and diagnoses a server."""

@@ -1,0 +1,261 @@
+"""Checks what may be wrong with a RabbitMQ server, on a test queue of its own that it removes in the end.
+
+Publishing is tried on a separate connection: under an alarm the server reads no more from a connection that has
+published, and the test queue must still be removed.
+"""
+
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+
+from palermo.brokers.rabbitmq.administration.events_diagnosis import look_at_events
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.declaration import Difference
+from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.browsing.sweep import take
+from palermo.brokers.rabbitmq.cluster.registry import Registry
+from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.contract.broker import SessionParameters
+from palermo.contract.diagnosis import Finding
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal, is_failed
+from palermo.errors import PalermoError
+
+#: Seconds that one publish may take before something is wrong.
+_PATIENCE = 2.0
+
+#: The first jobs of a queue without priorities, which are read to see whether one has a priority.
+_FIRST_FEW = 10
+
+#: Milliseconds after which the server removes the test queue, should this process die.
+_EXPIRES_MS = 60_000
+
+#: Seconds by which a clock may be wrong: instants on the wire are whole seconds.
+_CLOCK = 2.0
+
+_PERMISSIONS = "rabbitmqctl set_permissions -p VHOST USER '.*' '.*' '.*', or the patterns of docs/guides/deploying.md."
+
+#: Differences from our own queues by which a queue loses jobs, and how.
+_LOSING = {
+    "durable": "its jobs are lost when the server restarts",
+    "auto_delete": "it is deleted with its last worker, jobs and all",
+    "exclusive": "it is deleted with the connection that made it",
+    "x-message-ttl": "jobs that wait longer are thrown away",
+    "x-expires": "it is deleted when nobody uses it, jobs and all",
+    "x-max-length": "jobs beyond that many are thrown away or refused",
+    "x-max-length-bytes": "jobs beyond that size are thrown away or refused",
+}
+
+
+class Diagnosis:
+    """One check of one server, through a session's connection."""
+
+    def __init__(self, session: SessionParameters, connection: Connection, registry: Registry) -> None:
+        self._session = session
+        self._exchange = session.exchange
+        self._kind = session.queue_type
+        self._connection = connection
+        self._registry = registry
+        self._found: list[Finding] = []
+        self._has_exchange = False
+
+    async def run(self) -> list[Finding]:
+        properties = self._connection.raw.server_properties or {}
+        product = str(properties.get("product", "RabbitMQ"))
+        self._found = [
+            Finding.ok("connection", f"to {self._connection.where} as user {self._connection.address.username}"),
+            versions.server(self._connection.version, product),
+            versions.client(version("pika")),
+            versions.heartbeat(int(self._connection.raw.params.heartbeat or 0)),
+            versions.consumer_timeout(self._connection.version),
+            Finding.ok("plugins", "none is needed"),
+        ]
+        async with self._noting("exchange"):
+            await self._look_at_exchange()
+        names = {FAILED_QUEUE}
+        async with self._noting("registry"):
+            found = await self._registry.names(self._connection)
+            names |= found
+            self._found.append(Finding.ok("registry", f"readable, {len(found)} queue(s)"))
+        for name in sorted(names):
+            async with self._noting(f"queue {name}"):
+                await self._look_at_queue(name)
+        async with self._noting("events"):
+            self._found += await look_at_events(self._session, self._connection)
+        await self._try_out()
+        return self._found
+
+    @asynccontextmanager
+    async def _noting(self, check: str) -> AsyncIterator[None]:
+        """Turn a PalermoError that is raised inside into a finding."""
+        try:
+            yield
+        except PalermoError as error:
+            self._found.append(
+                Finding.problem(check, str(error), _PERMISSIONS if "set_permissions" in str(error) else "")
+            )
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    async def _look_at_exchange(self) -> None:
+        if not await self._connection.has_exchange(self._exchange):
+            text = f"{self._exchange} is not there yet; the first who publishes makes it"
+            self._found.append(Finding.ok("exchange", text))
+            return
+        if difference := await self._connection.declare_exchange(self._exchange, "direct"):
+            text = f"{self._exchange} is there and is not a durable direct one: {difference.text}"
+            self._found.append(Finding.problem("exchange", text, "Choose another name with --exchange."))
+            return
+        self._has_exchange = True
+        self._found.append(Finding.ok("exchange", f"{self._exchange}, direct and durable"))
+
+    async def _look_at_queue(self, queue: str) -> None:
+        name = amqp_queue(self._exchange, queue)
+        if not (await self._connection.probe(name)).exists:
+            return  # it is made when it is needed
+        # A group's queue is declared as other programs declare it.
+        kind = CLASSIC if EventTopology(self._session.prefix).is_group(queue) else self._kind
+        if difference := await self._connection.declare(name, versions.arguments(kind, self._connection.version)):
+            self._found.append(differing(queue, difference, self._connection.version, ours=kind))
+            return
+        what = (
+            f"{self._kind} and durable, as Palermo makes it{versions.of_quorum(self._kind, self._connection.version)}"
+        )
+        if self._kind == CLASSIC and not is_failed(queue) and await self._hold_priorities(name):
+            self._found.append(versions.no_priorities(queue, what))
+        else:
+            self._found.append(Finding.ok(f"queue {queue}", what))
+
+    async def _hold_priorities(self, name: str) -> bool:
+        """Whether one of the first few jobs of a queue has a priority. The jobs go back, as after `browse`."""
+        channel = await self._connection.channel()
+        got = await take(channel, name, _FIRST_FEW)
+        await channel.close()
+        return any(one.properties.priority for one in got)
+
+    # -- what can be done ------------------------------------------------------------------------
+
+    async def _try_out(self) -> None:
+        name = internal(self._exchange, f"doctor.{secrets.token_hex(6)}")
+        exchange = self._exchange if self._has_exchange else name
+        try:
+            async with self._noting("declare"):
+                await self._declare(name, exchange)
+                self._found.append(Finding.ok("declare", "queues and bindings can be made"))
+                async with self._noting("publish"):
+                    if await self._publish(exchange, name):
+                        async with self._noting("consume"):
+                            await self._consume(name)
+        finally:
+            await self._remove(name, exchange)
+
+    async def _declare(self, name: str, exchange: str) -> None:
+        channel = await self._connection.channel()
+        if exchange == name:
+            await channel.call(channel.raw.exchange_declare, name, "direct", auto_delete=True)
+        arguments = {"x-queue-type": self._kind, "x-expires": _EXPIRES_MS}
+        await channel.call(channel.raw.queue_declare, name, durable=True, arguments=arguments)
+        await channel.bind(name, exchange, routing_key=name)
+        await channel.close()
+
+    async def _publish(self, exchange: str, name: str) -> bool:
+        """Publish test messages. Returns whether the server confirmed them in time."""
+        connection = await open_connection(self._session, "doctor")
+        began = time.monotonic()
+        try:
+            publisher = await Publisher.open(connection)
+            properties = Properties(delivery_mode=PERSISTENT, message_id="doctor")
+            async with asyncio.timeout(_PATIENCE):
+                await publisher.send(exchange, name, properties, b"")
+                took = (time.monotonic() - began) * 1_000
+                # Twice, since under an alarm the first publish blocks its connection and is stored all the same.
+                await publisher.send(exchange, name, properties, b"")
+        except TimeoutError:
+            self._found.append(self._unconfirmed(connection))
+            return False
+        finally:
+            await connection.close()
+        self._found.append(Finding.ok("publish", f"stored and confirmed within {took:.0f} ms"))
+        self._found.append(Finding.ok("alarms", "none: publishers are not blocked"))
+        return True
+
+    def _unconfirmed(self, connection: Connection) -> Finding:
+        if connection.blocked:
+            return Finding.problem(
+                "alarms",
+                "a memory or disk alarm blocks publishers: enqueuing fails until it is over, and workers go on",
+                "See `rabbitmq-diagnostics alarms`; free memory or disk space, or have workers empty the queues.",
+            )
+        return Finding.problem(
+            "publish", f"not confirmed within {_PATIENCE:g} s", "The server is overloaded, or its disk is. See its log."
+        )
+
+    async def _consume(self, name: str) -> None:
+        channel = await self._connection.channel()
+        got = await channel.get(name)
+        if got is None:
+            text = "what was published is not in the queue"
+            self._found.append(Finding.problem("consume", text, "Does a policy expire or move messages of all queues?"))
+            return
+        channel.ack(got.tag)
+        await channel.close()
+        self._found.append(Finding.ok("consume", "what was published came back"))
+        self._found.append(clock(got.properties.timestamp, time.time()))
+
+    async def _remove(self, name: str, exchange: str) -> None:
+        # Each on its own channel: if one deletion is refused, the other must still be done.
+        with suppress(PalermoError):
+            channel: Channel = await self._connection.channel()
+            await channel.call(channel.raw.queue_delete, name)
+            await channel.close()
+        if exchange == name:
+            with suppress(PalermoError):
+                channel = await self._connection.channel()
+                await channel.call(channel.raw.exchange_delete, name)
+                await channel.close()
+
+
+def differing(queue: str, difference: Difference, server: str, *, ours: str) -> Finding:
+    """The finding about a queue that exists with other arguments than ours."""
+    name, theirs = difference.argument or "unknown", difference.theirs or difference.text
+    if name == "x-queue-type":
+        kind = next((kind for kind in QUEUE_TYPES if kind in theirs), "")
+        if kind:
+            return versions.other_type(queue, ours=ours, theirs=kind)
+    if name == "x-max-priority":
+        return Finding.ok(f"queue {queue}", f"classic and durable, with priorities 0 to {_digits(theirs)}")
+    if name == "x-delivery-limit":
+        return versions.delivery_limit(queue, theirs, server)
+    text = f"is there with {name} = {theirs} and used as it is"
+    if name in _LOSING:
+        return Finding.problem(
+            f"queue {queue}",
+            f"{text}: {_LOSING[name]}",
+            "Empty it, delete it (palermo delete), and let Palermo make it.",
+        )
+    return Finding.warning(f"queue {queue}", text, "Empty and delete it if that is not what you want.")
+
+
+def clock(stamped: float | None, now: float) -> Finding:
+    """The finding about the server's clock, if it stamps messages (message_interceptors in its configuration)."""
+    if stamped is None:
+        return Finding.ok("clock", "the server does not tell its time; keep all machines on NTP")
+    apart = abs(now - stamped)
+    if apart <= _CLOCK:
+        return Finding.ok("clock", f"within {_CLOCK:g} s of the server's")
+    return Finding.warning(
+        "clock",
+        f"{apart:.0f} s from the server's: ages and times of jobs are wrong by that",
+        "Run NTP on both machines.",
+    )
+
+
+def _digits(theirs: str) -> str:
+    """The number in the server's text about an argument, such as: the value '9' of type 'byte'."""
+    found = re.search(r"\d+", theirs)
+    return found[0] if found else theirs

@@ -1,0 +1,277 @@
+"""Changes the type of a queue under the same name, by way of a second queue: RabbitMQ itself cannot change a type.
+
+    1  the queue is paused, so workers take no job   3  the old queue is deleted, the new one made
+    2  publishing is routed to `~migrating.<queue>`, 4  publishing is routed back, and the messages moved back
+       and all messages moved there
+
+Every message is stored in one queue before it leaves the other, so a kill loses none and doubles at
+most one batch. The queues that are there say which step comes next: a migration that is run again goes on.
+A queue with unacknowledged messages is not safe to delete, since the messages of a worker
+that dies would be gone. So step 3 waits until no worker has a job of the queue.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
+from palermo.brokers.rabbitmq.amqp.messages import new_id, to_message
+from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT
+from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
+from palermo.brokers.rabbitmq.browsing.sweep import take
+from palermo.brokers.rabbitmq.publishing.handover import Refusals
+from palermo.contract.sweep import SweepProgress
+from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Messages moved together: a kill in between may double so many.
+_BATCH = 100
+
+#: Seconds after a queue was unbound in which all messages that were routed to it before have reached it.
+_QUIET = 0.5
+
+#: Seconds between two looks at whether workers still run jobs, and between two log lines about it.
+_LOOK, _SAY = 0.2, 10.0
+
+#: The longest pause in seconds before refused messages are tried again.
+_STILL_REFUSED = 5.0
+
+#: Attempts to make the new queue before another program makes the old one again.
+_ATTEMPTS = 20
+
+#: Headers that would send a copy elsewhere, or that the server adds itself.
+_DROPPED = ("CC", "BCC", "x-delivery-count")
+
+
+class Migration:
+    """One change of one queue's type."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        exchange: str,
+        queue: str,
+        kind: str,
+        *,
+        publisher: Callable[[], Awaitable[Publisher]],
+        running: Callable[[], Awaitable[int | None]],
+        progress: Callable[[SweepProgress], None],
+        failed_log: FailedLog | None = None,
+    ) -> None:
+        """`running` returns how many jobs of the queue workers run, or None while a living worker does not answer.
+
+        `failed_log` is for a queue of failed jobs.
+        """
+        self._connection = connection
+        self._exchange = exchange
+        self._queue = queue
+        self._kind = kind
+        self._publisher = publisher
+        self._running = running
+        self._progress = progress
+        self._failed_log = failed_log
+        self._name = amqp_queue(exchange, queue)
+        self._aside = internal(exchange, f"migrating.{queue}")
+        self._swept = SweepProgress(total=0)
+        #: Whether publishing is routed aside, to the second queue, as far as is known.
+        self._led_aside = False
+        #: The messages that were taken out of the old queue while publishing was routed aside, if they can be told from
+        #: others. A publisher that declares the old queue meanwhile binds it again, and its messages go into both.
+        self._doubled: Counter[tuple[str, int]] = Counter()
+
+    async def is_needed(self) -> bool:
+        """Whether the queue has another type, or a migration was interrupted. Raises NotFound."""
+        waiting = await self._count(self._name)
+        if await self._count(self._aside) is not None:
+            return True
+        if waiting is None:
+            raise NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.")
+        return not await self._make()
+
+    async def run(self) -> int:
+        """Migrate the queue, which is paused. Returns how many jobs were moved."""
+        there, aside = await self._count(self._name), await self._count(self._aside)
+        # It was routed aside by a migration that was interrupted.
+        self._led_aside = aside is not None
+        self._swept = SweepProgress(total=2 * (there or 0) + (aside or 0))
+        self._progress(self._swept)
+        if aside is None:
+            if self._failed_log is not None:
+                # Only when a migration begins: nothing is shown of a quorum queue until it is one again. A migration
+                # that is run again leaves the log as it is.
+                await self._failed_log.emptied(self._queue)
+            arguments = versions.arguments(self._kind, self._connection.version)
+            if difference := await self._connection.declare(self._aside, arguments):
+                raise BrokerRefused(difference.text)
+        for _ in range(_ATTEMPTS):
+            if await self._count(self._name) is None or await self._make():
+                break
+            await self._empty()
+        if not await self._make():
+            raise BrokerRefused(
+                f"queue {self._queue!r} is made again as it was by others, as often as it is deleted. Set queue_type to"
+                f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, and run this"
+                " again: nothing is lost."
+            )
+        await self._lead_back()
+        await asyncio.sleep(_QUIET)
+        while await self._move(self._aside, self._name, _BATCH):
+            pass  # until nothing comes: a queue's count leaves out messages that are on their way into it
+        await self._connection.delete(self._aside)
+        if self._failed_log is not None and self._kind != QUORUM:
+            await self._failed_log.emptied(self._queue)
+        return self._swept.moved
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    async def _empty(self) -> None:
+        """Move all messages aside, and replace the queue."""
+        # First all that is there now, while publishers still publish here: that keeps the order, and leaves few.
+        await self._move_all()
+        await self._idle()
+        await self._lead_aside()
+        await self._drain()
+        await self._idle(aside=True)
+        await self._drain()
+        channel = await self._connection.channel()
+        arguments = versions.arguments(self._kind, self._connection.version)
+        # Both without a pause, so that no other program makes the queue first. Publishing is routed aside until the new
+        # queue is bound: a message that no queue takes is lost, unless its program publishes it as mandatory.
+        channel.raw.queue_delete(self._name)
+        await channel.declare(self._name, arguments)  # another program may have made it first: `run` checks
+        await channel.close()
+
+    async def _lead_aside(self) -> None:
+        """Route publishing aside, and only there until a publisher declares the old queue again."""
+        self._led_aside = True
+        channel = await self._connection.channel()
+        # Both without a pause: messages that are published in between go into both queues.
+        channel.raw.queue_bind(self._aside, self._exchange, routing_key=self._queue)
+        await channel.unbind(self._name, self._exchange, routing_key=self._queue)
+        await channel.close()
+
+    async def _lead_back(self) -> None:
+        """Route publishing into the queue again, and no more aside."""
+        channel = await self._connection.channel()
+        channel.raw.queue_bind(self._name, self._exchange, routing_key=self._queue)
+        await channel.unbind(self._aside, self._exchange, routing_key=self._queue)
+        await channel.close()
+
+    async def _idle(self, *, aside: bool = False) -> None:
+        """Wait until no worker has a job of the queue; with `aside`, route publishing aside again and again.
+
+        A living worker that does not answer may have one.
+        """
+        loop = asyncio.get_running_loop()
+        said = loop.time()
+        while (jobs := await self._running()) != 0:
+            if aside:
+                await self._lead_aside()
+            if loop.time() - said > _SAY:
+                said = loop.time()
+                if jobs is None:
+                    log.warning("waiting for a worker that does not answer queue=%s", self._queue)
+                else:
+                    log.warning("waiting for running jobs queue=%s jobs=%d", self._queue, jobs)
+            await asyncio.sleep(_LOOK)
+
+    async def _drain(self) -> None:
+        """Move aside all that was published to the queue before publishing was routed aside.
+
+        A publisher that binds the old queue again may go on to fill it. Its messages go aside as well, and are not
+        waited for.
+        """
+        await asyncio.sleep(_QUIET)
+        await self._move_all()
+        # Messages on their way into the queue, or back into it, were not counted.
+        await self._move(self._name, self._aside, _BATCH)
+
+    async def _move_all(self) -> None:
+        """Move aside as many messages as there are now: those that are published meanwhile come after them."""
+        left = await self._count(self._name) or 0
+        while left > 0 and (moved := await self._move(self._name, self._aside, min(left, _BATCH))):
+            left -= moved
+
+    async def _move(self, source: str, target: str, count: int) -> int:
+        """Move one batch, in order. Returns how many messages it had."""
+        channel = await self._connection.channel()
+        batch = await take(channel, source, count)
+        if batch:
+            if self._led_aside and source == self._name:
+                self._doubled.update(identity for got in batch if (identity := _identity(got)) is not None)
+            moving = batch if source == self._name else [got for got in batch if not self._is_double(got)]
+            await self._store(moving, target)
+            if self._failed_log is not None and self._kind == QUORUM and target == self._name:
+                there = [to_message(got.properties, got.body, taken_from=self._queue) for got in moving]
+                await self._failed_log.stored(self._queue, there)
+            if not channel.is_open:
+                raise channel.error or BrokerUnavailable(f"queue {self._queue!r} was deleted while it was moved.")
+            channel.ack(batch[-1].tag, multiple=True)
+            back = len(moving) if target == self._name else 0
+            seen = self._swept.seen + len(batch)
+            self._swept = replace(
+                self._swept, seen=seen, total=max(seen, self._swept.total), moved=self._swept.moved + back
+            )
+            self._progress(self._swept)
+        await channel.close()
+        return len(batch)
+
+    def _is_double(self, got: Got) -> bool:
+        """Whether a publisher's message went into both queues, and was moved aside from the old one as well."""
+        # An identity that came twice does not count: better two copies of one job than one job too few.
+        identity = _identity(got) if got.exchange else None
+        return identity is not None and self._doubled.pop(identity, 0) == 1
+
+    async def _store(self, batch: list[Got], target: str) -> None:
+        """Publish these in order, and try refused ones again. Returns once all are confirmed."""
+        for got in batch:
+            got.properties.delivery_mode = PERSISTENT
+            got.properties.user_id = None
+            got.properties.message_id = got.properties.message_id or new_id()
+            headers = got.properties.headers or {}
+            got.properties.headers = {name: value for name, value in headers.items() if name not in _DROPPED}
+        refusals = Refusals(f"jobs that are migrated for queue {self._queue!r}", first=_LOOK, last=_STILL_REFUSED)
+        while batch:
+            publisher = await self._publisher()
+            sent = [(got, publisher.send("", target, got.properties, got.body)) for got in batch]
+            batch = []
+            for got, future in sent:
+                try:
+                    await future
+                except Nacked as error:
+                    batch.append(got)
+                    refused = error
+            if batch:
+                await asyncio.sleep(refusals.refused(refused))
+
+    # -- what the server is asked ----------------------------------------------------------------
+
+    async def _count(self, name: str) -> int | None:
+        """How many messages wait in a queue; None if it does not exist."""
+        probe = await self._connection.probe(name)
+        return probe.messages if probe.exists else None
+
+    async def _make(self) -> bool:
+        """Make the queue if it is missing. Returns whether it has the wanted type now."""
+        difference = await self._connection.declare(
+            self._name, versions.arguments(self._kind, self._connection.version)
+        )
+        return difference is None or difference.argument not in ("x-queue-type", "x-max-priority")
+
+
+def _identity(got: Got) -> tuple[str, int] | None:
+    """A value that two copies of one message share; None for a message without an id, whose copy cannot be recognised.
+
+    The id alone is not enough: another program may give one id to several jobs.
+    """
+    id = got.properties.message_id
+    if not id:
+        return None
+    headers = {name: value for name, value in (got.properties.headers or {}).items() if name not in _DROPPED}
+    return str(id), hash((got.body, repr(headers)))

@@ -1,0 +1,1 @@
+"""AMQP on pika: connections, channels, frames, publisher confirms, locks and streams."""

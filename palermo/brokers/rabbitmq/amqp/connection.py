@@ -1,0 +1,483 @@
+"""A connection to RabbitMQ and its channels: awaitable calls, and each failure as one of Palermo's errors."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from os import getpid
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pika
+from pika import exceptions, spec
+
+from palermo.brokers.rabbitmq.amqp.declaration import Difference, Probe
+from palermo.brokers.rabbitmq.amqp.errors import PRECONDITION_FAILED, RESOURCE_LOCKED, reply_code, translate
+from palermo.brokers.rabbitmq.amqp.gather_all import together
+from palermo.brokers.rabbitmq.amqp.opening import connect
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
+from palermo.contract.broker import SessionParameters
+from palermo.core.address import Address
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError, UrlInvalid
+
+#: The most channels that a connection keeps open for its next use.
+_MOST_SPARE = 2
+
+#: Seconds that one call on an open channel may take before the session counts as lost. The slowest call is to
+#: purge or delete a queue of millions.
+CALL_TIMEOUT = 60.0
+
+
+def fulfil(future: "asyncio.Future[Any]", result: object) -> None:
+    """Give the future its result, unless it is done already, as when its waiter was cancelled."""
+    if not future.done():
+        future.set_result(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """One message as pika hands it out."""
+
+    tag: int
+    redelivered: bool
+    properties: Properties
+    body: bytes
+    #: The exchange that it was published to, "" for the default one, and the routing key.
+    exchange: str = ""
+    routing_key: str = ""
+    #: How many messages were left in the queue behind it, if it came by basic.get.
+    left: int = 0
+
+
+def delivered(method: Any, properties: Properties, body: bytes, *, left: int = 0) -> Got:
+    """The message of a delivery, or of the answer to a basic.get."""
+    return Got(method.delivery_tag, method.redelivered, properties, body, method.exchange, method.routing_key, left)
+
+
+class Channel:
+    """One AMQP channel. All its calls raise Palermo's errors; after any of them it may be closed."""
+
+    def __init__(self, connection: "Connection", raw: Any) -> None:
+        self.connection = connection
+        #: pika's own channel.
+        self.raw = raw
+        #: Why it ended; None while it is open.
+        self.error: PalermoError | None = None
+        #: The broker's reply code when it closed the channel, else 0.
+        self.code = 0
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._got: asyncio.Future[Got | None] | None = None
+        self._closers: list[Callable[[], None]] = []
+        raw.add_on_close_callback(self._on_close)
+        self.on_get_empty(self._on_get_empty)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.raw.is_open)
+
+    @property
+    def missing(self) -> bool:
+        """Whether it ended because what it asked about does not exist."""
+        return isinstance(self.error, NotFound)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once when the channel ends, for whatever reason."""
+        self._closers.append(callback)
+
+    async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call one of pika's methods that take a callback. Returns the broker's answer."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            method(*args, callback=lambda frame: fulfil(future, frame), **kwargs)
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await future
+        except (exceptions.AMQPError, exceptions.ChannelError, TimeoutError) as error:
+            raise self.error or self.connection.translated(error) from error
+        finally:
+            self._waiting.discard(future)
+
+    def send(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Call a method that the broker does not answer; if the broker fails to do it, the next `call` raises."""
+        try:
+            method(*args, **kwargs)
+        except (exceptions.AMQPError, exceptions.ChannelError) as error:
+            raise self.error or self.connection.translated(error) from error
+
+    async def consume(
+        self,
+        queue: str,
+        on_message: Callable[[Got], None],
+        *,
+        auto_ack: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Subscribe to a queue, and call `on_message` with each message. Returns the consumer tag."""
+        frame = await self.call(
+            self.raw.basic_consume,
+            queue,
+            lambda _, method, properties, body: on_message(delivered(method, properties, body)),
+            auto_ack=auto_ack,
+            arguments=arguments,
+        )
+        return str(frame.method.consumer_tag)
+
+    async def prefetch(self, count: int) -> None:
+        """Let RabbitMQ send each consumer up to `count` messages ahead of their acks; 0 is no limit."""
+        await self.call(self.raw.basic_qos, prefetch_count=count)
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when RabbitMQ cancels a consumer of the channel: its queue is deleted, or its node away."""
+        self.raw.add_on_cancel_callback(lambda _: callback())
+
+    def on_return(self, callback: Callable[[Properties], None]) -> None:
+        """Call `callback` with the properties of each mandatory message that no queue takes."""
+        self.raw.add_on_return_callback(lambda _, method, properties, body: callback(properties))
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Acknowledge a message, or with `multiple` all up to this tag."""
+        self.raw.basic_ack(tag, multiple)
+
+    def requeue(self, tag: int, *, multiple: bool = False) -> None:
+        """Give a message back to its queue, or with `multiple` all up to this tag; tag 0 means all of the channel."""
+        self.raw.basic_nack(tag, multiple, requeue=True)
+
+    def publish(
+        self, exchange: str, routing_key: str, properties: Properties, body: bytes, *, mandatory: bool = False
+    ) -> None:
+        """Send a message without a confirm. Publisher sends those that must not be lost."""
+        self.send(self.raw.basic_publish, exchange, routing_key, body, properties, mandatory=mandatory)
+
+    async def bind(self, queue: str, exchange: str, routing_key: str = "") -> None:
+        """Bind the queue to the exchange."""
+        await self.call(self.raw.queue_bind, queue, exchange, routing_key=routing_key)
+
+    async def unbind(self, queue: str, exchange: str, routing_key: str = "") -> None:
+        """End the binding."""
+        await self.call(self.raw.queue_unbind, queue, exchange, routing_key=routing_key)
+
+    def on_get_empty(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever RabbitMQ answers a basic.get of this channel with no message."""
+        self.raw.add_callback(lambda _: callback(), [spec.Basic.GetEmpty], False)
+
+    async def get(self, queue: str) -> Got | None:
+        """The first message of the queue, unacknowledged; None if none waits. One call at a time.
+
+        A cancelled call first waits for its answer, and gives back the message that came. Without an answer in time
+        the channel is closed, so that a message which comes later goes back.
+        """
+        future: asyncio.Future[Got | None] = asyncio.get_running_loop().create_future()
+        self._got = future
+        self._waiting.add(future)
+        try:
+            self.raw.basic_get(queue, self._on_got)
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await asyncio.shield(future)
+        except (exceptions.AMQPError, exceptions.ChannelError, TimeoutError) as error:
+            failed = self.error or self.connection.translated(error)
+            self.abandon()
+            raise failed from error
+        except asyncio.CancelledError:
+            await asyncio.wait({future}, timeout=CALL_TIMEOUT)
+            if not future.done():
+                self.abandon()
+            elif future.exception() is None and (got := future.result()) is not None and self.is_open:
+                self.raw.basic_nack(got.tag, requeue=True)
+            raise
+        finally:
+            self._waiting.discard(future)
+
+    def _on_got(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
+        if self._got is not None:
+            fulfil(self._got, delivered(method, properties, body, left=method.message_count))
+
+    def _on_get_empty(self) -> None:
+        if self._got is not None:
+            fulfil(self._got, None)
+
+    def _on_close(self, _: object, reason: BaseException) -> None:
+        self.code = reply_code(reason) if isinstance(reason, exceptions.ChannelClosedByBroker) else 0
+        self.error = self.connection.error or self.connection.translated(reason)
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(self.error)
+        self._waiting.clear()
+        closers, self._closers = self._closers, []
+        for closer in closers:
+            closer()
+
+    async def close(self) -> None:
+        """Close the channel; RabbitMQ takes back its unsettled deliveries. May be called again.
+
+        Raises BrokerUnavailable if RabbitMQ does not answer in time.
+        """
+        if not self.is_open:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_close(lambda: fulfil(future, None))
+        try:
+            self.raw.close()
+        except exceptions.AMQPError:
+            return
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await future
+        except TimeoutError as error:
+            raise self.connection.translated(error) from error
+
+    def abandon(self) -> None:
+        """Close the channel without waiting for the answer: its caller gives up. May be called again."""
+        if self.is_open:
+            self.raw.close()
+
+    # -- declarations. If RabbitMQ refuses one, it closes the channel.
+
+    async def probe(self, queue: str) -> Probe:
+        """What RabbitMQ knows of a queue; nothing is created. Closes the channel if it is missing or locked.
+
+        Raises BrokerUnavailable if the queue's node is down.
+        """
+        try:
+            frame = await self.call(self.raw.queue_declare, queue, passive=True)
+        except PalermoError as error:
+            if self.missing:
+                return Probe(exists=False, error=error)
+            if self.code == RESOURCE_LOCKED:
+                return Probe(exists=True, locked=True, error=error)
+            raise
+        return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
+
+    async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
+        """Make a durable queue unless it exists. Returns how an existing queue differs; then the channel is closed."""
+        return await self._declare(self.raw.queue_declare, queue, durable=True, arguments=dict(arguments or {}))
+
+    async def declare_exchange(self, exchange: str, kind: str) -> Difference | None:
+        """The same for a durable exchange."""
+        return await self._declare(self.raw.exchange_declare, exchange, kind, durable=True)
+
+    async def _declare(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Difference | None:
+        try:
+            await self.call(method, *args, **kwargs)
+        except PalermoError as error:
+            if self.code != PRECONDITION_FAILED:
+                raise
+            return Difference.parse(str(error))
+        return None
+
+
+class Connection:
+    """One connection to RabbitMQ. It never reconnects: when it is lost, `error` says why and all calls raise it."""
+
+    def __init__(self, address: Address, where: str) -> None:
+        self.address = address
+        #: `host:port` of the node it is connected to.
+        self.where = where
+        self.error: PalermoError | None = None
+        self.raw: AsyncioConnection
+        self.lost = asyncio.Event()
+        #: Set while the broker blocks publishers, by a memory or disk alarm.
+        self.blocked = False
+        #: Open channels that nobody uses now.
+        self._spare: list[Channel] = []
+
+    def translated(self, error: BaseException) -> PalermoError:
+        return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
+
+    async def channel(self) -> Channel:
+        """A new channel. Raises BrokerUnavailable when the connection is lost."""
+        if self.error is not None:
+            raise self.error
+        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            raw = self.raw.channel(on_open_callback=lambda made: fulfil(opened, made))
+        except exceptions.AMQPError as error:
+            raise self.error or self.translated(error) from error
+        lost = asyncio.ensure_future(self.lost.wait())
+        try:
+            await asyncio.wait({opened, lost}, return_when=asyncio.FIRST_COMPLETED, timeout=CALL_TIMEOUT)
+        finally:
+            lost.cancel()
+        if not opened.done():
+            raise self.error or BrokerUnavailable(f"RabbitMQ at {self.where} did not open a channel in time.")
+        return Channel(self, raw)
+
+    @asynccontextmanager
+    async def spare_channel(self) -> AsyncIterator[Channel]:
+        """A channel for calls that leave nothing behind. It is used again afterwards, if it is still open.
+
+        Nobody else uses it meanwhile: an answer that closes the channel fails no call of another task.
+        """
+        self._spare = [channel for channel in self._spare if channel.is_open]
+        channel = self._spare.pop() if self._spare else await self.channel()
+        try:
+            yield channel
+        except BaseException:
+            # An answer may still come, which the next user must not get.
+            channel.abandon()
+            raise
+        if channel.is_open and len(self._spare) < _MOST_SPARE:
+            self._spare.append(channel)
+        else:
+            await channel.close()
+
+    async def probe(self, queue: str) -> Probe:
+        """What RabbitMQ knows of a queue; nothing is created. Raises BrokerUnavailable if the queue's node is down."""
+        async with self.spare_channel() as channel:
+            return await channel.probe(queue)
+
+    async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
+        """Make a durable queue unless it exists. Returns how an existing queue differs, None if it does not."""
+        async with self.spare_channel() as channel:
+            return await channel.declare(queue, arguments)
+
+    async def declare_exchange(self, exchange: str, kind: str) -> Difference | None:
+        """The same for a durable exchange."""
+        async with self.spare_channel() as channel:
+            return await channel.declare_exchange(exchange, kind)
+
+    async def has_exchange(self, exchange: str) -> bool:
+        """Whether the exchange exists."""
+        async with self.spare_channel() as channel:
+            return await self._found(channel, channel.raw.exchange_declare, exchange, passive=True) is not None
+
+    async def purge(self, queue: str) -> int | None:
+        """Remove all messages that wait in the queue. Returns how many; None if the queue does not exist."""
+        async with self.spare_channel() as channel:
+            frame = await self._found(channel, channel.raw.queue_purge, queue)
+            return None if frame is None else int(frame.method.message_count)
+
+    async def delete(self, queue: str) -> int | None:
+        """Delete the queue. Returns how many messages waited in it; None if it does not exist."""
+        async with self.spare_channel() as channel:
+            frame = await self._found(channel, channel.raw.queue_delete, queue)
+            return None if frame is None else int(frame.method.message_count)
+
+    async def delete_unused(self, queue: str) -> bool:
+        """Delete the queue unless it has a message or a consumer. Returns whether it is gone."""
+        async with self.spare_channel() as channel:
+            try:
+                await self._found(channel, channel.raw.queue_delete, queue, if_empty=True, if_unused=True)
+            except PalermoError:
+                if self.error is not None:
+                    raise
+                return False
+            return True
+
+    async def _found(self, channel: Channel, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The answer to a call; None if what it names does not exist."""
+        try:
+            return await channel.call(method, *args, **kwargs)
+        except PalermoError:
+            if not channel.missing:
+                raise
+            return None
+
+    async def close(self) -> None:
+        """Close the connection by AMQP's handshake; without it if that takes a second, or the call is cancelled."""
+        if self.error is not None:
+            return
+        try:
+            self.raw.close()
+            async with asyncio.timeout(1.0):
+                await self.lost.wait()
+        except (exceptions.AMQPError, TimeoutError):
+            self.raw.abort()
+        except asyncio.CancelledError:
+            # A call that still waits for an answer must be told that none will come.
+            self.raw.abort()
+            raise
+
+    def _on_close(self, error: Exception) -> None:
+        self.error = self.translated(error)
+        if isinstance(error, exceptions.ConnectionClosedByClient):
+            self.error = BrokerUnavailable(f"the session with RabbitMQ at {self.where} has been closed.")
+        self.lost.set()
+
+    @property
+    def version(self) -> str:
+        """The server's version, such as `3.10.8`."""
+        return str((self.raw.server_properties or {}).get("version", "?"))
+
+
+async def open_connection(session: SessionParameters, purpose: str, *, heartbeat: int | None = None) -> Connection:
+    """A connection to the first host of the address that accepts it, within the session's timeout over all hosts.
+
+    `heartbeat`, in seconds, is asked for if the address sets none.
+
+    Raises BrokerRefused when a host refuses our credentials or virtual host (another host of the
+    same cluster would too), else BrokerUnavailable naming every host that was tried.
+    """
+    deadline = asyncio.get_running_loop().time() + session.timeout
+    tried: list[PalermoError] = []
+    hosts = session.address.hosts
+    for number, (host, port) in enumerate(hosts):
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            break
+        where = f"{host}:{port}"
+        connection = Connection(session.address, where)
+        try:
+            connection.raw = await connect(
+                _parameters(session, host, port, purpose, heartbeat),
+                timeout=left / (len(hosts) - number),
+                on_close=connection._on_close,
+            )
+        except (exceptions.AMQPError, OSError, TimeoutError) as error:
+            refused = connection.translated(error)
+            if not isinstance(refused, BrokerUnavailable):
+                raise refused from error
+            tried.append(refused)
+            continue
+        connection.raw.add_on_connection_blocked_callback(
+            lambda *_, connection=connection: setattr(connection, "blocked", True)
+        )
+        connection.raw.add_on_connection_unblocked_callback(
+            lambda *_, connection=connection: setattr(connection, "blocked", False)
+        )
+        return connection
+    raise BrokerUnavailable(" ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time.")
+
+
+async def open_links(session: SessionParameters, count: int) -> list[Connection]:
+    """`count` connections, opened at the same time; all or none. Raises the same as `open_connection`."""
+    tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
+    try:
+        await together(*tasks)
+    except BaseException:
+        for task in tasks:
+            if not task.cancelled() and task.exception() is None:
+                task.result().raw.abort()
+        raise
+    return [task.result() for task in tasks]
+
+
+def _parameters(
+    session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
+) -> pika.ConnectionParameters:
+    """The parameters for pika. pika reads the URL, so that its query takes the names of pika's documentation."""
+    address = session.address
+    netloc = f"[{host}]" if ":" in host else quote(host, safe="")
+    credentials = f"{quote(address.username, safe='')}:{quote(address.password, safe='')}"
+    query = urlencode(address.options)
+    url = f"{address.scheme}://{credentials}@{netloc}:{port}/{quote(address.vhost, safe='')}" + (
+        f"?{query}" if query else ""
+    )
+    try:
+        parameters = pika.URLParameters(url)
+    except (ValueError, TypeError, SyntaxError, OSError) as error:
+        raise UrlInvalid(
+            f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
+            f" Given: {', '.join(name for name, _ in address.options)}."
+        ) from None
+    if heartbeat is not None and "heartbeat" not in dict(address.options):
+        parameters.heartbeat = heartbeat
+    properties = dict(parameters.client_properties or {})
+    properties.setdefault("connection_name", f"palermo {purpose} pid:{getpid()}@{socket.gethostname()}")
+    parameters.client_properties = properties
+    return parameters
+
+
+def _without(text: str, password: str) -> str:
+    return text.replace(password, "***") if password else text

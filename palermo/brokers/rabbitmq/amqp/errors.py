@@ -1,0 +1,102 @@
+"""Translates pika's exceptions and RabbitMQ's reply codes into Palermo's errors; none of them crosses this adapter."""
+
+import re
+import ssl
+
+from pika import exceptions
+
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
+
+ACCESS_REFUSED = 403
+NOT_FOUND = 404
+RESOURCE_LOCKED = 405
+PRECONDITION_FAILED = 406
+NOT_ALLOWED = 530
+
+#: Texts of a 404 and a 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
+_DOWN = "down or inaccessible"
+_NOT_HERE = "does not have a replica on the local node"
+
+
+def reply_code(error: BaseException) -> int:
+    """The AMQP reply code that closed a channel or connection; 0 for other errors."""
+    if isinstance(error, exceptions.ChannelClosed | exceptions.ConnectionClosed):
+        return int(error.reply_code)
+    return 0
+
+
+def reply_text(error: BaseException) -> str:
+    """The text with which RabbitMQ closed a channel or connection, without the code's name."""
+    if isinstance(error, exceptions.ChannelClosed | exceptions.ConnectionClosed):
+        return re.sub(r"^[A-Z_]+ - ", "", str(error.reply_text))
+    return str(error) or type(error).__name__
+
+
+def translate(error: BaseException, where: str, *, user: str = "", vhost: str = "/") -> PalermoError:
+    """The error as one of Palermo's own.
+
+    `where` is `host:port`. `user` and `vhost` are those of the connection, so that a refusal can name them.
+    """
+    match error:
+        case PalermoError():
+            return error
+        case exceptions.ProbableAuthenticationError() | exceptions.AuthenticationError():
+            return _wrong_password(where, user)
+        case exceptions.ProbableAccessDeniedError():
+            return _wrong_vhost(where, user, vhost)
+        case exceptions.ConnectionClosedByBroker() if error.reply_code == ACCESS_REFUSED:
+            return _wrong_password(where, user)
+        case exceptions.ConnectionClosedByBroker() if error.reply_code == NOT_ALLOWED:
+            return _wrong_vhost(where, user, vhost, reply_text(error))
+        case exceptions.ChannelClosedByBroker() if error.reply_code == ACCESS_REFUSED:
+            return BrokerRefused(
+                f"RabbitMQ at {where} does not let user {user!r} do this: {reply_text(error)}."
+                " Palermo needs configure, write and read permission on what its exchange's name begins"
+                " and on its queues: rabbitmqctl set_permissions."
+            )
+        case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND and _DOWN in str(error.reply_text):
+            return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
+        case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
+            return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
+        case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
+            return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
+        case exceptions.ChannelClosedByBroker():
+            return BrokerRefused(f"RabbitMQ at {where} refused: {reply_text(error)} (code {error.reply_code}).")
+        case exceptions.ConnectionClosedByBroker():
+            return BrokerUnavailable(
+                f"RabbitMQ at {where} closed the connection: {reply_text(error)} (code {error.reply_code})."
+            )
+        case exceptions.AMQPHeartbeatTimeout():
+            return BrokerUnavailable(f"RabbitMQ at {where} stopped answering: no heartbeat.")
+        case exceptions.ConnectionBlockedTimeout():
+            return BrokerUnavailable(f"RabbitMQ at {where} blocks publishers: its memory or disk alarm is raised.")
+        case exceptions.IncompatibleProtocolError():
+            return BrokerUnavailable(f"what listens at {where} does not speak AMQP 0-9-1, or not with these settings.")
+        case TimeoutError():
+            return BrokerUnavailable(f"RabbitMQ at {where} did not answer in time.")
+        case ssl.SSLError():
+            return BrokerRefused(f"no TLS connection with RabbitMQ at {where}: {error.reason or error}.")
+        case ConnectionRefusedError():
+            return BrokerUnavailable(f"no RabbitMQ at {where}: connection refused. Is it started?")
+        case OSError():
+            return BrokerUnavailable(f"no RabbitMQ at {where}: {error.strerror or error}.")
+        case exceptions.AMQPConnectionError():
+            return BrokerUnavailable(f"the connection to RabbitMQ at {where} was lost: {reply_text(error)}.")
+        case exceptions.AMQPError() | exceptions.ChannelError() | exceptions.ReentrancyError():
+            return BrokerUnavailable(f"the session with RabbitMQ at {where} broke: {type(error).__name__} {error}.")
+        case _:
+            return BrokerError(f"RabbitMQ at {where}: {type(error).__name__}: {error}")
+
+
+def _wrong_password(where: str, user: str) -> BrokerRefused:
+    return BrokerRefused(
+        f"RabbitMQ at {where} refused user {user!r}: wrong user name or password"
+        " (or guest from another machine, which RabbitMQ forbids)."
+    )
+
+
+def _wrong_vhost(where: str, user: str, vhost: str, said: str = "") -> BrokerRefused:
+    return BrokerRefused(
+        f"RabbitMQ at {where} refused virtual host {vhost!r} to user {user!r}: it does not exist, or the user has no"
+        f" permissions there{f' ({said})' if said else ''}."
+    )

@@ -1,0 +1,137 @@
+"""A lock that one session of all programs holds at a time: an exclusive queue, which RabbitMQ gives to one connection.
+
+Law: of all connections one holds the lock, and of the tasks that use one `Mutex` one does, unless they share it.
+
+* The holder is killed (kill -9): RabbitMQ deletes the queue with the connection, and the lock is free. That is at once
+  if the socket is closed, and after the missed heartbeats if the machine or the network is gone. Nobody cleans up.
+* The session is lost: the next holder may begin before this one notices. So a holder does what the lock protects
+  through the same connection, whose calls fail from then on; otherwise the work must bear two holders for a moment.
+* RabbitMQ refuses the queue, as to a user without the permission: nobody holds the lock. The caller gets the error,
+  or may ask to go on without the lock.
+
+Tasks and sessions that wait get the lock in no particular order.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.errors import RESOURCE_LOCKED
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two attempts to take the lock, and between two log lines about the wait.
+_AGAIN, _LOG_EVERY = 0.1, 10.0
+
+
+class Mutex:
+    """One lock, as one session sees it."""
+
+    def __init__(self, queue: str, waits_for: str = "another session") -> None:
+        """`queue` is the AMQP name of the queue; `waits_for` says in the log what a waiting session waits for."""
+        self.queue = queue
+        self._waits_for = waits_for
+        #: Held by the task of this session that holds the lock, or that begins or ends to share it.
+        self._task = asyncio.Lock()
+        #: How many tasks of this session share the lock, and the channel that it was taken on.
+        self._sharing = 0
+        self._shared: Channel | None = None
+
+    @asynccontextmanager
+    async def held(
+        self, connection: Connection, *, patience: float = math.inf, optional: bool = False
+    ) -> AsyncIterator[bool]:
+        """Hold the lock; yields False if another holds it for longer than `patience` seconds.
+
+        With `optional` it also yields False, at once, if RabbitMQ refuses the queue. Otherwise that error is raised.
+        """
+        until = asyncio.get_running_loop().time() + patience
+        if not await self._enter(until):
+            yield False
+            return
+        try:
+            channel = await self._wait(connection, until, optional=optional)
+            try:
+                yield channel is not None
+            finally:
+                await self._release(channel)
+        finally:
+            self._task.release()
+
+    @asynccontextmanager
+    async def shared(self, connection: Connection, *, patience: float = math.inf) -> AsyncIterator[bool]:
+        """The same, but tasks of this session that share the lock hold it together until the last of them ends."""
+        until = asyncio.get_running_loop().time() + patience
+        held = await self._enter(until)
+        if held:
+            try:
+                if not self._sharing:
+                    self._shared = await self._wait(connection, until)
+                held = self._shared is not None
+                self._sharing += held
+            finally:
+                self._task.release()
+        try:
+            yield held
+        finally:
+            if held:
+                async with self._task:
+                    self._sharing -= 1
+                    if not self._sharing:
+                        await self._release(self._shared)
+
+    async def take(self, connection: Connection) -> Channel | None:
+        """Try once, to hold the lock until the connection ends. Returns a channel; None if another connection holds it.
+
+        Raises BrokerRefused if RabbitMQ refuses the queue, or the error of a lost session.
+        """
+        channel = await connection.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, self.queue, exclusive=True)
+        except BaseException as error:
+            if isinstance(error, PalermoError) and channel.code == RESOURCE_LOCKED:
+                return None
+            if channel.is_open:
+                # The call was cancelled, or came to no end, and the queue may be ours all the same. If it is not,
+                # RabbitMQ closes the channel before it reads the delete.
+                channel.raw.queue_delete(self.queue, callback=lambda _: None)
+                channel.abandon()
+            raise
+        return channel
+
+    async def _enter(self, until: float) -> bool:
+        """Wait for this session's other tasks; False if that takes too long."""
+        try:
+            async with asyncio.timeout_at(None if math.isinf(until) else until):
+                await self._task.acquire()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _wait(self, connection: Connection, until: float, *, optional: bool = False) -> Channel | None:
+        now = asyncio.get_running_loop().time
+        logged = now()
+        while True:
+            try:
+                channel = await self.take(connection)
+            except PalermoError:
+                if not optional or connection.error is not None:
+                    raise
+                return None
+            if channel is not None or now() >= until:
+                return channel
+            if now() - logged > _LOG_EVERY:
+                logged = now()
+                log.warning("waiting for %s to end", self._waits_for)
+            await asyncio.sleep(_AGAIN)
+
+    async def _release(self, channel: Channel | None) -> None:
+        if channel is not None and channel.is_open:
+            channel.raw.queue_delete(self.queue, callback=lambda _: None)
+            # The answer to the close comes after that to the delete. Without it the session is lost, and the lock free.
+            with suppress(PalermoError):
+                await channel.close()

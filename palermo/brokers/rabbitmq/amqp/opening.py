@@ -1,0 +1,57 @@
+"""Opens one AMQP connection on the running loop: name lookup, socket, TLS and the AMQP handshake."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+
+import pika
+
+from palermo.brokers.rabbitmq.amqp.delivery_frames import is_tested
+from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
+
+log = logging.getLogger("palermo.rabbitmq")
+
+
+async def connect(
+    parameters: pika.ConnectionParameters, *, timeout: float, on_close: Callable[[Exception], None]
+) -> AsyncioConnection:
+    """An open connection to the one host that `parameters` names.
+
+    `on_close` is called once, with the reason, when the open connection ends.
+    Raises TimeoutError, OSError or a pika exception.
+    """
+    if not is_tested(pika.__version__):
+        log.warning(
+            "pika %s was not tried with the quick way of deliveries and acks: using pika's own", pika.__version__
+        )
+    loop = asyncio.get_running_loop()
+    opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+
+    def on_error(_: object, error: Exception) -> None:
+        if not opened.done():
+            opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
+
+    def on_open(connected: AsyncioConnection) -> None:
+        if not opened.done():
+            opened.set_result(connected)
+
+    made = AsyncioConnection(
+        parameters, loop, on_open=on_open, on_error=on_error, on_close=lambda _, error: on_close(error)
+    )
+    context: ssl.SSLContext | None = None
+    server_hostname: str | None = None
+    if parameters.ssl_options is not None:
+        context = parameters.ssl_options.context
+        server_hostname = parameters.ssl_options.server_hostname or parameters.host
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(
+                lambda: made, parameters.host, parameters.port, ssl=context, server_hostname=server_hostname
+            )
+            return await opened
+    except BaseException:
+        made.abort()
+        # The connection's own error arrives after ours, which the caller gets already.
+        opened.cancel()
+        raise

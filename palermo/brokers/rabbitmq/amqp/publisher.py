@@ -1,0 +1,188 @@
+"""The publishing channel: every message is mandatory and confirmed, and the sender is told how its publish ended."""
+
+import asyncio
+import struct
+import threading
+from typing import Any
+
+from pika import exceptions, spec
+
+from palermo.brokers.rabbitmq.amqp import publish_frames
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.contract.broker import OnPublished
+from palermo.errors import PalermoError, PublishRefused
+
+
+class Unroutable(PublishRefused):
+    """No queue is bound for the message: the queue was deleted since it was declared."""
+
+
+class Nacked(PublishRefused):
+    """RabbitMQ did not store the message: the queue is full, or a quorum queue whose leader, or majority, is away."""
+
+
+class PublishFuture:
+    """A callback of type OnPublished with a future that a coroutine can wait for."""
+
+    __slots__ = ("future",)
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, error: PalermoError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+            # Marks the error as seen: many publishes may fail by the same error, and only the first be awaited.
+            self.future.exception()
+
+
+class _Pending:
+    """A publish that the broker has not answered yet."""
+
+    __slots__ = ("ended", "id", "returned", "routing_key")
+
+    def __init__(self, ended: OnPublished, routing_key: str, id: str | None) -> None:
+        self.ended = ended
+        self.routing_key = routing_key
+        self.id = id
+        self.returned = ""
+
+
+class Publisher:
+    """A channel in confirm mode. It ends with its channel; its owner opens another one.
+
+    It also counts as closed from its first nack on: a channel that published to a quorum queue while the queue's
+    leader died goes on refusing all messages for that queue, long after there is a new leader (3.10.8).
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._number: int = channel.raw.channel_number
+        self._wire = channel.connection.raw
+        self._frame_max: int = self._wire.params.frame_max
+        self._own_thread = threading.get_ident()
+        #: The pending publishes by delivery tag, which rises from 1 by one with each message.
+        self._pending: dict[int, _Pending] = {}
+        self._published = 0
+        #: No tag below this one is pending.
+        self._first = 1
+        self._nacked = False
+        channel.on_close(self._on_close)
+        channel.raw.add_on_return_callback(self._on_return)
+
+    @classmethod
+    async def open(cls, connection: Connection) -> "Publisher":
+        channel = await connection.channel()
+        publisher = cls(channel)
+        await channel.call(channel.raw.confirm_delivery, publisher._on_confirm)
+        publisher._wire.acks_to(channel.raw, publisher._settle)
+        return publisher
+
+    @property
+    def is_open(self) -> bool:
+        return not self._nacked and self.channel.is_open
+
+    def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
+        """Send one message; the future is done when the broker has stored it.
+
+        The future raises Unroutable when no queue is bound, PublishRefused when the broker says no
+        (a full queue that rejects), and the session's error when that is lost first.
+        """
+        ended = PublishFuture()
+        try:
+            self.post(exchange, routing_key, b"".join(properties.encode()), body, ended, properties.message_id)
+        except (ValueError, struct.error) as error:
+            ended(unfit(properties.message_id, error))
+        return ended.future
+
+    def post(
+        self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None
+    ) -> bool:
+        """Send one message; the connection's thread calls `ended` with the outcome that `send` would give.
+
+        `properties` are bytes as on the wire; `id` is the message's id. Another thread than the connection's may get
+        False: then nothing was begun, since something else is being written, or the channel ends. The connection's
+        thread gets True, and `ended` may be called before this returns. Raises ValueError or struct.error for a message
+        that cannot be written, with nothing begun.
+        """
+        pieces = publish_frames.message(
+            self._number, exchange, routing_key, properties, body, frame_max=self._frame_max
+        )
+        wire, own = self._wire, threading.get_ident() == self._own_thread
+        # If an exception comes in the middle, the lock stays taken, and so the connection ends (socket_lock.py).
+        held = wire.socket_lock.take() if own else wire.socket_lock.borrow()
+        if held and self.channel.is_open and (own or wire.idle):
+            self._published += 1
+            self._pending[self._published] = _Pending(ended, routing_key, id)
+            if own:
+                wire.send(pieces)
+            else:
+                # Fast path: the thread that waits for the confirm writes. IoThread.send says what that gains.
+                wire.send_now(b"".join(pieces))
+            wire.socket_lock.give_back()
+            return True
+        if held:
+            wire.socket_lock.give_back()
+        elif own:
+            wire.abort()
+        if own:
+            ended(self.channel.error or self.channel.connection.translated(exceptions.ChannelWrongStateError()))
+        return own
+
+    def _on_confirm(self, frame: Any) -> None:
+        """Handle an ack or a nack that pika has read."""
+        nacked = isinstance(frame.method, spec.Basic.Nack)
+        self._nacked |= nacked
+        self._settle(frame.method.delivery_tag, frame.method.multiple, nacked=nacked)
+
+    def _settle(self, last: int, multiple: bool, *, nacked: bool = False) -> None:
+        first = self._first if multiple else last
+        if first <= self._first:
+            self._first = last + 1
+        for tag in range(first, last + 1):
+            pending = self._pending.pop(tag, None)
+            if pending is not None:
+                pending.ended(_error(pending, nacked) if nacked or pending.returned else None)
+        if self._nacked and not self._pending and self.channel.is_open:
+            self.channel.abandon()
+
+    def _on_return(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
+        # A return comes before its confirm, and in the order of publishing. RabbitMQ returns two unanswered copies of
+        # one id to one queue both or neither, so it does not matter which of them is marked first.
+        for pending in list(self._pending.values()):
+            if (
+                pending.id == properties.message_id
+                and pending.routing_key == method.routing_key
+                and not pending.returned
+            ):
+                pending.returned = str(method.reply_text or "no route")
+                return
+
+    def _on_close(self) -> None:
+        self._wire.acks_no_more(self.channel.raw)
+        error: PalermoError = self.channel.error or PublishRefused("the channel was closed")
+        held = self._wire.socket_lock.take()
+        pending, self._pending = self._pending, {}
+        if held:
+            self._wire.socket_lock.give_back()
+        for one in pending.values():
+            one.ended(error)
+
+
+def unfit(id: str | None, error: Exception) -> PublishRefused:
+    """The error for a message that cannot be written; nothing of it has been sent, since all is encoded first."""
+    return PublishRefused(f"job {id} has a header AMQP cannot carry: {error}.")
+
+
+def _error(pending: _Pending, nacked: bool) -> PublishRefused:
+    if pending.returned:
+        return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {pending.returned}.")
+    return Nacked(
+        f"RabbitMQ refused job {pending.id} for queue {pending.routing_key!r}: the queue is full, or most of its nodes"
+        " are away."
+    )

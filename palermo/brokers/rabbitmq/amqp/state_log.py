@@ -1,0 +1,247 @@
+"""State that outlives its leader: records kept unacknowledged in one queue, and read by the next leader.
+
+Law: a record that `append` or `store` returned for is read by every later leader, until a leader acknowledges it. A
+leader acknowledges a record only once the record that replaces it is confirmed, never in one transaction with it, or
+because nothing has to replace it.
+
+* The leader is killed (kill -9), or its session is lost: RabbitMQ puts all records back, and the next leader waits for
+  that (`open`). If the leader died between a confirm and the acknowledgement, the next one reads the old record and the
+  new one, in any order. So records say themselves which of them counts, and `replace` takes all that one replaces.
+* The queue refuses a record: `append` and `replace` raise PublishRefused, and acknowledge nothing. A quorum queue may
+  have stored that record all the same: then it is read like any other.
+* The broker is killed: the promise of a publisher confirm holds. RabbitMQ forgets acknowledgements that it had not
+  written to the disk, so a replaced record may be read again.
+* The queue is deleted: the log closes, and the next `open` makes the queue and reads nothing.
+
+Cost: one confirmed publish for each record. The leader holds at most 65,535 records; it reads more as it replaces them,
+by `store` and `forget`, since a record behind so many does not come back before.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
+from palermo.brokers.rabbitmq.amqp.declaration import Probe
+from palermo.brokers.rabbitmq.amqp.json_text import read_json
+from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON, TRANSIENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.errors import BrokerUnavailable, PalermoError
+
+#: The most records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum queue.
+_MOST = 65_535
+
+#: Seconds after which a record is written anew: RabbitMQ takes back a message that is held for half an hour.
+_OLD = 600.0
+
+#: Seconds that a record may take through the queue and back to the leader.
+_PATIENCE = 10.0
+
+#: Hundredths of a second to wait until RabbitMQ has taken back all that a dead leader held.
+_SETTLING = 500
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """A record that the leader holds unacknowledged. What it says is not kept here."""
+
+    channel: Channel
+    #: The delivery tag; 0 once it is acknowledged.
+    tag: int
+    #: When it was read, on the loop's clock.
+    since: float
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is still the leader's: neither acknowledged, nor taken back by RabbitMQ."""
+        return self.tag > 0 and self.channel.is_open
+
+    @property
+    def is_old(self) -> bool:
+        """Whether its owner has to replace it, before RabbitMQ takes it back."""
+        return asyncio.get_running_loop().time() - self.since > _OLD
+
+
+class StateLog:
+    """One queue of records, as the leader sees it; see the module's first lines."""
+
+    def __init__(
+        self,
+        queue: str,
+        connection: Connection,
+        publisher: Callable[[], Awaitable[Publisher]],
+        *,
+        prepare: Callable[[], Awaitable[None]],
+        on_record: Callable[[Record, Any], None],
+    ) -> None:
+        """`prepare` is awaited before all records are read anew: it makes the queue if that is missing.
+
+        `on_record` is called with each record that is read, and with its value from JSON, or with its bytes if they are
+        not JSON. It is not called with records that this leader has appended.
+        """
+        self._queue = queue
+        self._connection = connection
+        self._publisher = publisher
+        self._prepare = prepare
+        self._on_record = on_record
+        self._opening = asyncio.Lock()
+        self._channel: Channel | None = None
+        #: The records that are on their way through the queue, by their bytes. Of two with equal bytes, which say the
+        #: same, the first that comes stands for both.
+        self._coming: dict[bytes, asyncio.Future[Record]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the leader has read the records, and holds them."""
+        return self._channel is not None and self._channel.is_open
+
+    async def open(self) -> None:
+        """Read all records, unless the log is open, and go on reading those that come. Raises NotFound."""
+        async with self._opening:
+            if self.is_open:
+                return
+            await self._prepare()
+            channel = await self._connection.channel()
+            channel.on_cancel(channel.abandon)
+            channel.on_close(partial(self._on_close, channel))
+            try:
+                await channel.prefetch(_MOST)
+                await channel.consume(self._queue, partial(self._on_delivery, channel))
+                # Until RabbitMQ has noticed the end of the last leader, the records that it held are not in the queue.
+                await settled(channel, self._queue, readers=1)
+            except BaseException:
+                channel.abandon()
+                raise
+            self._channel = channel
+
+    async def catch_up(self) -> None:
+        """Read all records that were confirmed before this call, to any session. Raises NotFound."""
+        await self.open()
+        if self._channel is not None:
+            await settled(self._channel, self._queue, readers=1)
+
+    def close(self) -> None:
+        """Give all records back: they have to be read again."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.abandon()
+            self._fail(BrokerUnavailable(f"the queue {self._queue!r} is read again."))
+
+    async def store(self, *values: Any) -> None:
+        """Store records, which are read like those of other sessions; returns once they are confirmed.
+
+        Raises PublishRefused if the queue refuses one.
+        """
+        await self._send([_encode(value) for value in values])
+
+    async def append(self, *values: Any) -> list[Record]:
+        """Store records. Returns them once they are confirmed and the leader holds them.
+
+        Raises PublishRefused if the queue refuses one, and BrokerUnavailable if the log is closed meanwhile.
+        """
+        bodies = [_encode(value) for value in values]
+        async with self._returning(bodies) as records:
+            await self._send(bodies)
+        return records
+
+    async def _send(self, bodies: Sequence[bytes]) -> None:
+        publisher = await self._publisher()
+        await asyncio.gather(*(publisher.send("", self._queue, PERSISTENT_JSON, body) for body in bodies))
+
+    async def replace(self, old: Iterable[Record], *values: Any) -> list[Record]:
+        """Append records, then acknowledge the old ones. Raises the same as `append`, with nothing acknowledged."""
+        replaced = list(old)
+        records = await self.append(*values)
+        self.forget(*replaced)
+        return records
+
+    def forget(self, *records: Record) -> None:
+        """Acknowledge records that are replaced, or need not be. Those that RabbitMQ has taken back are read again."""
+        for record in records:
+            if record.is_held:
+                record.channel.ack(record.tag)
+                record.tag = 0
+
+    async def await_mark(self, channel: Channel | None = None) -> None:
+        """Wait until a mark has come through the queue: all records that were in the queue before it are read then.
+
+        The mark goes by the publisher's channel, or by this one, behind the unconfirmed records that were sent on it.
+        """
+        publisher = await self._publisher()
+        mark = _encode({"mark": uuid.uuid4().hex})
+        async with self._returning([mark]) as marks:
+            if channel is None:
+                await publisher.send("", self._queue, TRANSIENT_JSON, mark)
+            else:
+                channel.publish("", self._queue, TRANSIENT_JSON, mark)
+        self.forget(*marks)
+
+    @asynccontextmanager
+    async def _returning(self, bodies: Sequence[bytes]) -> AsyncIterator[list[Record]]:
+        """Wait at the block's end until the records that it sends have come back; then the list has them."""
+        if not self.is_open:
+            raise BrokerUnavailable(f"the queue {self._queue!r} is not open.")
+        records = list[Record]()
+        loop = asyncio.get_running_loop()
+        coming = [self._coming.setdefault(body, loop.create_future()) for body in bodies]
+        try:
+            yield records
+            async with asyncio.timeout(_PATIENCE):
+                records += await asyncio.gather(*coming)
+        except TimeoutError:
+            raise BrokerUnavailable(f"the queue {self._queue!r} does not hand out what was put in.") from None
+        finally:
+            for body in bodies:
+                self._coming.pop(body, None)
+
+    def _on_delivery(self, channel: Channel, got: Got) -> None:
+        if not channel.is_open:
+            return  # RabbitMQ takes it back
+        record = Record(channel, got.tag, asyncio.get_running_loop().time())
+        ours = self._coming.pop(got.body, None)
+        if ours is not None and not ours.done():
+            ours.set_result(record)
+            return
+        try:
+            value = read_json(got.body)
+        except ValueError:
+            value = got.body
+        self._on_record(record, value)
+
+    def _on_close(self, channel: Channel) -> None:
+        if channel is self._channel:
+            self._channel = None
+            self._fail(channel.error or BrokerUnavailable(f"the queue {self._queue!r} was closed."))
+
+    def _fail(self, error: PalermoError) -> None:
+        coming, self._coming = self._coming, {}
+        for future in coming.values():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # its caller may have got another error first
+
+
+async def settled(channel: Channel, queue: str, *, readers: int) -> Probe:
+    """Wait until a queue has no consumers but our `readers`, and if that is one, until it has been sent all.
+
+    Gives up after some seconds. Returns RabbitMQ's last answer about the queue. Raises NotFound if it does not exist.
+    Of a quorum queue that does not answer within 250 ms, RabbitMQ says that it has no messages and no consumers
+    (rabbit_quorum_queue:stat): while one is ours, that is no answer.
+    """
+    for _ in range(_SETTLING):
+        # Asked twice: the second answer comes after all deliveries that the first one counted as made.
+        await channel.probe(queue)
+        probe = await channel.probe(queue)
+        if probe.consumers == readers and not (readers and probe.messages):
+            break
+        await asyncio.sleep(0.01)
+    return probe
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

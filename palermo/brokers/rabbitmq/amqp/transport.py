@@ -1,0 +1,379 @@
+"""Runs pika's protocol machine on an asyncio transport.
+
+pika's own asyncio adapter brings a connection workflow with threads for name resolution and a
+write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, and pika only
+the protocol. All that is sent in one turn of the loop leaves in one write. A thread that waits for the
+confirm of a single message may write it itself (socket_lock.py, the socket lock).
+
+The frames of every job do not go through pika's objects: our own code reads deliveries that were asked for with
+`deliver_to` and writes their acks (delivery_frames.py), writes published messages and reads their confirms
+(publish_frames.py), and writes the questions of a worker on several queues and reads the answers (polling_frames.py).
+All other frames are pika's, in the order of the wire. With a version of pika that this was not tried with, all frames
+are pika's.
+
+The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
+it feeds, and the attributes in which a channel keeps the receivers of answers and deliveries. They are the same in
+1.3.2 to 1.4; pyproject.toml pins that range, and tests/rabbitmq/test_delivery_frames.py walks every path through them.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pika
+from pika import connection, exceptions, frame, spec
+
+from palermo.brokers.rabbitmq.amqp import polling_frames, publish_frames
+from palermo.brokers.rabbitmq.amqp.delivery_frames import (
+    FRAME_HEADER,
+    Counted,
+    Delivered,
+    ack,
+    frame_at,
+    is_tested,
+    read_counted,
+    read_delivery,
+    read_got,
+    short,
+)
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.socket_lock import SocketLock
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Called with a delivery and the buffer that holds its properties.
+Taker = Callable[[Delivered, bytes], None]
+
+#: Called with each queue's answer to `count`.
+Counter = Callable[[Counted, bytes], None]
+
+#: Reads what begins with the method frame at this place, on this channel. Returns INCOMPLETE if more bytes must come,
+#: and None for what pika must read.
+_Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
+
+#: Whether our own frames were tried with this version of pika.
+_TESTED = is_tested(pika.__version__)
+
+#: The most frames that wait for the end of a turn where acks wait: with these RabbitMQ has work meanwhile.
+_TOGETHER = 16
+
+#: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
+_HEADER_FRAME = struct.Struct(">BHI4sQ")
+
+
+class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignore[misc]
+    """One AMQP connection on the running loop. Made by `connect`."""
+
+    #: pika's attribute: the bytes of frames that are not complete yet.
+    _frame_buffer: bytes
+
+    def __init__(
+        self,
+        parameters: pika.ConnectionParameters,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_open: Callable[[Any], None],
+        on_error: Callable[[Any, Exception], None],
+        on_close: Callable[[Any, Exception], None],
+    ) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._output: list[bytes] = []
+        #: Whether the acks of one turn of the loop leave in one write: for a worker with several jobs at once.
+        self.acks_together = False
+        self._at_end = False
+        #: By channel number: pika's channel, the reader of frames that do not go through pika, and their receiver.
+        self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
+        #: By channel number: the callback for publisher confirms.
+        self._listening: dict[int, publish_frames.Confirmed] = {}
+        #: Cleared while the socket cannot take more; a publisher of many messages waits for it.
+        self.writable = asyncio.Event()
+        self.writable.set()
+        #: The socket lock, held by the thread that writes.
+        self.socket_lock = SocketLock()
+        super().__init__(parameters, on_open, on_error, on_close, internal_connection_workflow=False)
+
+    # -- what pika asks of an adapter ------------------------------------------------------------
+
+    def _adapter_call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay, callback)
+
+    def _adapter_remove_timeout(self, timeout_id: asyncio.TimerHandle) -> None:
+        timeout_id.cancel()
+
+    def _adapter_add_callback_threadsafe(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(callback)
+
+    def _adapter_connect_stream(self) -> None:
+        raise AssertionError("the transport is connected by connect(), never by pika's workflow")
+
+    def _adapter_disconnect_stream(self) -> None:
+        self.flush()
+        self.socket_lock.drop()
+        if self._transport is None:
+            return
+        # close() sends what is still buffered, CloseOk and acks among it, but may wait for ever on
+        # a dead peer; abort() throws it away.
+        if isinstance(self._error, exceptions.ConnectionClosed):
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output.append(data)
+
+    def send(self, pieces: list[bytes]) -> None:
+        """Send whole frames, after all that pika has sent so far."""
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output += pieces
+        self.bytes_sent += sum(map(len, pieces))
+
+    def flush(self) -> None:
+        """Write now what was sent in this turn of the loop, so that the answer comes a turn earlier."""
+        if not self._output or self._transport is None:
+            return
+        if not self.socket_lock.take():
+            self._transport.abort()
+            return
+        try:
+            data = b"".join(self._output)
+            self._output.clear()
+            self._transport.write(data)
+        finally:
+            self.socket_lock.give_back()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be written. The caller holds the socket lock."""
+        transport = self._transport
+        return transport is not None and not self._output and not transport.get_write_buffer_size()
+
+    def send_now(self, data: bytes) -> None:
+        """Write whole frames from any thread that holds the socket lock, while the connection is idle."""
+        self.bytes_sent += len(data)
+        sent = self.socket_lock.write(data)
+        if sent < len(data):
+            self._output.insert(0, data[sent:])
+            with suppress(RuntimeError):  # the loop has ended, and the callers that wait for an answer are told
+                self._loop.call_soon_threadsafe(self.flush)
+
+    def _read_frame(self) -> tuple[int, Any]:
+        """pika's reader, except for the frame with the headers, which our own field tables read."""
+        data = self._frame_buffer
+        if len(data) < _HEADER_FRAME.size or data[0] != spec.FRAME_HEADER:
+            result: tuple[int, Any] = super()._read_frame()
+            return result
+        _, channel, size, _, body_size = _HEADER_FRAME.unpack_from(data)
+        end = spec.FRAME_HEADER_SIZE + size + spec.FRAME_END_SIZE
+        if end > len(data):
+            return 0, None
+        if data[end - 1] != spec.FRAME_END:
+            raise exceptions.InvalidFrameError("a header frame does not end where it says")
+        return end, frame.Header(channel, body_size, Properties().decode(data[: end - 1], _HEADER_FRAME.size))
+
+    # -- what does not go through pika -----------------------------------------------------------
+
+    def deliver_to(self, channel: Any, tag: str, taker: Taker) -> None:
+        """Give the deliveries for this consumer on pika's channel to `taker`, except those that pika must read.
+
+        The caller ends this with `deliver_no_more` before it cancels the consumer.
+        """
+        if _TESTED:
+            self._takers[channel.channel_number] = (channel, partial(read_delivery, consumer=short(tag)), taker)
+
+    def answers_to(self, channel: Any, taker: Taker) -> None:
+        """Give the answers to `get` on pika's channel to `taker`, except those that pika must read."""
+        if _TESTED:
+            self._takers[channel.channel_number] = (channel, read_got, taker)
+
+    def counts_to(self, channel: Any, taker: Counter) -> None:
+        """Give the answers to `count` on pika's channel to `taker`."""
+        self._takers[channel.channel_number] = (channel, read_counted, taker)
+
+    def deliver_no_more(self, channel: Any) -> None:
+        """Give all frames of this channel to pika again, which rejects deliveries for a cancelled consumer."""
+        if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
+            del self._takers[channel.channel_number]
+
+    def acks_to(self, channel: Any, told: publish_frames.Confirmed) -> None:
+        """Give the confirms on pika's channel to `told`, except those that pika must read."""
+        if _TESTED:
+            self._listening[channel.channel_number] = told
+
+    def acks_no_more(self, channel: Any) -> None:
+        """Give the confirms of this channel, which has ended, to pika again."""
+        self._listening.pop(channel.channel_number, None)
+
+    def ack(self, channel: Any, tag: int) -> None:
+        """Acknowledge a delivery on pika's channel, after all that was sent before; now, unless `acks_together`.
+
+        Raises what pika's basic_ack raises.
+        """
+        if not (_TESTED and channel.is_open):
+            channel.basic_ack(tag)
+            self.flush()
+            return
+        frame = ack(channel.channel_number, tag)
+        if not self.acks_together or len(self._output) >= _TOGETHER:
+            self._write(frame, 1)
+            return
+        self.bytes_sent += len(frame)
+        self.frames_sent += 1
+        if not self._output:
+            self._loop.call_soon(self.flush)
+        self._output.append(frame)
+
+    def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0, count: int = 1) -> None:
+        """Ask now for a queue's first message. In the same write, before it, acknowledge the delivery `acked`, if any.
+
+        One call at a time on a channel. `count` asks for so many messages, only where this connection is `quick`. The
+        answer goes to the callback of `answers_to`. An answer that pika must read goes to `got` as from pika's
+        basic_get, or to pika's callbacks for GetEmpty. Raises what pika's methods raise.
+        """
+        if not (_TESTED and channel.is_open):
+            if acked:
+                channel.basic_ack(acked)
+            channel.basic_get(queue, got)
+            self.flush()
+            return
+        # pika did not read the last answer, so its callback may still be there.
+        channel._on_getok_callback = got
+        number = channel.channel_number
+        asked = polling_frames.get(number, queue) * count
+        if acked:
+            self._write(ack(number, acked) + asked, 1 + count)
+        else:
+            self._write(asked, count)
+
+    def count(self, channel: Any, queues: Iterable[str]) -> None:
+        """Ask now how many messages wait in each of these queues; the answers come in the same order."""
+        asked = [polling_frames.count(channel.channel_number, queue) for queue in queues]
+        self._write(b"".join(asked), len(asked))
+
+    @property
+    def quick(self) -> bool:
+        """Whether `count`, `listen` and `listen_no_more` can be used with this version of pika."""
+        return _TESTED
+
+    def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
+        """Subscribe at once to queues, given by consumer tag; pika gives the deliveries to `callback`.
+
+        RabbitMQ does not answer; a queue that does not exist ends the channel.
+        """
+        channel._consumers.update(dict.fromkeys(queues, callback))
+        asked = [polling_frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()]
+        self._write(b"".join(asked), len(asked))
+
+    def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
+        """End such subscriptions at once. Until `forget_listening` pika rejects deliveries that were on their way."""
+        for tag in tags:
+            channel._consumers.pop(tag, None)
+        channel._cancelled.update(tags)
+        asked = [polling_frames.cancel(channel.channel_number, tag) for tag in tags]
+        self._write(b"".join(asked), len(asked))
+
+    def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
+        """Free the tags for use again, when no delivery for them can be on its way any more."""
+        channel._cancelled.difference_update(tags)
+
+    def _write(self, data: bytes, frames: int) -> None:
+        """Write whole frames at once, after all that was sent before."""
+        self.bytes_sent += len(data)
+        self.frames_sent += frames
+        if self._output:
+            self._output.append(data)
+            self.flush()
+            self.flush()
+        elif self._transport is not None:
+            self._transport.write(data)
+
+    def _cut(self, data: bytes) -> None:
+        """Hand out the frames that have come, in the order of the wire; the rest waits in pika's own buffer."""
+        if self._frame_buffer:
+            data, self._frame_buffer = self._frame_buffer + data, b""
+        start, size = 0, len(data)
+        while start < size:
+            framed = frame_at(data, start)
+            if framed is None:
+                break
+            channel, end = framed
+            if channel in self._takers:
+                raw, read, taker = self._takers[channel]
+                found = read(data, start, channel) if raw.is_open else None
+                if isinstance(found, tuple):
+                    self.bytes_received += found.end - start
+                    self.frames_received += found.frames
+                    start = found.end
+                    taker(found, data)
+                    continue
+                if found is not None:
+                    break
+            if end > size:
+                break
+            self._on_data_available(data[start:end])
+            start = end
+        if self._transport is None or start == size:
+            return
+        if size - start >= FRAME_HEADER and frame_at(data, start) is None:
+            self._on_data_available(data[start:])  # not a frame: pika raises the error
+        else:
+            self._frame_buffer = data[start:]
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        if _TESTED:
+            self.socket_lock.fill(transport)
+        self._on_stream_connected()
+
+    def data_received(self, data: bytes) -> None:
+        if self._listening and not self._frame_buffer:
+            read = publish_frames.acks(data, self._listening)
+            if read:
+                # Without this pika would count a connection that only brings confirms as silent.
+                self.bytes_received += read
+                data = data[read:]
+        if self._takers:
+            self._cut(data)
+        elif data:
+            self._on_data_available(data)
+
+    def eof_received(self) -> bool:
+        self._at_end = True
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.socket_lock.drop()
+        self._takers.clear()
+        self._listening.clear()
+        self._output.clear()
+        self.writable.set()
+        lost: Exception | None = None
+        if exc is not None:
+            lost = exceptions.StreamLostError(f"connection lost: {exc!r}")
+        elif self._error is None or (self._at_end and not isinstance(self._error, exceptions.ConnectionClosed)):
+            lost = exceptions.StreamLostError("the broker closed the connection")
+        self._on_stream_terminated(lost)
+
+    def abort(self) -> None:
+        """Drop the connection at once, without AMQP's close handshake."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            # A transport whose opening was cancelled is closed, raises at each write, and never reports its loss.
+            self.socket_lock.drop()
+            transport.abort()

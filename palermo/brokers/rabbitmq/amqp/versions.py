@@ -1,0 +1,170 @@
+"""Derives findings and queue arguments from the server's version, pika's, and a connection's settings; pure."""
+
+import re
+
+from palermo.contract.diagnosis import Finding
+from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
+
+Version = tuple[int, ...]
+
+#: The RabbitMQ versions that Palermo is made for: from the first of these on and below the second.
+DESIGNED: tuple[Version, Version] = ((3, 10), (5,))
+
+#: The same of pika: the adapter builds on its protocol machine (transport.py).
+PIKA: tuple[Version, Version] = ((1, 3, 2), (1, 5))
+
+#: How often a quorum queue hands a job out before it drops it. Up to 4.2 every give-back counts, so the limit must be
+#: out of reach; from 4.0 on the default is 20. Not -1: that means no limit from 4.0 on, but on 3.10 it drops a job at
+#: its first give-back (measured: as 0 does).
+DELIVERY_LIMIT = 1_000_000
+
+#: Milliseconds that a job may run, set by a queue's argument. Servers from 3.12 on obey it, and earlier ones keep it
+#: for the day they are upgraded. It is the most that fits 32 bits with a sign, 24 days. 0 means at once or for ever,
+#: which depends on the version.
+CONSUMER_TIMEOUT_MS = 2**31 - 1
+
+#: Seconds below which a busy machine loses healthy connections, and above which dead ones stay unnoticed.
+_HEARTBEATS = (5, 300)
+
+
+def parse(text: str) -> Version:
+    """The numbers a version begins with: (3, 10, 8) for "3.10.8+dirty"; empty where there are none."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def server(text: str, product: str = "RabbitMQ") -> Finding:
+    """Whether this adapter is made for the server."""
+    version, (first, beyond) = parse(text), DESIGNED
+    if product != "RabbitMQ":
+        return Finding.warning(
+            "server version", f"{product} {text}, not RabbitMQ", "Palermo is tested with RabbitMQ 3.10 to 4.x only."
+        )
+    if version < first:
+        return Finding.problem(
+            "server version", f"RabbitMQ {text} is older than 3.10", "Upgrade it: streams and quorum queues need it."
+        )
+    if version >= beyond:
+        return Finding.warning(
+            "server version", f"RabbitMQ {text} is newer than this Palermo knows", "Look for a newer Palermo."
+        )
+    return Finding.ok("server version", f"RabbitMQ {text}; Palermo is made for 3.10 to 4.x")
+
+
+def client(text: str) -> Finding:
+    """Whether the adapter fits the pika that is installed."""
+    if PIKA[0] <= parse(text) < PIKA[1]:
+        return Finding.ok("client library", f"pika {text}")
+    return Finding.problem(
+        "client library", f"pika {text} is outside of 1.3.2 to 1.4", "Install one of these: pip install 'pika<1.5'."
+    )
+
+
+def heartbeat(seconds: int) -> Finding:
+    """Whether a lost connection is noticed in time, and a healthy one kept."""
+    low, high = _HEARTBEATS
+    if not seconds:
+        return Finding.warning(
+            "heartbeat", "off: a connection that is cut is noticed late, or never", "Add ?heartbeat=60 to the URL."
+        )
+    if not low <= seconds <= high:
+        why = "a busy machine loses healthy connections" if seconds < low else "a dead connection stays unnoticed long"
+        return Finding.warning("heartbeat", f"{seconds} s: {why}", "Add ?heartbeat=60 to the URL.")
+    return Finding.ok("heartbeat", f"{seconds} s, kept by the worker's parent however long a job runs")
+
+
+def arguments(kind: str, text: str) -> dict[str, str | int]:
+    """The arguments to declare a queue of this type with on this version; "priority" is a classic queue with them."""
+    told: dict[str, str | int] = {"x-queue-type": CLASSIC if kind == PRIORITY else kind}
+    if kind == PRIORITY:
+        told["x-max-priority"] = MAX_PRIORITY
+    if kind == QUORUM:
+        return told | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
+    version = parse(text)
+    # From 4.3 on jobs in classic queues may run for ever, and RabbitMQ refuses the argument.
+    return told | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else told
+
+
+def may_break_subscriptions(text: str) -> bool:
+    """Whether consumers get no more jobs, and no notice, when a quorum queue is deleted and made again at once.
+
+    Before 4.0 RabbitMQ's channel subscribes them to the new queue itself, sends no basic.cancel, and then forgets the
+    queue: it drops what the new queue delivers, which stays unacknowledged.
+    """
+    return parse(text) < (4,)
+
+
+def consumer_timeout(text: str) -> Finding:
+    """How long a job may run before the server takes it back; AMQP does not tell the server's setting."""
+    check, version = "consumer_timeout", parse(text)
+    days = CONSUMER_TIMEOUT_MS // 86_400_000
+    if version >= (4, 3):
+        return Finding.ok(
+            check,
+            f"jobs in classic queues may run as long as they need, in the quorum queues that Palermo makes {days} days",
+        )
+    if version >= (3, 12):
+        policy = """rabbitmqctl set_policy long-jobs '^QUEUE$' '{"consumer-timeout": 14400000}' --apply-to queues"""
+        return Finding.ok(
+            check,
+            f"the queues that Palermo makes let a job run {days} days, unless a policy says less;"
+            " from other queues, and from those made before, the server takes a job back after 30 minutes",
+            f"For queues from elsewhere: {policy} (milliseconds).",
+        )
+    return Finding.warning(
+        check,
+        "the server takes a job back that runs longer than its consumer_timeout, looked at every minute, 30 minutes"
+        " unless it is set; before 3.12 it cannot be set per queue",
+        "With jobs of more than 30 minutes: consumer_timeout = 14400000 (milliseconds) in rabbitmq.conf; restart it.",
+    )
+
+
+def without_priorities(queue: str, kind: str, text: str) -> str:
+    """Why a priority changes nothing, or less than asked, in a queue of this type that was made without them."""
+    if kind != QUORUM:
+        return f"it was made without priorities; `palermo migrate {queue} --type {PRIORITY}` makes it anew with them"
+    if parse(text) >= (4, 3):
+        return ""
+    if parse(text) >= (4,):
+        return "a quorum queue knows two before RabbitMQ 4.3: 5 and above, which goes first twice in three, and below"
+    return f"quorum queues have none before RabbitMQ 4.0; `palermo migrate {queue} --type {PRIORITY}` makes it classic"
+
+
+def of_quorum(kind: str, text: str) -> str:
+    """What to add to a finding about a queue: how far it has priorities, if it is a quorum queue."""
+    if kind != QUORUM:
+        return ""
+    version = parse(text)
+    known = "32 of them" if version >= (4, 3) else "two" if version >= (4,) else "none before RabbitMQ 4.0"
+    return f"; priorities: {known}"
+
+
+def no_priorities(queue: str, what: str) -> Finding:
+    """The finding that jobs with priorities wait in a classic queue that has none."""
+    return Finding.warning(
+        f"queue {queue}",
+        f"{what}, without priorities; jobs in it ask for one, and wait like all others",
+        f"palermo migrate {queue} --type {PRIORITY} makes it anew with priorities and all its jobs.",
+    )
+
+
+def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
+    """The finding that a queue is of another type than queue_type says."""
+    return Finding.warning(
+        f"queue {queue}",
+        f"is a {theirs} queue and used as it is, although queue_type is {ours}",
+        f"palermo migrate {queue} --type {ours} moves it with all its jobs; or set queue_type to {theirs}.",
+    )
+
+
+def delivery_limit(queue: str, said: str, text: str) -> Finding:
+    """What a quorum queue that Palermo did not make does with jobs that are handed out again and again."""
+    check, said = f"queue {queue}", f"is a quorum queue and used as it is; its x-delivery-limit is {said}"
+    if said.endswith("none") and parse(text) < (4,):
+        return Finding.ok(check, said)
+    return Finding.warning(
+        check,
+        f"{said}: a job handed out more often is dropped, and up to 4.2 every give-back counts;"
+        " without one, 4.0 and later have 20",
+        f"palermo migrate {queue} --type classic, and then --type quorum, makes it anew with all its jobs.",
+    )

@@ -1,0 +1,298 @@
+"""The log of failed jobs: a stream that shows the failed jobs of quorum queues without reading the queues.
+
+Every look into a quorum queue delivers its messages, which counts against their delivery limit and
+puts them out of order. So a session that stores a job in a queue of failed jobs, if that is a quorum queue,
+then writes the same message to the stream `~failed-log`. A session that takes a job out writes that down too:
+
+    the job's message, with its queue in the header `failed-in`
+    {"queue": name, "gone": [[id, failed-at], …]}
+    {"queue": name, "emptied": true}
+
+The queue is the truth and the log is a view of it. A record that is not written makes the view wrong,
+but loses no job; a sweep through the whole queue puts the view right (failed_sweep.py). A session remembers the
+places of the jobs in the log (failed_offsets.py). So its next look reads on from the last entry that it knows, and then
+only the jobs that are asked for.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
+from palermo.brokers.rabbitmq.browsing.failed_offsets import FailedOffsets, key, parts
+from palermo.contract.broker import Page
+from palermo.contract.sweep import Stop, SweepDecision, SweepProgress
+from palermo.core.message import Message, fit_headers
+from palermo.core.topology import internal, is_failed
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: The stream's bounds in bytes; RabbitMQ deletes a segment at a time. None by age: a failed job may lie for years.
+_BOUNDS = {"x-max-length-bytes": 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
+
+#: A body of more bytes stays in the queue alone. Such a job is shown without its arguments: its entry has another
+#: body, whose content encoding no reader knows.
+MAX_BODY, _OMITTED = 256 * 1024, "omitted"
+
+#: The header that tells a job from a record and names the job's queue; and the header that the stream adds.
+_IN, _OFFSET = "failed-in", "x-stream-offset"
+
+#: Jobs in one record.
+_BATCH = 100
+
+#: Seconds that a write may take, and seconds without writes after one failed: a job must not wait for its log.
+_WITHIN, _SILENT = 5.0, 10.0
+
+#: Jobs shown before the event loop runs other tasks.
+_SLICE = 100
+
+#: With more entries than this between two wanted jobs, it is quicker to seek than to read them all.
+_GAP = 2_000
+
+
+class FailedLog:
+    """The log of failed jobs of one exchange, as one session writes and reads it."""
+
+    def __init__(self, exchange: str, connection: Connection, *, patience: float) -> None:
+        """`connection` is the connection to write on; reading waits `patience` seconds for a stream that is down."""
+        self._connection = connection
+        self._stream = Stream(
+            internal(exchange, "failed-log"),
+            self._open,
+            patience=patience,
+            holds="the log of failed jobs",
+            arguments=_BOUNDS,
+        )
+        self._offsets = FailedOffsets()
+        self._reading = asyncio.Lock()
+        self._opening = asyncio.Lock()
+        self._publisher: Publisher | None = None
+        self._silent_until = 0.0
+
+    # Writing. These methods never raise a PalermoError: the job itself is where it belongs.
+
+    async def stored(self, queue: str, messages: Sequence[Message]) -> None:
+        """Log that these jobs were stored in the queue."""
+        for start in range(0, len(messages), _BATCH):
+            await self._write([_job_entry(queue, one) for one in messages[start : start + _BATCH]])
+
+    async def taken(self, queue: str, messages: Sequence[Message]) -> None:
+        """Log that these jobs were taken out of the queue."""
+        await self.gone(queue, [key_of(one) for one in messages])
+
+    async def gone(self, queue: str, keys: Sequence[str]) -> None:
+        """Log that the jobs with these keys (failed_offsets.key) are not in the queue any more."""
+        for start in range(0, len(keys), _BATCH):
+            gone = [list(parts(one)) for one in keys[start : start + _BATCH]]
+            await self._write([record_entry({"queue": queue, "gone": gone})])
+
+    async def emptied(self, queue: str) -> None:
+        """Log that all jobs were taken out of the queue, if it is a queue of failed jobs."""
+        if not is_failed(queue):
+            return
+        with suppress(PalermoError):  # without a session nothing can be written either
+            if await self._stream.is_there():
+                await self._write([record_entry({"queue": queue, "emptied": True})])
+
+    async def _write(self, entries: list[Entry]) -> None:
+        clock = asyncio.get_running_loop().time
+        if clock() < self._silent_until:
+            return
+        try:
+            async with asyncio.timeout(_WITHIN):
+                await self._stream.append(entries)
+        except (PalermoError, TimeoutError) as error:
+            self._give_up_channel()
+            if clock() < self._silent_until:
+                return  # another write, which failed with this one, has logged it
+            self._silent_until = clock() + _SILENT
+            log.warning(
+                "the log of failed jobs cannot be written, what is shown of them will be wrong for=%gs error=%r",
+                _SILENT,
+                str(error) or "no answer in time",
+            )
+
+    async def _open(self) -> Publisher:
+        """The log's own publishing channel. A nack closes it, and ends what a stream that is down left unconfirmed.
+
+        On the jobs' channel unconfirmed entries would add up, until RabbitMQ takes nothing more from it for any queue.
+        """
+        async with self._opening:
+            if self._publisher is None or not self._publisher.is_open:
+                self._publisher = await Publisher.open(self._connection)
+            return self._publisher
+
+    def _give_up_channel(self) -> None:
+        publisher, self._publisher = self._publisher, None
+        if publisher is not None and publisher.channel.is_open:
+            publisher.channel.abandon()
+
+    # Reading.
+
+    async def page(
+        self, connection: Connection, queue: str, held: int, *, offset: int, limit: int, newest: bool
+    ) -> Page:
+        """A page of a queue that holds `held` jobs; see palermo.contract.broker.Broker.browse.
+
+        `held` says nothing about the log: while a session sweeps the queue, it seems to hold fewer jobs, or none.
+        """
+        if not limit:
+            return Page(messages=(), total=held)
+        await self._catch_up(connection)
+        places = self._offsets.places(queue)
+        last = len(places) - offset if newest else offset + limit
+        chosen = places[max(0, last - limit) : max(0, last)] if newest else places[offset:last]
+        messages = [message async for message in self._jobs(connection, queue, chosen)]
+        return Page(messages=tuple(reversed(messages) if newest else messages), total=held, unseen=held - len(places))
+
+    async def show(
+        self,
+        connection: Connection,
+        queue: str,
+        held: int,
+        decide: Callable[[Message], SweepDecision],
+        progress: Callable[[SweepProgress], None],
+        *,
+        id: str = "",
+    ) -> SweepProgress:
+        """Ask `decide` about every job of a queue that holds `held`, until it answers Stop; nothing is taken out.
+
+        With an `id`, ask only about the jobs with that id.
+        """
+        await self._catch_up(connection)
+        places = self._offsets.places(queue)
+        unseen = held - len(places)
+        if id:
+            places = [(offset, key) for offset, key in places if parts(key)[0] == id]
+        swept = SweepProgress(total=len(places), unseen=unseen)
+        progress(swept)
+        seen = 0
+        async with aclosing(self._jobs(connection, queue, places)) as jobs:
+            async for message in jobs:
+                if isinstance(decide(message), Stop):
+                    break
+                seen += 1
+                if seen % _SLICE == 0:
+                    progress(replace(swept, seen=seen))
+                    await asyncio.sleep(0)
+        swept = replace(swept, seen=seen)
+        progress(swept)
+        return swept
+
+    async def known(self, connection: Connection, queue: str, *, most: int) -> Counter[str] | None:
+        """How many copies the log has, by key; None if it cannot be read, or has more than `most` new entries."""
+        try:
+            async with asyncio.timeout(_WITHIN):
+                end = await self._stream.end(connection)
+            if end is not None and end - self._offsets.next > most:
+                return None
+            await self._catch_up(connection)
+        except (PalermoError, TimeoutError):
+            return None
+        return self._offsets.copies(queue)
+
+    async def _catch_up(self, connection: Connection) -> None:
+        """Read the entries that were written since the last look."""
+        async with self._reading:
+            end = await self._stream.end(connection)
+            if end is None or end + 1 < self._offsets.next:
+                self._offsets = FailedOffsets()
+            if end is None or end < self._offsets.next:
+                return
+            while not await self._read_on(connection, self._offsets, end):
+                # The stream was deleted and made anew, or truncated beyond the last entry that was read.
+                self._offsets = FailedOffsets()
+
+    async def _read_on(self, connection: Connection, offsets: FailedOffsets, end: int) -> bool:
+        """Read the entries up to `end`; False if those that were read before are not from this stream."""
+        last = offsets.next - 1
+        async with aclosing(self._stream.read(connection, max(last, 0), end)) as entries:
+            async for offset, properties, body in entries:
+                if offset == last and _mark(properties, body) == offsets.mark:
+                    last = -1
+                elif last >= 0:
+                    return False
+                else:
+                    _learn(offsets, offset, properties, body)
+        return True
+
+    async def _jobs(
+        self, connection: Connection, queue: str, places: Sequence[tuple[int, str]]
+    ) -> AsyncGenerator[Message, None]:
+        """The jobs at these places of the log, in order; jobs that the stream has dropped meanwhile are left out."""
+        missing = dict(places)
+        for first, last in _ranges(places):
+            async with aclosing(self._stream.read(connection, first, last)) as entries:
+                async for offset, properties, body in entries:
+                    if offset not in missing:
+                        continue
+                    headers: dict[str, Any] = dict(properties.headers or {})
+                    if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
+                        # The stream was made anew: what was read of the old one is void.
+                        self._offsets = FailedOffsets()
+                        continue
+                    headers.pop(_OFFSET, None)
+                    properties.headers = headers
+                    yield to_message(properties, body, taken_from=queue)
+        if missing:
+            self._offsets.lost(queue, set(missing))
+
+
+def key_of(message: Message) -> str:
+    """The key of this message's failure in the log."""
+    return key(message.id, message.failure.failed_at if message.failure else 0)
+
+
+def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
+    """Groups of places that lie near each other: the first and the last offset of each."""
+    first = last = -1
+    for offset, _ in places:
+        if first >= 0 and offset - last > _GAP:
+            yield first, last
+            first = -1
+        first, last = offset if first < 0 else first, offset
+    if first >= 0:
+        yield first, last
+
+
+def _job_entry(queue: str, message: Message) -> Entry:
+    properties = to_properties(fit_headers(message) if message.failure else message)
+    properties.headers = {**(properties.headers or {}), _IN: queue}
+    if len(message.body) <= MAX_BODY:
+        return properties, message.body
+    properties.content_encoding = _OMITTED
+    return properties, b"-"
+
+
+def _learn(offsets: FailedOffsets, offset: int, properties: Properties, body: bytes) -> None:
+    match (properties.headers or {}).get(_IN):
+        case str(queue):
+            offsets.put(queue, _key(properties), offset)
+        case _:
+            match record(body):
+                case {"queue": str(queue), "gone": list(keys)}:
+                    for one in keys:
+                        match one:
+                            case [str(id), int(at)]:
+                                offsets.gone(queue, key(id, at))
+                case {"queue": str(queue), "emptied": True}:
+                    offsets.emptied(queue)
+    offsets.next, offsets.mark = offset + 1, _mark(properties, body)
+
+
+def _mark(properties: Properties, body: bytes) -> int:
+    return hash((_key(properties), body))
+
+
+def _key(properties: Properties) -> str:
+    at = (properties.headers or {}).get("failed-at")
+    return key(properties.message_id or "", at if isinstance(at, int) else 0)

@@ -1,0 +1,311 @@
+"""Reads a queue without consuming it: it takes pages of messages unacknowledged, and gives them back in order.
+
+RabbitMQ has no other way to look into a queue. No worker gets the messages that are held meanwhile,
+so browsing is as short as the page. Closing a channel gives back everything on it at its old place
+(classic queues). Each page has its own channel, because an ack searches all that its channel holds.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
+from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.contract.broker import Page
+from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
+from palermo.core.message import Message
+from palermo.core.topology import amqp_queue, is_failed
+from palermo.errors import NotFound, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Messages on one channel, or more in a very long sweep: a connection has at most 2,047 channels.
+PAGE = 1_000
+
+#: Messages published, confirmed and acknowledged together: a kill in between may double this many.
+_BATCH = 100
+
+#: Messages on the first page; bytes of bodies that a later page may hold, estimated from the page before it.
+_FIRST_PAGE = 20
+_PAGE_BYTES = 32 * 1024 * 1024
+
+#: Browsing takes at most this many messages on its first page.
+_LOOK = 100
+
+#: Seconds for which a reader that takes failed jobs waits for those that look at them: 40,000 take about five.
+_OTHERS = 20.0
+
+#: Seconds without a delivery after which the queue is asked whether anything is left.
+_QUIET = 0.05
+
+
+#: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
+Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
+
+
+class Reader:
+    """Reads one queue once. All messages that it still holds go back when it is closed."""
+
+    def __init__(
+        self, connection: Connection, exchange: str, queue: str = "", *, name: str = "", only_look: bool = False
+    ) -> None:
+        """`name` is the AMQP queue's name, where it is not a job queue. With `only_look` no message may be settled.
+
+        A reader that takes failed jobs waits for those that only look: what they hold is part of the queue. In other
+        queues workers hold messages too, and cannot be told from them.
+        """
+        self.connection = connection
+        self.only_look = only_look
+        self._waits = not only_look and is_failed(queue)
+        self._queue = queue or name
+        self._name = name or amqp_queue(exchange, queue)
+        self._held: list[Channel] = []
+
+    async def count(self) -> int:
+        """How many messages wait, for display: fewer while some are on their way back. Raises NotFound."""
+        probe = await self.connection.probe(self._name)
+        if not probe.exists:
+            raise self._missing() from probe.error
+        return probe.messages
+
+    async def count_all(self) -> int:
+        """How many messages wait, including those that were given back before this call. Raises NotFound.
+
+        RabbitMQ answers a declare out of turn, but a get only after all that came before it, and with a count.
+        """
+        if self._waits:
+            await self._await_others()
+        channel = await self.connection.channel()
+        try:
+            got = await channel.get(self._name)
+        except PalermoError as error:
+            if not channel.missing:
+                raise
+            raise self._missing() from error
+        if got is not None:
+            channel.requeue(got.tag)
+        await channel.close()
+        return 0 if got is None else got.left + 1
+
+    async def _await_others(self) -> None:
+        """Wait until no other session looks at the queue, but not for ever: another program may consume from it."""
+        deadline = time.monotonic() + _OTHERS
+        while (await self.connection.probe(self._name)).consumers:
+            if time.monotonic() > deadline:
+                log.warning("failed jobs that another session holds are left out queue=%s", self._queue)
+                return
+            await asyncio.sleep(_QUIET)
+
+    def _missing(self) -> NotFound:
+        return NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.")
+
+    async def pages(self, count: int, *, first: int = _FIRST_PAGE) -> AsyncIterator[tuple[Channel, list[Got]]]:
+        """The first `count` messages that wait, oldest first, in pages; fewer if others take some meanwhile.
+
+        The first page has at most `first` messages.
+        """
+        most = max(PAGE, count // 1_000)
+        size = first
+        while count > 0:
+            channel = await self.connection.channel()
+            self._held.append(channel)
+            page = await take(channel, self._name, min(size, count), cancel=not self.only_look)
+            if not page:
+                if self._waits and await self.count_all():
+                    continue
+                return
+            count -= len(page)
+            size = max(1, min(most, _PAGE_BYTES * len(page) // (1 + sum(len(got.body) for got in page))))
+            yield channel, page
+
+    async def release(self, channel: Channel) -> None:
+        """Give back this page before the others."""
+        self._held.remove(channel)
+        await channel.close()
+
+    async def close(self) -> None:
+        """Give back all messages that are still held, and wait until they are in the queue again."""
+        held, self._held = self._held, []
+        if held:
+            await give_back(self.connection, self._name, held)
+
+
+async def give_back(connection: Connection, queue: str, held: list[Channel]) -> None:
+    """Give back all that these channels hold of an AMQP queue, close them, and wait until the queue has it again.
+
+    RabbitMQ answers a declare out of turn, but a get only after all that came before it. A consumer is there until
+    then: a sweep, which waits for the queue's consumers (Reader.count_all), waits for this get too.
+    """
+    last = await connection.channel()
+    try:
+        await last.prefetch(1)
+        await last.consume(queue, lambda _: None)
+    finally:
+        for channel in held:
+            await _requeue_all(channel)
+    await last.get(queue)
+    await _requeue_all(last)
+
+
+async def _requeue_all(channel: Channel) -> None:
+    """Give back all that the channel holds, and close it."""
+    if channel.is_open:
+        for tag in channel.raw.consumer_tags:
+            channel.raw.basic_cancel(tag)
+        # Closing the channel would do, but some time later.
+        channel.requeue(0, multiple=True)
+    await channel.close()
+
+
+async def take(channel: Channel, queue: str, count: int, *, cancel: bool = True) -> list[Got]:
+    """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
+
+    Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
+    """
+    taken: list[Got] = []
+    news = asyncio.Event()
+
+    def on_message(got: Got) -> None:
+        taken.append(got)
+        if len(taken) >= count:
+            news.set()
+
+    channel.on_close(news.set)
+    await channel.prefetch(min(count, 65_535))
+    tag = await channel.consume(queue, on_message)
+    while len(taken) < count:
+        seen = len(taken)
+        try:
+            async with asyncio.timeout(_QUIET):
+                await news.wait()
+        except TimeoutError:
+            if len(taken) == seen and not await waits(channel, queue) and len(taken) == seen:
+                break
+        if channel.error is not None:
+            raise channel.error
+    if not cancel:
+        return taken
+    # Nothing is on its way now, since the prefetch is used up or the queue is empty. Pika rejects deliveries that come
+    # after a cancel, and a quorum queue counts a reject as a failed delivery.
+    await channel.call(channel.raw.basic_cancel, tag)
+    return taken
+
+
+async def waits(channel: Channel, queue: str) -> int:
+    """How many messages wait. Asks twice: the second answer comes after all deliveries under way at the first."""
+    await channel.probe(queue)
+    return (await channel.probe(queue)).messages
+
+
+async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:
+    """A page of the queue; see palermo.contract.broker.Broker.browse."""
+    total = await reader.count()
+    first = max(0, total - offset - limit) if newest else offset
+    last = total - offset if newest else min(total, offset + limit)
+    chosen: list[Got] = []
+    seen = 0
+    try:
+        async for _, page in reader.pages(last, first=max(_FIRST_PAGE, min(limit, _LOOK))):
+            chosen += page[max(0, first - seen) :]
+            seen += len(page)
+    finally:
+        await reader.close()
+    # Decoded after all are back in the queue, where a worker may wait for them.
+    messages = [read(one, queue) for one in chosen]
+    return Page(messages=tuple(reversed(messages) if newest else messages), total=total)
+
+
+async def sweep(
+    reader: Reader,
+    queue: str | None,
+    decide: Callable[[Message], SweepDecision],
+    publish: Callable[[list[Message]], Awaitable[object]],
+    progress: Callable[[SweepProgress], None],
+    witness: Callable[[list[Message], list[Message]], Awaitable[None]] | None = None,
+    gate: Gate | None = None,
+) -> SweepProgress:
+    """Ask `decide` about every message that waits; see palermo.contract.broker.Broker.sweep.
+
+    `queue` is where they were taken from; None for scheduled jobs.
+
+    `publish` stores a batch of messages and returns when all are confirmed. Only then are the
+    old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
+    `witness` is awaited with the messages of a batch that stay, and those that have left the queue. `gate` is asked
+    before anything of a batch is done.
+    """
+    swept = SweepProgress(total=await reader.count_all())
+    progress(swept)
+    stopped = False
+    try:
+        async for channel, page in reader.pages(swept.total):
+            kept = 0
+            for start in range(0, len(page), _BATCH):
+                batch = page[start : start + _BATCH]
+                stay, gone = _judge(batch, decide, queue)
+                looked = len(stay) + len(gone)
+                if gate is not None and gone:
+                    may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
+                    kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
+                    gone = [one for one, allowed in zip(gone, may, strict=True) if allowed]
+                    for _, there, move in kept_back:
+                        stay.append(there)
+                        if move is not None and move.refused is not None:
+                            move.refused()
+                moves = [move.message for _, _, move in gone if move is not None]
+                if moves:
+                    await publish(moves)
+                kept += len(batch) - len(gone)
+                _ack(channel, [tag for tag, _, _ in gone], all_before=kept == 0)
+                if witness is not None:
+                    await witness(stay, [there for _, there, _ in gone])
+                swept = replace(
+                    swept,
+                    seen=swept.seen + looked,
+                    removed=swept.removed + len(gone) - len(moves),
+                    moved=swept.moved + len(moves),
+                )
+                if stopped := looked < len(batch):
+                    break
+                # A leader that sweeps has other jobs to publish on time.
+                await asyncio.sleep(0)
+            progress(swept)
+            if not kept:
+                await reader.release(channel)
+            if stopped:
+                break
+    finally:
+        await reader.close()
+    return swept
+
+
+def _judge(
+    batch: list[Got], decide: Callable[[Message], SweepDecision], queue: str | None
+) -> tuple[list[Message], list[tuple[int, Message, Move | None]]]:
+    """The messages that stay, and those that are to leave the queue, with their tags and moves."""
+    stay: list[Message] = []
+    gone: list[tuple[int, Message, Move | None]] = []
+    for got in batch:
+        there = read(got, queue)
+        match decide(there):
+            case Stop():
+                break
+            case Move() as move:
+                gone.append((got.tag, there, move))
+            case Remove():
+                gone.append((got.tag, there, None))
+            case _:
+                stay.append(there)
+    return stay, gone
+
+
+def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
+    """Acknowledge these; in one frame if all that the channel delivered before the last of them is gone too."""
+    if not channel.is_open:
+        raise channel.error or NotFound("the queue was deleted while it was being read.")
+    if all_before and tags:
+        channel.ack(tags[-1], multiple=True)
+        return
+    for tag in tags:
+        channel.ack(tag)

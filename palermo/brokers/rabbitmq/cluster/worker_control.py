@@ -1,0 +1,201 @@
+"""Questions and orders to the workers that are alive, and their answers; needs no management plugin.
+
+A question goes to all workers through the fanout exchange `~control`, and each worker answers by direct
+reply-to. An order goes the same way: a worker that has nothing to do about it says that too, so that nobody waits
+for its answer. worker_count.py says how many answers to wait for.
+"""
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.rpc import ask_all, read_values
+from palermo.brokers.rabbitmq.cluster.worker_count import WorkerPresence, census
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
+from palermo.core.topology import internal
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds to wait for a worker that has its connection and does not answer: it is stopped, or swapped out.
+_PATIENCE = 1.0
+
+#: Seconds that a worker which leaves has for its last answers.
+_LAST_WORDS = 1.0
+
+#: Seconds until a worker that lost its channel for questions listens again: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.2, 30.0
+
+
+class WorkerControl:
+    """The presence of one worker: other sessions count it, and it answers their questions."""
+
+    def __init__(
+        self,
+        exchange: str,
+        report: Callable[[], WorkerInfo],
+        on_command: OnCommand,
+        publisher: Callable[[], Awaitable[Publisher]],
+        look: Callable[[Mapping[str, Any]], Awaitable[None]],
+        *,
+        kind: str,
+    ) -> None:
+        """`look` is called when pauses or cancels have changed, and returns when they are known here.
+
+        `kind` is the type of the queue `~presence`, if it is not there yet.
+        """
+        self._look = look
+        self._exchange = exchange
+        self._kind = kind
+        self._counted: WorkerPresence | None = None
+        self._report = report
+        self._on_command = on_command
+        self._publisher = publisher
+        self._answers: set[asyncio.Task[None]] = set()
+        self._channel: Channel
+        #: The queue for questions to this worker. It belongs to the session and ends with it.
+        # A name used twice would raise 405 until RabbitMQ notices a dead socket: the random part avoids that.
+        self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
+        self._ended = False
+        self._returning: asyncio.Task[None] | None = None
+
+    @property
+    def worker(self) -> str:
+        """The worker's id."""
+        return self._report().id
+
+    async def listen(self, connection: Connection) -> None:
+        """Take questions from now on, until the connection ends or `end` is called."""
+        channel = self._channel = await connection.channel()
+        # RabbitMQ works in order: once it has answered the last of these, all are done.
+        channel.send(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
+        self._bind()
+        await channel.consume(self.inbox, self._on_question, auto_ack=True)
+        # The queue was deleted: end the channel and listen again, since a worker that answers nobody looks dead.
+        channel.on_cancel(channel.abandon)
+        channel.on_close(lambda: self._on_end(connection))
+
+    async def begin(self) -> None:
+        """Be counted by other sessions."""
+        # If the queue of the count was deleted, the exchange of the questions may be gone as well.
+        counted = self._counted = WorkerPresence(
+            self._channel.connection, self._exchange, kind=self._kind, again=self._bind_again
+        )
+        await counted.begin()
+
+    def _bind(self) -> None:
+        channel = self._channel
+        control = internal(self._exchange, "control")
+        channel.send(channel.raw.exchange_declare, control, "fanout", durable=True)
+        channel.send(channel.raw.queue_bind, self.inbox, control)
+
+    async def _bind_again(self) -> None:
+        self._bind()
+        channel = self._channel
+        await channel.bind(self.inbox, internal(self._exchange, "control"))
+
+    def _on_end(self, connection: Connection) -> None:
+        if not self._ended and connection.error is None:
+            self._returning = asyncio.ensure_future(self._return(connection))
+
+    async def _return(self, connection: Connection) -> None:
+        pause = _FIRST_PAUSE
+        while connection.error is None:
+            await asyncio.sleep(pause)
+            try:
+                await self.listen(connection)
+            except PalermoError as error:
+                pause = min(2 * pause, _LAST_PAUSE)
+                log.warning("worker cannot be asked by others error=%r retry_in=%.1f", str(error), pause)
+            else:
+                return
+
+    async def end(self) -> None:
+        self._ended = True
+        if self._returning is not None:
+            self._returning.cancel()
+        if self._answers:
+            # An idle worker that is told to stop gets here before its answer is sent.
+            await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
+        for task in self._answers:
+            task.cancel()
+        if self._counted is not None:
+            await self._counted.end()
+        await self._channel.close()
+
+    def _on_question(self, got: Got) -> None:
+        task = asyncio.ensure_future(self._answer(read_values(got.body), got.properties.reply_to))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
+        answer: Mapping[str, Any] = {}
+        if question.get("ask", "report") == "report":
+            answer = self._report().to_plain()
+        elif question["ask"] == "look":
+            await self._look(question)
+        else:
+            id, order = self._report().id, WorkerCommand.from_plain(question)
+            answer = {"worker": id, "values": await self._on_command(order) if order.is_for(id) else None}
+        if not reply_to:
+            return
+        # On the publishing connection: one that has ever published hangs under a memory alarm, acks included.
+        body = json.dumps(answer).encode()
+        try:
+            publisher = await self._publisher()
+            await publisher.send("", reply_to, Properties(content_type="application/json"), body)
+        except PalermoError:
+            return  # the asking session has gone, or this one has: nobody is left to tell
+
+
+async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
+    """What every living worker says of itself."""
+    alive = await census(connection, exchange)
+    answers = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE)
+    complete = len(answers) >= alive or len(answers) >= await census(connection, exchange)
+    return WorkerList(map(WorkerInfo.from_plain, answers), complete=complete)
+
+
+async def command_workers(
+    connection: Connection, exchange: str, order: WorkerCommand, *, timeout: float
+) -> list[CommandReply]:
+    """Send an order. Returns the answers of the workers that had something to do, in the order of their ids."""
+    named = set(order.workers)
+
+    def enough(answers: Sequence[dict[str, Any]]) -> bool:
+        return bool(named) and named <= {answer.get("worker") for answer in answers}
+
+    found: dict[str, CommandReply] = {}
+    alive = await census(connection, exchange)
+    for answer in await _ask(connection, exchange, order.to_plain(), alive=alive, timeout=timeout, enough=enough):
+        match answer:
+            case {"worker": str(worker), "values": dict(values)}:
+                found[worker] = CommandReply(worker=worker, values=values)
+    return [found[worker] for worker in sorted(found)]
+
+
+async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
+    """Send a question and wait until the workers have answered; what they answer does not matter."""
+    await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
+
+
+async def _ask(
+    connection: Connection,
+    exchange: str,
+    question: Mapping[str, Any],
+    *,
+    alive: int,
+    timeout: float,
+    enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda answers: False,
+) -> list[dict[str, Any]]:
+    """The workers' answers, until all `alive` ones have answered, or there are enough, or the time is up."""
+    if not alive:
+        return []
+    control = internal(exchange, "control")
+    return await ask_all(connection, control, question, count=alive, timeout=timeout, enough=enough)

@@ -1,0 +1,504 @@
+"""The consumer of one worker: where its jobs come from, how they are settled, and how it shows itself to others."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from palermo.brokers.rabbitmq.amqp.bulk_get import BulkGet
+from palermo.brokers.rabbitmq.amqp.connection import Channel
+from palermo.brokers.rabbitmq.amqp.messages import to_message
+from palermo.brokers.rabbitmq.cluster.registry import Names
+from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
+from palermo.brokers.rabbitmq.consuming.crash_history import CrashHistory
+from palermo.brokers.rabbitmq.consuming.pending_ends import PendingEnds
+from palermo.brokers.rabbitmq.consuming.poll import PollSource
+from palermo.brokers.rabbitmq.consuming.polling_slot import give_back
+from palermo.brokers.rabbitmq.consuming.push import PushSource, quietly
+from palermo.brokers.rabbitmq.consuming.queue_counts import QueueCounts
+from palermo.brokers.rabbitmq.consuming.run_log import RunLog
+from palermo.brokers.rabbitmq.consuming.steering import Steering
+from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.limit_client import LimitClient
+from palermo.brokers.rabbitmq.publishing.handover import Refusals
+from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
+from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.scheduled import wall_clock
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
+from palermo.core.limits import RunLater, demand_of, postponed
+from palermo.core.message import Message
+from palermo.core.time_slots import is_early, without_foreign_time
+from palermo.core.topology import amqp_queue
+from palermo.core.unique_keys import lock_of
+from palermo.core.unique_rules import StartReason
+from palermo.errors import BrokerUnavailable, DeliveryLost, NotFound, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds that writing down a start may take; after that the job is run all the same.
+_WRITTEN_WITHIN = 3.0
+
+#: Seconds until a job goes back to its queue of which the leader cannot tell yet whether another worker runs it.
+_DOUBT = 1.0
+
+#: Seconds between two questions for another job of a batch.
+_ASK_EVERY = 0.005
+
+#: Seconds for which a slot moves early jobs before it asks all its queues again, and how many it takes at once.
+_MOVING = 0.4
+_AT_ONCE = 100
+
+#: Seconds for which a slot keeps early jobs that cannot be stored where they would wait, before it asks all its queues
+#: again: doubled from the first to the last while none can be stored.
+_REFUSED, _STILL_REFUSED = 0.1, 0.5
+
+
+class RabbitmqConsumer:
+    """See palermo.contract.broker.Consumer. Made by RabbitmqBroker.consume."""
+
+    def __init__(
+        self,
+        source: PushSource | PollSource,
+        worker_control: WorkerControl,
+        names: Names | None,
+        exchange: str,
+        steering: Steering,
+        publish: Callable[[Message, str], Awaitable[None]],
+        *,
+        run_log: RunLog,
+        crash_history: CrashHistory,
+        count: Callable[[str], Awaitable[tuple[int, int] | None]],
+        is_foreign: Callable[[str], bool],
+        keys: RabbitmqKeys,
+        limits: LimitClient,
+    ) -> None:
+        self._source = source
+        self._steering = steering
+        self._worker_control = worker_control
+        self._worker = worker_control.worker
+        self._names = names
+        self._exchange = exchange
+        self._publish = publish
+        self._run_log = run_log
+        self._crash_history = crash_history
+        self._count = count
+        self._queue_counts = QueueCounts(source.connection, exchange, ended=lambda _: None)
+        self._is_foreign = is_foreign
+        self._keys = keys
+        self._limits = limits
+        self._endings = PendingEnds(keys, self._acknowledge)
+        #: By job, the key of the permit that it runs with.
+        self._permits: dict[str, str] = {}
+        self._closed = False
+        self._unsettled: dict[int, Delivery] = {}
+        self._parked: dict[int, Delivery] = {}
+        #: The parked deliveries that a slot runs together with its own one, by `id`; by slot, the channel they come on.
+        self._together: set[int] = set()
+        self._beside: dict[int, Channel] = {}
+        #: By slot, the bulk get that takes the jobs behind an early one.
+        self._behind: dict[int, BulkGet] = {}
+        #: The queues from which jobs that may not run yet were moved away since the last call of `queues_with_jobs`.
+        self._moved: set[str] = set()
+        self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
+        self._settled = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        if names is not None:
+            names.on_close(self._on_names_lost)
+        source.ended = self._on_end
+        run_log.resume()
+
+    async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
+        offer = None if take is None else partial(self._offer, take)
+        while True:
+            while slot in self._unsettled:
+                self._settled.clear()
+                await self._settled.wait()
+            delivery = self._steering.checked(await self._source.slots[slot - 1].receive(offer))
+            self._unsettled[slot] = delivery
+            if _is_early(delivery):
+                found = await self._put_off(delivery)
+                if found is None:
+                    continue
+                delivery = self._unsettled[slot] = found
+            self._run_log.watch()
+            if not delivery.redelivered or delivery.cancelled:
+                return delivery
+            looked = await self._look_into(delivery)
+            if looked is not None:
+                return looked
+
+    def _offer(self, take: TakeDelivery, delivery: Delivery) -> bool:
+        """Whether the job is plain and `take` takes it."""
+        slot = delivery.slot
+        if delivery.redelivered or slot in self._unsettled or not is_plain(delivery.message):
+            return False
+        if self._steering.checked(delivery).cancelled:
+            return False
+        self._unsettled[slot] = delivery
+        if not take(delivery):
+            del self._unsettled[slot]
+            return False
+        self._run_log.watch()
+        return True
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].is_open:
+            self._ours(delivery)
+            self._check(delivery)
+        self._source.slots[delivery.slot - 1].ack(delivery)
+        self._steering.gone(delivery)
+        self._forget(delivery)
+
+    def held(self) -> Iterable[Delivery]:
+        """The deliveries that were handed out to run here and are not settled."""
+        return [*self._unsettled.values(), *(self._parked[key] for key in self._together)]
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not needs_key(delivery):
+            return delivery
+        self._ours(delivery)
+        await self._endings.over(delivery)
+        grant = await self._keys.start(delivery, worker=self._worker)
+        if grant.why is StartReason.LATER:
+            await asyncio.sleep(_DOUBT)
+            await self.settle(delivery, Release())
+            return None
+        found = admitted(delivery, grant)
+        if found is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+            return None
+        self._ours(delivery)
+        self._check(delivery)
+        self._unsettled[delivery.slot] = found
+        return found
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        self._ours(delivery)
+        id = delivery.message.id
+        verdict = await self._limits.ask(demand, id=id, worker=self._worker)
+        if isinstance(verdict, RunLater):
+            self._moved.add(delivery.message.queue)
+            await self.settle(delivery, Reschedule(postponed(delivery.message, verdict)))
+            return None
+        self._permits[id] = demand.key
+        self._ours(delivery)
+        return verdict.wait
+
+    def _ours(self, delivery: Delivery) -> None:
+        if self._unsettled.get(delivery.slot) is not delivery:
+            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        parked = id(delivery) in self._parked
+        if not parked:
+            self._ours(delivery)
+        channel, tag = delivery.token
+        told = key_report(delivery, settlement, parked=parked)
+        match settlement:
+            case Ack():
+                self._check(delivery)
+                if told is not None and not parked:
+                    await self._endings.begin(delivery, told)
+                    self._source.ending(delivery)
+                else:
+                    if told is not None:
+                        await self._keys.tell(delivery.message, told)
+                        self._check(delivery)
+                    # Written at once: the next job comes only after this ack.
+                    channel.connection.raw.ack(channel.raw, tag)
+            case Release():
+                self._check(delivery)
+                if not parked:
+                    await self._run_log.leave(delivery.slot, delivery.message.id)
+                    self._check(delivery)
+                channel.requeue(tag)
+                self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
+            case Fail(message, queue):
+                # Publish before ack. Dying in between runs the job twice; the other order loses it.
+                await self._publish(message, queue)
+                if told is not None:
+                    await self._keys.tell(delivery.message, told)
+                self._check(delivery)
+                channel.ack(tag)
+            case Reschedule(message):
+                if told is not None:
+                    # First, so that the leader knows that this run is over when a worker wants to start the copy.
+                    await self._keys.tell(delivery.message, told)
+                await self._publish(message, message.queue)
+                self._check(delivery)
+                channel.ack(tag)
+        if not isinstance(settlement, Release | Reschedule):
+            self._steering.gone(delivery)
+        self._forget(delivery)
+        if delivery.redelivered:
+            self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
+
+    async def free_slot(self, delivery: Delivery) -> None:
+        self._check(delivery)
+        await self._source.slots[delivery.slot - 1].park(delivery)
+        self._ours(delivery)
+        self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
+        self._settled.set()
+        self._end_permit(delivery)
+
+    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        queue, until = delivery.message.queue, time.monotonic() + wait
+        name = amqp_queue(self._exchange, queue)
+        while queue in self._source.queues:
+            self._check(delivery)
+            channel = self._beside.get(delivery.slot)
+            if channel is None or not channel.is_open:
+                channel = self._beside[delivery.slot] = await delivery.token[0].connection.channel()
+            try:
+                got = await channel.get(name)
+            except PalermoError:
+                if channel.missing:
+                    return None
+                raise
+            if got is None:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                await asyncio.sleep(min(left, _ASK_EVERY))
+                continue
+            found = Delivery(
+                message=to_message(got.properties, got.body, taken_from=queue),
+                slot=delivery.slot,
+                token=(channel, got.tag),
+                redelivered=got.redelivered,
+            )
+            other = found.message.job != delivery.message.job or found.redelivered or runs_alone(found.message)
+            if other or self._steering.checked(found).cancelled or is_early(found.message, wall_clock()):
+                channel.requeue(got.tag)
+                # The job is back in its place before another one of this slot is settled, and the next is sent to it.
+                await channel.prefetch(0)
+                return None
+            self._parked[id(found)] = found
+            self._together.add(id(found))
+            return found
+        return None
+
+    async def queues_with_jobs(self) -> set[str]:
+        moved, self._moved = self._moved, set()
+        return await self._full() - moved
+
+    async def _full(self) -> set[str]:
+        # On the consuming connection: RabbitMQ does not read the other under an alarm, and a dead one does not answer.
+        queues = [queue for queue in self._source.queues if not self._is_foreign(queue)]
+        with suppress(NotFound):
+            return await self._queue_counts.full(queues)
+        return {queue for queue in queues if (counted := await self._count(queue)) and counted[0]}
+
+    async def pause_slot(self, slot: int) -> None:
+        await self._source.slots[slot - 1].rest()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._endings.close()
+        await quietly(self._source.close())
+        for delivery in [*self._unsettled.values(), *self._parked.values()]:
+            give_back(delivery)
+            self._forget(delivery)
+        await quietly(self._steering.close())
+        if self._names is not None:
+            await quietly(self._names.close())
+        await quietly(self._run_log.close())
+        await quietly(self._worker_control.end())
+
+    async def _put_off(self, delivery: Delivery) -> Delivery | None:
+        """Move a job of another program that is not due yet, and those behind it, to where they wait for their time.
+
+        Returns the first job behind them that may run now, if one comes within a moment.
+        """
+        work = asyncio.ensure_future(self._move_early(delivery))
+        try:
+            found = await asyncio.shield(work)
+            self._ours(delivery)
+            return found
+        except (asyncio.CancelledError, DeliveryLost):
+            await asyncio.wait({work})
+            if work.exception() is None and (found := work.result()) is not None:
+                give_back(found)
+            raise
+        finally:
+            self._forget(delivery)
+
+    async def _move_early(self, delivery: Delivery) -> Delivery | None:
+        slot, queue, until = delivery.slot, delivery.message.queue, time.monotonic() + _MOVING
+        due: list[Delivery] = []
+        moves: list[tuple[Delivery, asyncio.Task[PalermoError | None]]] = []
+        taken, count = [delivery], 1
+        try:
+            # No job may come by the subscription while the slot may run one that it finds here.
+            await self._source.slots[slot - 1].rest()
+            while taken:
+                self._moved.add(queue)
+                for one in taken:
+                    if _is_early(one):
+                        moves.append((one, asyncio.ensure_future(self._move(one))))
+                    else:
+                        due.append(one)
+                # The longer only early jobs come, the more are taken at once. Due jobs after the first one go back.
+                more = not due and queue in self._source.queues and time.monotonic() < until
+                taken = await self._take(slot, queue, count) if more else []
+                count = min(2 * count, _AT_ONCE)
+        finally:
+            if moves:
+                await asyncio.wait([move for _, move in moves])
+        errors = [(one, move.result()) for one, move in moves]
+        lost = next((error for _, error in errors if isinstance(error, BrokerUnavailable)), None)
+        for left in due if lost is not None else due[1:]:
+            give_back(left)
+        if lost is not None:
+            raise lost
+        await self._keep_refused([(one, error) for one, error in errors if error is not None], due)
+        return due[0] if due else None
+
+    async def _move(self, delivery: Delivery) -> PalermoError | None:
+        """Store the job where it waits, and only then take it out of its queue. Returns why it is not stored."""
+        try:
+            await self._publish(without_foreign_time(delivery.message), delivery.message.queue)
+        except PalermoError as error:
+            if isinstance(error, BrokerUnavailable):
+                give_back(delivery)
+            return error
+        channel, tag = delivery.token
+        if channel.is_open:
+            channel.connection.raw.ack(channel.raw, tag)
+        return None
+
+    async def _keep_refused(self, refused: list[tuple[Delivery, PalermoError]], due: list[Delivery]) -> None:
+        """Give back early jobs that cannot be stored where they wait: after a pause, unless there is a job to run."""
+        if not refused:
+            self._refusals.taken()
+            return
+        pause = self._refusals.refused(refused[0][1])
+        if not due:
+            # A job that is given back at once comes again at once.
+            await asyncio.sleep(pause)
+        for one, _ in refused:
+            give_back(one)
+
+    async def _take(self, slot: int, queue: str, count: int) -> list[Delivery]:
+        if slot not in self._behind:
+            self._behind[slot] = BulkGet(self._source.connection, slot)
+        try:
+            found = await self._behind[slot].take(queue, amqp_queue(self._exchange, queue), count)
+        except PalermoError:
+            if self._source.connection.error is not None:
+                raise
+            return []  # the queue was deleted just now, or gives jobs only to subscribers
+        return [self._steering.checked(one) for one in found]
+
+    async def _look_into(self, delivery: Delivery) -> Delivery | None:
+        """The delivery with what is known of the job's earlier runs; None if it went back to its queue meanwhile."""
+        slot, job = delivery.slot, delivery.message.id
+        try:
+            record = await self._crash_history.of(job, now=lock_of(delivery.message) is not None)
+            looked = replace(delivery, deaths=tuple(sorted(record.dead.values())), running_at=record.running_at)
+            if not record.running_at:
+                await self._written_down(slot, job, record.dead)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._decline(delivery))
+            raise
+        except PalermoError:
+            self._forget(delivery)
+            raise
+        if self._unsettled.get(slot) is not delivery:
+            raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+        if not delivery.token[0].is_open:
+            self._forget(delivery)
+            self._run_log.ended(slot, job, forget=False)
+            return None
+        self._unsettled[slot] = looked
+        return looked
+
+    async def _written_down(self, slot: int, job: str, dead: dict[str, str]) -> None:
+        try:
+            async with asyncio.timeout(_WRITTEN_WITHIN):
+                await self._run_log.begin(slot, job, dead)
+        except (PalermoError, TimeoutError) as error:
+            if self._run_log.connection.error is not None:
+                raise self._run_log.connection.error from error
+            log.warning(
+                "start cannot be written down, running the job all the same id=%s error=%r",
+                job,
+                str(error) or "no answer in time",
+            )
+
+    async def _decline(self, delivery: Delivery) -> None:
+        """Give back a job whose `receive` was cancelled."""
+        await self._run_log.leave(delivery.slot, delivery.message.id)
+        if self._unsettled.get(delivery.slot) is delivery:
+            give_back(delivery)
+            self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
+            self._forget(delivery)
+
+    def _on_names_lost(self) -> None:
+        """Close the source: without news it would miss new queues. `receive` raises, and the worker opens another."""
+        if not self._closed and self._ending is None:
+            self._ending = asyncio.ensure_future(self._source.close())
+
+    def _acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge a delivery whose end is stored. Raises DeliveryLost if its channel is closed."""
+        if not delivery.token[0].is_open:
+            raise DeliveryLost(f"its channel was closed meanwhile: {delivery.token[0].error}")
+        self._source.acknowledge(delivery)
+
+    def _check(self, delivery: Delivery) -> None:
+        """Raise DeliveryLost if the delivery's channel is closed: on another channel its tag means another message."""
+        channel, _ = delivery.token
+        if not channel.is_open:
+            if id(delivery) not in self._parked:
+                self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
+            self._forget(delivery)
+            raise DeliveryLost(
+                f"job {delivery.message.id} went back to queue {delivery.message.queue!r}: {channel.error}"
+            ) from channel.error
+
+    def _forget(self, delivery: Delivery) -> None:
+        parked = bool(self._parked) and self._parked.pop(id(delivery), None) is not None
+        if parked and id(delivery) in self._together:
+            self._together.discard(id(delivery))
+            return
+        if not parked:
+            self._end_permit(delivery)
+            self._unsettled.pop(delivery.slot, None)
+            self._settled.set()
+        self._source.settled(delivery, parked=parked)
+
+    def _end_permit(self, delivery: Delivery) -> None:
+        """Tell the leader that this run has ended, if it had a permit."""
+        id = delivery.message.id
+        if self._permits and (key := self._permits.pop(id, None)) is not None:
+            self._limits.ended(key, id=id, worker=self._worker)
+
+    def _on_end(self, channel: Channel) -> None:
+        """Log which jobs RabbitMQ took back, when it closed a channel and not the whole session."""
+        if channel.connection.error is not None or not channel.code:
+            return
+        late = "timed out" in str(channel.error)
+        advice = "it runs longer than consumer_timeout: raise that" if late else "the log of RabbitMQ may say more"
+        for delivery in [*self._unsettled.values(), *self._parked.values()]:
+            if delivery.token[0] is channel:
+                log.warning(
+                    "the broker took a job back that goes on here id=%s job=%s queue=%s error=%r advice=%r",
+                    delivery.message.id,
+                    delivery.message.job,
+                    delivery.message.queue,
+                    str(channel.error),
+                    advice,
+                )
+
+
+def _is_early(delivery: Delivery) -> bool:
+    return is_early(delivery.message, wall_clock()) and not delivery.cancelled

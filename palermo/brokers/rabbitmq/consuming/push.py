@@ -1,0 +1,481 @@
+"""Takes jobs from one queue: each slot of the worker has a subscription of its own, with a prefetch of one or more."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, delivered
+from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered
+from palermo.brokers.rabbitmq.amqp.gather_all import together
+from palermo.brokers.rabbitmq.amqp.messages import read, read_delivered
+from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.core.message import Message
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
+from palermo.core.topology import CLASSIC, amqp_queue
+from palermo.errors import BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+Token = tuple[Channel, int]
+
+#: Seconds that a delivery whose job's end is stored may stay unacknowledged while the next job runs.
+_ASIDE = 1.0
+
+#: Seconds between two checks whether anything has come on a subscription that RabbitMQ may have broken. A broken one
+#: is renewed at the second check at the latest.
+_SILENCE = 6.0
+
+
+class Slot:
+    """One slot's subscription. It holds one unsettled delivery at most, or with a prefetch some more that wait.
+
+    A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` goes on
+    waiting until it is settled.
+    A delivery is acknowledged only after its job's end is stored. The slot does not wait for that: it gets the next
+    job itself (basic.get), and acknowledges the earlier delivery when that next job has ended, because an
+    acknowledgement lets RabbitMQ deliver another.
+    """
+
+    def __init__(self, source: "PushSource", number: int) -> None:
+        self._source = source
+        self._number = number
+        self._channel: Channel | None = None
+        self._tag = ""
+        self._backlog = PrefetchBuffer(
+            source.prefetch,
+            slow=lambda: source.see_to(self._keep_none_waiting()),
+            resize=lambda: source.see_to(self._resize()),
+        )
+        #: The prefetch that its channel is set to.
+        self._count = 0
+        #: The type of its queue.
+        self._kind = CLASSIC
+        self._asked: asyncio.Future[None] | None = None
+        #: The callback of `receive`, and whether a delivery that it took is unsettled.
+        self._offer: TakeDelivery | None = None
+        self._taken = False
+        #: The tag of an unacknowledged delivery whose job has ended, and whether that end is stored. RabbitMQ delivers
+        #: no other until it is acknowledged.
+        self._ended: int | None = None
+        self._stored = False
+        #: Whether a job from basic.get is asked for or runs, its delivery tag, and whether `receive` is to ask for one.
+        self._ahead = False
+        self._got: int | None = None
+        self._hungry = False
+        self._timer: asyncio.TimerHandle | None = None
+        #: Whether anything has come since the last check, and the timer of the next check.
+        self._heard = False
+        self._silence: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._lock = asyncio.Lock()
+
+    async def receive(self, offer: TakeDelivery | None = None) -> Delivery:
+        self._offer = offer
+        while not self._closed:
+            if self._source.paused:
+                await self._await_news()
+                continue
+            if self._backlog and not self._taken:
+                self._backlog.began()
+                return self._backlog.take()
+            try:
+                if self._ended is not None and self._hungry and (ahead := await self._get_ahead()) is not None:
+                    return ahead
+                if not self._taken:
+                    await self._subscribe()
+                    if not self._tag:
+                        continue  # the subscription has ended meanwhile
+                if not self._backlog or self._taken:
+                    await self._await_news()
+            except asyncio.CancelledError:
+                await asyncio.shield(self.rest())
+                raise
+        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    async def _await_news(self) -> None:
+        self._asked = asyncio.get_running_loop().create_future()
+        try:
+            await self._asked
+        finally:
+            self._asked = None
+
+    async def close(self) -> None:
+        """Unsubscribe for good, and end a waiting `receive`."""
+        self._closed = True
+        self.wake()
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Unsubscribe, and give back the deliveries that were not taken."""
+        async with self._lock:
+            channel, tag = self._channel, self._tag
+            self._tag = ""
+            await self._cancel(channel, tag)
+            self._give_back()
+            self._let_come(channel)
+
+    async def park(self, delivery: Delivery) -> None:
+        """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
+        async with self._lock:
+            channel, tag = self._channel, self._tag
+            self._channel, self._tag = None, ""
+            await self._cancel(channel, tag)
+            self._give_back()
+            self._backlog.left()
+            self._let_come(channel)
+        if self._taken:
+            # The callback took it, while `receive` waits for the next one.
+            self._taken = False
+            self.wake()
+
+    def _give_back(self) -> None:
+        """Return all waiting deliveries to their places in the queue."""
+        for delivery in self._backlog.clear():
+            channel, tag = delivery.token
+            if channel.is_open:
+                channel.requeue(tag)
+
+    async def _keep_none_waiting(self) -> None:
+        """Give back the deliveries that wait behind a long job, so that others can run them."""
+        await self.rest()
+        self.wake()
+
+    async def _resize(self) -> None:
+        """Subscribe anew, which alone changes a subscription's prefetch; waiting deliveries are taken first."""
+        try:
+            async with self._lock:
+                channel, tag = self._channel, self._tag
+                if channel is None or not channel.is_open or not tag or self._count == self._backlog.wanted:
+                    return
+                # Deliveries that come before the answer are taken as usual.
+                await channel.call(channel.raw.basic_cancel, tag)
+                self._source.connection.raw.deliver_no_more(channel.raw)
+                self._tag = ""
+            # With a backlog a new subscription would hold as many more.
+            if not (self._backlog or self._closed or self._source.paused):
+                await self._subscribe()
+        finally:
+            if not (self._tag or self._backlog):
+                self.wake()
+
+    def _listen(self) -> None:
+        """Check from now on whether RabbitMQ has broken this subscription."""
+        if self._silence is not None:
+            self._silence.cancel()
+        self._heard, self._silence = False, None
+        if self._kind != CLASSIC and self._source.may_break:
+            self._silence = asyncio.get_running_loop().call_later(_SILENCE, self._look)
+
+    def _look(self) -> None:
+        if not self._tag:
+            return
+        if not self._heard and self._is_idle:
+            self._source.see_to(self._renew())
+        self._heard = False
+        self._silence = asyncio.get_running_loop().call_later(_SILENCE, self._look)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether `receive` waits for a job, and the slot holds none."""
+        waits = self._asked is not None and not self._asked.done()
+        return waits and not (self._taken or self._backlog or self._ahead) and self._ended is None
+
+    async def _renew(self) -> None:
+        """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
+        async with self._lock:
+            channel, tag = self._channel, self._tag
+            if channel is None or not channel.is_open or not tag or not self._is_idle:
+                return
+            # Deliveries that come before the answer are taken as usual.
+            await channel.call(channel.raw.basic_cancel, tag)
+            self._source.connection.raw.deliver_no_more(channel.raw)
+            self._tag = ""
+            if self._is_idle:
+                self._channel = None
+                await channel.close()
+        self.wake()
+
+    # -- while the end of a job is being stored
+
+    def ending(self, token: Token) -> None:
+        """Note that a job has ended; `acknowledge` is called once its end is stored."""
+        channel, tag = token
+        if channel is self._channel and self._tag:
+            if tag != self._got:
+                self._ended, self._stored = tag, False
+            self._hungry = True
+
+    def acknowledge(self, token: Token) -> None:
+        """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if the next job runs."""
+        channel, tag = token
+        if channel is not self._channel or tag != self._ended:
+            channel.connection.raw.ack(channel.raw, tag)
+        elif self._ahead:
+            self._stored = True
+            self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
+        else:
+            self._stored = True
+            self._let_come(channel)
+
+    async def _get_ahead(self) -> Delivery | None:
+        channel, self._hungry, self._ahead = self._channel, False, True
+        assert channel is not None
+        got = None
+        try:
+            got = await channel.get(self._source.amqp_name)
+        except PalermoError:
+            # If only this channel has ended, the next subscription is on another.
+            if channel.connection.error is not None:
+                raise
+        finally:
+            if got is None:
+                self._behind()
+        if got is None:
+            return None
+        self._got = got.tag
+        message = read(got, self._source.queue)
+        return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
+
+    def _behind(self) -> None:
+        """Note that the job from basic.get is settled, or that there was none."""
+        self._ahead, self._got = False, None
+        if self._stored:
+            self._let_come(self._channel)
+
+    def _let_come(self, channel: Channel | None) -> None:
+        """Acknowledge the delivery whose job has ended, if its end is stored; else `acknowledge` does it later."""
+        tag, self._ended = self._ended, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if tag is not None and self._stored and channel is not None and channel.is_open:
+            channel.connection.raw.ack(channel.raw, tag)
+        self._stored = False
+
+    def _step_aside(self) -> None:
+        """Unsubscribe and acknowledge the earlier delivery, because the job from basic.get takes long."""
+        self._source.see_to(self.rest())
+
+    async def _cancel(self, channel: Channel | None, tag: str) -> None:
+        if channel is not None and channel.is_open and tag:
+            self._source.connection.raw.deliver_no_more(channel.raw)
+            await channel.call(channel.raw.basic_cancel, tag)
+
+    async def _subscribe(self) -> None:
+        async with self._lock:
+            if self._tag and self._channel is not None and self._channel.is_open:
+                return
+            channel = await self._open()
+            # Set before the call: a caller that is cancelled during the call unsubscribes by this tag.
+            tag = self._tag = self._source.tag(self._number)
+            self._source.connection.raw.deliver_to(channel.raw, tag, self._on_delivered)
+            await channel.call(channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag)
+            self._listen()
+
+    async def prepare(self) -> None:
+        """Make the queue and open the channel for its jobs, without taking any yet."""
+        async with self._lock:
+            await self._open()
+
+    async def _open(self) -> Channel:
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            made = channel = self._channel = await self._source.connection.channel()
+            made.on_close(lambda: self._on_end(made))
+            made.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(made))
+            self._count = 0
+        self._kind = await self._source.declarer.ensure(self._source.queue)
+        count = self._source.allowed(self._kind, self._backlog.wanted)
+        if count != self._count:
+            await channel.prefetch(count)
+            self._count = count
+        return channel
+
+    def _on_delivered(self, found: Delivered, data: bytes) -> None:
+        self._take(read_delivered(found, data, self._source.queue), found.tag, found.redelivered)
+
+    def _on_message(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        message = read(delivered(method, properties, body), self._source.queue)
+        self._take(message, method.delivery_tag, method.redelivered)
+
+    def _take(self, message: Message, tag: int, redelivered: bool) -> None:
+        assert self._channel is not None
+        self._heard = True
+        token = (self._channel, tag)
+        delivery = handed(message, self._number, token, redelivered=redelivered)
+        if self._backlog or not self._offered(delivery):
+            self._backlog.add(delivery)
+            if not self._taken:
+                self.wake()
+
+    def _offer_next(self) -> None:
+        """Offer the next waiting delivery: the one that the callback took is settled."""
+        if not self._backlog or self._taken:
+            return
+        delivery = self._backlog.take()
+        if not self._offered(delivery):
+            self._backlog.put_back(delivery)
+            if not self._taken:
+                self.wake()
+
+    def _offered(self, delivery: Delivery) -> bool:
+        """Offer the delivery to the callback if `receive` waits; returns whether the callback took it."""
+        waits = self._asked is not None and not self._asked.done()
+        if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
+            return False
+        self._taken = True
+        self._backlog.began()
+        return True
+
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge the delivery at once: the next job comes only after that."""
+        channel, tag = delivery.token
+        channel.connection.raw.ack(channel.raw, tag)
+
+    def settled(self, token: Token) -> None:
+        """Note that the delivery is settled."""
+        if token == (self._channel, self._got):
+            self._behind()
+        self._backlog.ended()
+        if self._taken:
+            self._taken = False
+            if self._backlog:
+                # Not now: the worker is still in the call that settles the last one.
+                asyncio.get_running_loop().call_soon(self._offer_next)
+            elif not self._tag or self._channel is None or not self._channel.is_open:
+                self.wake()
+
+    def _on_cancelled_by_broker(self, channel: Channel) -> None:
+        if channel is not self._channel:
+            return
+        # The queue was deleted under us: declare it again and subscribe anew.
+        self._tag = ""
+        self._source.declarer.forget(self._source.queue)
+        self.wake()
+
+    def _on_end(self, channel: Channel) -> None:
+        self._source.connection.raw.deliver_no_more(channel.raw)
+        if channel is self._channel:
+            self._tag = ""
+            self._backlog.clear()
+            self._backlog.left()
+            self._ended = self._got = None
+            self._ahead = self._stored = False
+            self.wake()
+        self._source.ended(channel)
+
+    def wake(self) -> None:
+        """Let `receive` check what has changed."""
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(None)
+
+
+def handed(message: Message, slot: int, token: Token, *, redelivered: bool) -> Delivery:
+    """A delivery with these fields alone, made at a fifth of the constructor's cost, since every job pays it."""
+    delivery = object.__new__(Delivery)
+    known = {"message": message, "slot": slot, "token": token, "redelivered": redelivered}
+    object.__setattr__(delivery, "__dict__", known)
+    return delivery
+
+
+class PushSource:
+    """All slots of a worker on one queue."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        declarer: Declarer,
+        exchange: str,
+        queue: str,
+        *,
+        slots: int,
+        tag: Callable[[int], str],
+        prefetch: Prefetch = NO_PREFETCH,
+    ) -> None:
+        self.connection = connection
+        self.declarer = declarer
+        self.queue = queue
+        self.amqp_name = amqp_queue(exchange, queue)
+        self.tag = tag
+        self.prefetch = prefetch
+        #: Whether RabbitMQ may break a subscription to a quorum queue without saying so.
+        self.may_break = versions.may_break_subscriptions(connection.version)
+        #: Called with every channel that has ended.
+        self.ended: Callable[[Channel], None] = lambda _: None
+        #: Whether the queue is paused.
+        self.paused = False
+        self._told = False
+        self._resting: set[asyncio.Task[None]] = set()
+        self.slots = [Slot(self, number) for number in range(1, slots + 1)]
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queue that it serves, unless that is paused."""
+        return () if self.paused else (self.queue,)
+
+    async def prepare(self) -> None:
+        """Make the queue, and open the channels that its jobs will come by."""
+        await together(*(slot.prepare() for slot in self.slots))
+
+    def allowed(self, kind: str, count: int) -> int:
+        """How many jobs of a queue of this type a slot may hold: a quorum queue counts a requeued job as failed."""
+        if kind == CLASSIC or self.prefetch.most == 1:
+            return count
+        if not self._told:
+            self._told = True
+            log.info("prefetch is 1, since the queue counts what is given back queue=%s type=%s", self.queue, kind)
+        return 1
+
+    def pause(self, queues: set[str]) -> None:
+        """Take nothing from these queues, and from all others again."""
+        before, self.paused = self.paused, self.queue in queues
+        if self.paused == before:
+            return
+        # The queue may be deleted, or migrated, before it is served again.
+        self.declarer.forget(self.queue)
+        for slot in self.slots:
+            slot.wake()
+            if self.paused:
+                self.see_to(self._put_to_rest(slot))
+
+    def see_to(self, work: Awaitable[None]) -> None:
+        """Run this as a task, without waiting for it."""
+        task = asyncio.ensure_future(quietly(work))
+        self._resting.add(task)
+        task.add_done_callback(self._resting.discard)
+
+    async def _put_to_rest(self, slot: Slot) -> None:
+        await slot.rest()
+        # The pause may have ended meanwhile.
+        slot.wake()
+
+    def ending(self, delivery: Delivery) -> None:
+        """Note that the job has ended. Its delivery is acknowledged once that is stored."""
+        self.slots[delivery.slot - 1].ending(delivery.token)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge the delivery: the end of its job is stored."""
+        self.slots[delivery.slot - 1].acknowledge(delivery.token)
+
+    def settled(self, delivery: Delivery, *, parked: bool) -> None:
+        """Note that a delivery has been settled; the channel of a parked one is not needed any more."""
+        channel, _ = delivery.token
+        if not parked:
+            self.slots[delivery.slot - 1].settled(delivery.token)
+        elif channel.is_open:
+            channel.abandon()
+
+    async def close(self) -> None:
+        for slot in self.slots:
+            await quietly(slot.close())
+
+
+async def quietly(closing: Awaitable[None]) -> None:
+    """Await the end of something, and ignore that its session may be gone already."""
+    try:
+        await closing
+    except PalermoError:
+        return

@@ -1,0 +1,101 @@
+"""Chooses the queue that a worker asks for its next job: the first not known to be empty, by order and shares.
+
+A queue that was found empty is not asked again until a check of all such queues says that it has jobs. So
+forty-nine empty queues cost the jobs of the fiftieth nothing. How old that knowledge may be depends on what a check
+costs: see `due` and `stale`. Pure: the clock and chance are arguments.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping
+from itertools import accumulate
+
+from palermo.core.queue_selection import QueueRank
+
+#: Seconds until the empty queues are checked again: the least, the factor by which the last check's time is
+#: multiplied, and the most. After twice that time nothing counts as known.
+_LEAST, _TIMES, _MOST = 0.005, 10.0, 0.05
+
+
+class QueueOrder:
+    """The queues that a worker takes jobs from now, in their order."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        """`chance` gives numbers from 0 to below 1."""
+        self._chance = chance
+        self._places: dict[str, QueueRank] = {}
+        self._empty: set[str] = set()
+        #: The queues to draw from, and their running total of weights: all that are not known to be empty on the
+        #: lowest level that has such queues.
+        self._front: list[str] = []
+        self._weights: list[int] = []
+        #: When the oldest knowledge was gained, and after how many seconds the empty queues are checked again.
+        self._since = 0.0
+        self._keeps = _LEAST
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """The queues that were found empty."""
+        return tuple(queue for queue in self._places if queue in self._empty)
+
+    def serve(self, places: Mapping[str, QueueRank]) -> None:
+        """Rank these queues from now on, given in the order of their levels. New ones are checked first."""
+        new = places.keys() - self._places.keys()
+        self._places = dict(places)
+        self._empty = (self._empty & places.keys()) | new
+        if new:
+            self._since = -math.inf
+        self._arrange()
+
+    def first(self) -> str | None:
+        """The queue to ask now; None if all are known to be empty. Among queues of one level one is drawn by weight."""
+        if len(self._front) < 2:
+            return self._front[0] if self._front else None
+        return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
+
+    def found_empty(self, queue: str, now: float) -> None:
+        """Note that the queue had no job at this time."""
+        if queue not in self._places:
+            return
+        if not self._empty:
+            self._since = now
+        self._empty.add(queue)
+        self._arrange()
+
+    def found_full(self, queues: Collection[str]) -> None:
+        """Note that these queues may have jobs, so that they are asked."""
+        if not self._empty.isdisjoint(queues):
+            self._empty.difference_update(queues)
+            self._arrange()
+
+    def forget(self) -> None:
+        """Count no queue as empty any more."""
+        self.found_full(self.empty)
+
+    def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
+        """Note the result of a check of all empty queues: these have jobs."""
+        self._since = ended
+        self._keeps = min(_MOST, max(_LEAST, _TIMES * (ended - began)))
+        self.found_full(full)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to check the empty queues again, while others are asked."""
+        return bool(self._empty) and now - self._since >= self._keeps
+
+    def stale(self, now: float) -> bool:
+        """Whether the knowledge is too old to be used: no slot has checked meanwhile."""
+        return bool(self._empty) and now - self._since >= 2 * self._keeps
+
+    def _arrange(self) -> None:
+        level = None
+        self._front, weights = [], []
+        for queue, place in self._places.items():
+            if queue in self._empty:
+                continue
+            if level is None:
+                level = place.level
+            elif place.level != level:
+                break
+            self._front.append(queue)
+            weights.append(place.weight)
+        self._weights = list(accumulate(weights))

@@ -1,0 +1,279 @@
+"""The run log: workers record which jobs they run, so that a job that kills its workers is recognized.
+
+The stream `~starts` holds the records. Each names all jobs that a worker runs, so it replaces the worker's
+last one. A worker writes a record before it runs a job that was handed out before, and otherwise at most one
+per tick, with the jobs that have run for a while: short jobs are never written down, and cost nothing. A worker
+that stops in good order writes that its last job is gone before it gives it back; a worker that died never does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.contract.worker_info import WorkerInfo
+from palermo.core.topology import internal
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two checks of what runs, and how long a job has run when it is written down.
+TICK, AGE = 0.125, 0.2
+
+#: The least seconds between two records, for each job that one names: a worker of 500 slots writes one a second.
+_EACH = 0.002
+
+#: Seconds after which jobs that still run are written again, since the stream drops its oldest records.
+_AGAIN = 30.0
+
+#: The stream's bounds in bytes; it drops one segment at a time.
+_BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
+
+#: Seconds that reading waits for a stream that is down, and that the record of a job given back may take.
+_PATIENCE, _LAST_WORDS = 3.0, 2.0
+
+#: Seconds without a call of `view` after which the stream is no longer followed.
+_UNUSED = 60.0
+
+
+def key(worker: str, since: float) -> str:
+    """The key of one life of a worker: a restarted container has the same process id on the same host."""
+    return f"{worker} {since!r}"
+
+
+@dataclass(slots=True)
+class Seen:
+    """The last record of one worker."""
+
+    worker: str
+    #: The queue by which it is asked, which lasts as long as its session.
+    inbox: str
+    runs: frozenset[str]
+
+
+@dataclass(slots=True)
+class View:
+    """The state that the stream's records add up to."""
+
+    #: By worker, under its `key`; workers that run nothing are left out.
+    seen: dict[str, Seen] = field(default_factory=dict)
+    #: By job: the ids of the workers that were found dead, by worker.
+    blamed: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, record: Record) -> str:
+        """Apply a record. Returns the key of the worker that wrote it, "" for an unreadable one, which is ignored."""
+        match record:
+            case {"worker": str(worker), "since": float(since), "inbox": str(inbox), "runs": list(runs)}:
+                writer = key(worker, since)
+            case _:
+                return ""
+        self.seen.pop(writer, None)
+        if runs:
+            self.seen[writer] = Seen(worker, inbox, frozenset(map(str, runs)))
+        # A worker that writes is alive: it had only lost its connection when it was found dead.
+        for accused in self.blamed.values():
+            accused.pop(writer, None)
+        match record:
+            case {"blames": dict(blames), "forgets": list(forgets)}:
+                for id, workers in blames.items():
+                    self.blamed.setdefault(str(id), {}).update(workers if isinstance(workers, dict) else {})
+                for id in forgets:
+                    self.forget(str(id))
+        self.blamed = {id: accused for id, accused in self.blamed.items() if accused}
+        return writer
+
+    def forget(self, id: str) -> None:
+        """Drop all that is known of a job, because it has ended."""
+        self.blamed.pop(id, None)
+        for writer, seen in list(self.seen.items()):
+            seen.runs -= {id}
+            if not seen.runs:
+                del self.seen[writer]
+
+
+class RunLog:
+    """The run log, as one session of one worker writes and reads it."""
+
+    def __init__(
+        self,
+        exchange: str,
+        report: Callable[[], WorkerInfo],
+        publisher: Callable[[], Awaitable[Publisher]],
+        connection: Connection,
+        *,
+        inbox: str,
+    ) -> None:
+        name = internal(exchange, "starts")
+        self._stream = Stream(name, publisher, patience=_PATIENCE, holds="the record of starts", arguments=_BOUNDS)
+        self._report = report
+        self.connection = connection
+        self._inbox = inbox
+        #: The jobs that were handed out before and run here, by slot; and those that were given back, as long as the
+        #: worker's report still names them.
+        self._begun: dict[int, str] = {}
+        self._leaving: set[str] = set()
+        #: The dead workers of jobs that run here, which are written again; and the jobs to forget.
+        self._blames: dict[str, dict[str, str]] = {}
+        self._forgets: list[str] = []
+        self._written: frozenset[str] = frozenset()
+        self._written_at = 0.0
+        self._wanted = self._stored = 0
+        self._writing = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._ticking: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._view = View()
+        self._follower: Follower | None = None
+        self._complained = False
+
+    def resume(self) -> None:
+        """Begin a session. The last session's record may be out of date, and only this worker can correct it."""
+        report = self._report()
+        if time.time() - report.started_at > _PATIENCE:
+            self._later()
+            self.watch()
+
+    def watch(self) -> None:
+        """Watch the jobs that run, from the first one handed out: those that take long are written down."""
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
+        """Write down that this slot runs a job that was handed out before; call it before the job runs."""
+        self._begun[slot] = id
+        self._leaving.discard(id)
+        if dead:
+            self._blames[id] = dead
+        await self._flush()
+
+    async def leave(self, slot: int, id: str) -> None:
+        """Write down that the job no longer runs here; call it before the job is given back."""
+        self._begun.pop(slot, None)
+        if id in self._written:
+            self._leaving.add(id)
+            try:
+                async with asyncio.timeout(_LAST_WORDS):
+                    await self._flush()
+            except (PalermoError, TimeoutError) as error:
+                self._complain(f"giving job {id} back may count as the death of a worker", error)
+
+    def ended(self, slot: int, id: str, *, forget: bool) -> None:
+        """Note that the job is settled; `forget` its dead workers, unless it was given back."""
+        if self._begun.get(slot) == id:
+            del self._begun[slot]
+        if self._blames.pop(id, None) and forget:
+            self._forgets.append(id)
+            self._later()
+
+    async def view(self) -> View:
+        """The records of all workers, kept up to date from now on. Raises BrokerUnavailable."""
+        async with self._reading:
+            if self._follower is None or not self._follower.is_open:
+                self._view = View()
+                self._follower = await self._stream.follow(self.connection, lambda record: self._learn(record))
+            if self._closing is not None:
+                self._closing.cancel()
+            if self._follower is not None:
+                self._closing = asyncio.get_running_loop().call_later(_UNUSED, self._unused)
+            return self._view
+
+    async def close(self) -> None:
+        for timer in (self._ticking, self._closing):
+            if timer is not None:
+                timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._follower is not None:
+            await self._follower.close()
+
+    # Writing.
+
+    def _tick(self) -> None:
+        self._ticking = None
+        report = self._report()
+        runs = self._runs(report)
+        now = time.monotonic()
+        pause = _AGAIN if runs == self._written else _EACH * len(runs)
+        if (runs or self._written) and now - self._written_at >= pause:
+            self._later()
+        if report.jobs or runs or self._written:
+            self.watch()
+
+    def _runs(self, report: WorkerInfo) -> frozenset[str]:
+        old = time.time() - AGE
+        self._leaving.intersection_update(job.id for job in report.jobs)
+        return frozenset([*(job.id for job in report.jobs if job.started_at <= old), *self._begun.values()]).difference(
+            self._leaving
+        )
+
+    def _later(self) -> None:
+        task = asyncio.ensure_future(self._flush_quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _flush_quietly(self) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._flush()
+            self._complained = False
+        except (PalermoError, TimeoutError) as error:
+            self._complain("a worker that dies now is not counted", error)
+
+    async def _flush(self) -> None:
+        """Write what runs now. All calls that come while one record is being written share the next record."""
+        self._wanted += 1
+        mine = self._wanted
+        async with self._writing:
+            if self._stored >= mine:
+                return
+            wanted = self._wanted
+            report = self._report()
+            runs = self._runs(report)
+            forgets = list(self._forgets)
+            record = {
+                "worker": report.id,
+                "since": float(report.started_at),
+                "inbox": self._inbox,
+                "runs": sorted(runs),
+                "blames": {id: dead for id, dead in self._blames.items() if dead},
+                "forgets": forgets,
+            }
+            self._written_at = time.monotonic()
+            # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
+            self._written |= runs
+            await self._stream.write(record)
+            self._written, self._stored = runs, wanted
+            del self._forgets[: len(forgets)]
+
+    def _complain(self, means: str, error: Exception) -> None:
+        if not self._complained and self.connection.error is None:
+            self._complained = True
+            log.warning("record of starts cannot be written, %s error=%r", means, str(error) or "no answer in time")
+
+    # Reading.
+
+    def _learn(self, record: Record) -> None:
+        writer = self._view.add(record)
+        # The writer was found dead and is back: our records must not blame it again.
+        for dead in self._blames.values():
+            dead.pop(writer, None)
+
+    def _unused(self) -> None:
+        if self._blames:
+            self._closing = asyncio.get_running_loop().call_later(_UNUSED, self._unused)
+            return
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            task = asyncio.ensure_future(follower.close())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
+    """Workers by key."""
+    return {key(worker.id, float(worker.started_at)): worker for worker in workers}

@@ -1,0 +1,1 @@
+"""Events: published to topics, distributed to groups, and kept in a stream."""

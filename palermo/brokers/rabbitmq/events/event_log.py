@@ -1,0 +1,195 @@
+"""The event log: a stream that keeps events for a while.
+
+The gateway exchange fills it with the events of all publishers. With this stream a mandatory publish is never
+returned: the stream takes every event. An entry has the exchange that it was published to, and its topic as the
+routing key.
+"""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Stream
+from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.contract.broker import SessionParameters
+from palermo.core.message import EVENT_ID
+from palermo.core.topology import amqp_queue, internal
+from palermo.errors import NotFound
+
+#: How many segments the stream is cut into; RabbitMQ deletes a whole one at a time. Then the bytes of the smallest
+#: and of the largest segment.
+_SEGMENTS, _SMALLEST, _LARGEST = 16, 1024**2, 64 * 1024**2
+
+#: Seconds that reading waits for the stream at least, whatever a publish may take: a long read that is given up has
+#: to begin again.
+_PATIENCE = 30.0
+
+#: The header that a stream adds.
+_OFFSET = "x-stream-offset"
+
+#: Seconds by which a publisher's clock may be ahead of the broker's clock, by which the stream finds an instant.
+_SKEW = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One event of the log."""
+
+    entry: Got
+    offset: int
+    #: Whether it was published without an id.
+    nameless: bool
+
+    @property
+    def at(self) -> float | None:
+        """When it was published, in Unix seconds, by its headers or timestamp; None if they do not say."""
+        headers = self.entry.properties.headers or {}
+        for said in (headers.get("queued-at"), headers.get("created-at"), self.entry.properties.timestamp):
+            if isinstance(said, int | float) and not isinstance(said, bool):
+                return float(said)
+        return None
+
+
+class EventLog:
+    """The event log of one exchange."""
+
+    def __init__(
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        wiring: EventTopology,
+        publisher: Callable[[], Awaitable[Publisher]],
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._wiring = wiring
+        self.wanted = session.keep_events
+        self._stream = Stream(
+            internal(session.exchange, "events"),
+            publisher,
+            patience=max(session.timeout, _PATIENCE),
+            holds="the events that are kept",
+            arguments={
+                "x-max-length-bytes": session.events_bytes,
+                "x-max-age": f"{max(1, round(session.events_age))}s",
+                "x-stream-max-segment-size-bytes": max(_SMALLEST, min(_LARGEST, session.events_bytes // _SEGMENTS)),
+            },
+        )
+
+    async def bind(self) -> None:
+        """Bind the stream to the gateway, which then fills it; unbind it if events are not to be kept."""
+        if self.wanted:
+            await self._stream.make()
+            channel = await self._connection.channel()
+            try:
+                await channel.bind(self._stream.name, self._wiring.gateway)
+            except NotFound:
+                self._stream.made = False  # deleted since this session saw it
+                await self._stream.make()
+                channel = await self._connection.channel()
+                await channel.bind(self._stream.name, self._wiring.gateway)
+        else:
+            channel = await self._connection.channel()
+            await channel.unbind(self._stream.name, self._wiring.gateway)
+        await channel.close()
+
+    async def count(self, connection: Connection) -> int:
+        """How many events there are, marks included; by offsets, since the length that RabbitMQ reports is late."""
+        end = await self.end(connection)
+        if end < 1:
+            return 0
+        async with aclosing(self._stream.deliveries(connection, "first", end)) as entries:
+            async for first, _ in entries:
+                # The very first entry only makes the stream not empty.
+                return end - max(1, first) + 1
+        return 0
+
+    async def end(self, connection: Connection) -> int:
+        """The offset of the newest event; below 0 if there is none."""
+        end = await self._stream.end(connection)
+        return -1 if end is None else end
+
+    async def mark(self, connection: Connection) -> int:
+        """Write a mark. Returns its offset or a later one: what was routed before this call lies before the mark.
+
+        A publisher's channel looks up the bindings and sends to the stream in one step. So a message that went by
+        bindings which have changed since arrives before a message that is sent now; but `end` may not show it yet.
+        """
+        await self._stream.write({"mark": time.time()})
+        return await self.end(connection)
+
+    async def read(
+        self, connection: Connection, first: int, last: int, since: float | None = None
+    ) -> AsyncGenerator[Found, None]:
+        """The events from one offset to another, without those that are too old to be kept.
+
+        `since` is about where to begin, instead of at `first`; something must have been stored after it.
+        An event without an id gets one here, the same each time it is read. See Stream.deliveries.
+        """
+        start: int | str | datetime = first or "first"
+        if since is not None:
+            start = datetime.fromtimestamp(max(0.0, since - _SKEW), UTC).replace(tzinfo=None)
+        oldest = time.time() - self._session.events_age
+        async with aclosing(self._stream.deliveries(connection, start, last)) as entries:
+            async for offset, entry in entries:
+                # An entry without an exchange was written to the stream itself: a mark, or the very first entry.
+                if offset >= first and entry.exchange:
+                    found = self._found(offset, entry)
+                    if found.at is None or found.at >= oldest:
+                        yield found
+
+    def _found(self, offset: int, entry: Got) -> Found:
+        headers: dict[str, Any] = dict(entry.properties.headers or {})
+        headers.pop(_OFFSET, None)
+        nameless = not entry.properties.message_id and not isinstance(headers.get("id"), str)
+        if nameless:
+            headers["id"] = str(uuid5(NAMESPACE_OID, f"{self._stream.name}/{offset}"))
+        entry.properties.headers = headers
+        return Found(entry, offset, nameless)
+
+
+class QueuedEvents:
+    """The events that lie in a group's queue already, so that none of them is put there twice."""
+
+    def __init__(self) -> None:
+        self._there: Counter[str] = Counter()
+
+    @classmethod
+    async def within(cls, connection: Connection, exchange: str, queue: str) -> "QueuedEvents":
+        """Look into the queue and note the events that are there, whichever way they came."""
+        lying = cls()
+        reader = Reader(connection, exchange, name=amqp_queue(exchange, queue), only_look=True)
+        try:
+            async for _, page in reader.pages(await reader.count_all()):
+                lying._there.update(_key(one) for one in page)
+        finally:
+            await reader.close()
+        return lying
+
+    def has(self, found: Found) -> bool:
+        """Whether this event lies in the queue. Each copy counts once: a second call is true only if there are two."""
+        for key in (_key(found.entry), *((_digest(found.entry),) if found.nameless else ())):
+            if self._there[key]:
+                self._there[key] -= 1
+                return True
+        return False
+
+
+def _key(entry: Got) -> str:
+    headers = entry.properties.headers or {}
+    known = headers.get(EVENT_ID) or entry.properties.message_id or headers.get("id")
+    return str(known) if known else _digest(entry)
+
+
+def _digest(entry: Got) -> str:
+    """A digest of topic and body, which tells an event without an id from others."""
+    return hashlib.sha256(entry.routing_key.encode() + b"\0" + entry.body).hexdigest()

@@ -1,0 +1,301 @@
+"""Events on RabbitMQ: published to a fanout exchange, distributed by topic, kept in a stream.
+
+See palermo.contract.events.
+"""
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import replace
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.destination import Destination
+from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.events.event_log import EventLog, Found, QueuedEvents
+from palermo.brokers.rabbitmq.events.subscriptions import Subscriptions
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.contract.broker import SessionParameters
+from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
+from palermo.contract.sweep import SweepProgress
+from palermo.core.message import EVENT_ID, Message
+from palermo.core.topics import Event, as_job
+from palermo.core.topology import amqp_queue, internal
+from palermo.errors import BrokerRefused, BrokerUnavailable, NoSubscriber, NotFound
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Old events that are published and confirmed together, and about how many bytes of bodies.
+_BATCH, _BATCH_BYTES = 500, 8 * 1024**2
+
+#: Seconds for which the subscriptions that were read need not be read again to subscribe further groups.
+_FRESH = 5.0
+
+#: Events are published while older ones are read. Those are read too, in at most so many rounds, before the group's
+#: queue is bound; once a round has fewer than so many, the rest is read after the binding.
+_ROUNDS, _FEW = 20, 500
+
+
+class RabbitmqEvents:
+    """The events of one exchange, as one session publishes and subscribes to them."""
+
+    def __init__(
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        wiring: EventTopology,
+        declarer: Declarer,
+        outbox: Outbox,
+        reading: Callable[[], Awaitable[Connection]],
+    ) -> None:
+        """`connection` is the connection to publish on, `reading` gives the one to read on."""
+        self._session = session
+        self._exchange = session.exchange
+        self._connection = connection
+        self._wiring = wiring
+        self._declarer = declarer
+        self._outbox = outbox
+        self._reading = reading
+        self._event_log = EventLog(session, connection, wiring, self._open)
+        self._list = Subscriptions(session.exchange, self._open, patience=session.timeout)
+        self._mutex = Mutex(internal(session.exchange, "events.turn"), "another group's first subscription")
+        self._publisher: Publisher | None = None
+        self._seen: dict[str, Subscription] = {}
+        self._seen_at = -math.inf
+        self._wired = self._rebinds = False
+        self._wiring_now = asyncio.Lock()
+
+    async def publish(self, event: Event) -> None:
+        try:
+            async with asyncio.timeout(self._session.timeout):
+                await self._publish(event)
+        except TimeoutError:
+            why = (
+                "its memory or disk alarm blocks publishers" if self._connection.blocked else "it is too busy, or away"
+            )
+            raise BrokerUnavailable(
+                f"RabbitMQ at {self._connection.where} did not confirm event {event.message.id} within"
+                f" {self._session.timeout:g} s: {why}."
+            ) from None
+
+    async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
+        await self._wire()
+        before = (await self._seen_lately()).get(subscription.group)
+        if before is None and from_start and self._event_log.wanted:
+            async with self._mutex.held(self._connection, optional=True):
+                before = (await self.known()).get(subscription.group)
+                if before is None:
+                    replayed = await self._join(subscription)
+                    await self._list.put(replace(subscription, since=subscription.since or time.time()))
+                    return replayed
+        since = before.since if before is not None else subscription.since or time.time()
+        subscription = replace(subscription, since=since)
+        if subscription != before:
+            # Listed before it is bound: then every bound group is listed, whichever process dies in between.
+            await self._list.put(subscription)
+        await self._bind(subscription)
+        if before is not None:
+            await self._unbind(before, set(before.topics) - set(subscription.topics))
+        return 0
+
+    async def unsubscribe(self, group: str) -> None:
+        found = await self._find(group)
+        self._wiring.topics.pop(found.queue, None)
+        await self._unbind(found, set(found.topics))
+        await self._list.remove(group)
+        self._seen_at = -math.inf
+
+    async def subscriptions(self) -> list[Subscription]:
+        return list((await self.known()).values())
+
+    async def replay(
+        self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: Callable[[SweepProgress], None] | None = None
+    ) -> int:
+        if not self._event_log.wanted:
+            raise BrokerRefused(
+                "events are not kept here, so none can be told again: see the setting events_unsubscribed."
+            )
+        found = await self._find(group)
+        await self._wire()
+        connection = await self._reading()
+        # A stream that has stored nothing after `since` would wait for its next entry, so a mark is written.
+        last = await self._event_log.end(connection) if old.since is None else await self._event_log.mark(connection)
+        return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
+
+    async def kept(self) -> int | None:
+        return await self._event_log.count(await self._reading()) if self._event_log.wanted else None
+
+    async def known(self) -> dict[str, Subscription]:
+        """All subscriptions, by group."""
+        self._seen = await self._list.all(await self._reading())
+        self._seen_at = asyncio.get_running_loop().time()
+        return self._seen
+
+    async def _seen_lately(self) -> dict[str, Subscription]:
+        """All subscriptions as of a moment ago: a worker has many groups, and reading takes several round trips."""
+        fresh = asyncio.get_running_loop().time() - self._seen_at < _FRESH
+        return self._seen if fresh else await self.known()
+
+    async def deleted(self, queue: str) -> None:
+        """Remove the subscription of the group whose queue was deleted: its bindings are gone too."""
+        if not self._wiring.is_group(queue):
+            return
+        self._wiring.topics.pop(queue, None)
+        for one in (await self.known()).values():
+            if one.queue == queue:
+                await self._list.remove(one.group)
+        self._seen_at = -math.inf
+
+    # -- publishing
+
+    async def _publish(self, event: Event) -> None:
+        async def send() -> None:
+            publisher = await self._open()
+            properties = to_properties(event.message)
+            sent = publisher.send(self._wiring.gateway, event.topic, properties, event.message.body)
+            self._connection.raw.flush()
+            await sent
+
+        try:
+            await Destination(self._wire, self._unwire).publish(send)
+        except Unroutable as error:
+            raise NoSubscriber(
+                f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
+                " worker that subscribes, or have such events kept by the setting events_unsubscribed."
+            ) from error
+
+    def _unwire(self) -> None:
+        """Note that an exchange or a binding was deleted, or that no group wants an event."""
+        self._wired, self._rebinds = False, True
+
+    async def _wire(self) -> None:
+        """Make the exchanges, the stream and their bindings; bind all groups anew if a binding may be gone."""
+        if self._wired:
+            return
+        async with self._wiring_now:
+            if self._wired:
+                return
+            channel = await self._connection.channel()
+            await self._wiring.make(channel)
+            await self._event_log.bind()
+            for one in (await self.known()).values() if self._rebinds else ():
+                with suppress(NotFound):  # its queue was deleted: a worker of the group makes it again
+                    channel = channel if channel.is_open else await self._connection.channel()
+                    for topic in one.topics:
+                        name = amqp_queue(self._exchange, one.queue)
+                        await channel.bind(name, self._wiring.distributor, routing_key=topic)
+            await channel.close()
+            self._wired, self._rebinds = True, False
+
+    async def _open(self) -> Publisher:
+        """The publisher of events. It has its own channel: a refusal closes that, and no job may be lost with it."""
+        if self._publisher is None or not self._publisher.is_open:
+            self._publisher = await Publisher.open(self._connection)
+        return self._publisher
+
+    # -- subscribing
+
+    async def _find(self, group: str) -> Subscription:
+        known = await self.known()
+        if group not in known:
+            raise NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+        return known[group]
+
+    async def _bind(self, subscription: Subscription) -> None:
+        self._wiring.topics[subscription.queue] = subscription.topics
+        self._declarer.forget(subscription.queue)
+        await self._declarer.ensure(subscription.queue)
+
+    async def _unbind(self, subscription: Subscription, topics: set[str]) -> None:
+        name = amqp_queue(self._exchange, subscription.queue)
+        channel = await self._connection.channel()
+        for topic in sorted(topics):
+            await channel.unbind(name, self._wiring.distributor, routing_key=topic)
+        await channel.close()
+
+    # -- old events
+
+    async def _join(self, subscription: Subscription) -> int:
+        """Put the kept events into the queue of a new group and bind the queue, so that the group gets each event once.
+
+        An event that is published around the moment of binding is in the stream, and perhaps in the queue too: a look
+        into the queue tells. A join that was interrupted is begun again, and skips what lies in the queue already.
+        """
+        connection = await self._reading()
+        queue = subscription.queue
+        await self._declarer.ensure(queue)
+        # An interrupted join, or another program, may have bound it. Events published meanwhile are in the stream.
+        await self._unbind(subscription, set(subscription.topics))
+        lying = await QueuedEvents.within(connection, self._exchange, queue)
+        done, replayed = -1, 0
+        for _ in range(_ROUNDS):
+            last = await self._event_log.end(connection)
+            replayed += await self._tell(subscription, done + 1, last, ALL_EVENTS, lying=lying)
+            few, done = last - done < _FEW, last
+            if few:
+                break
+        await self._bind(subscription)
+        last = await self._event_log.mark(connection)
+        async with aclosing(self._event_log.read(connection, done + 1, last)) as events:
+            late = [found async for found in events if subscription.wants(found.entry.routing_key)]
+        if late:
+            lying = await QueuedEvents.within(connection, self._exchange, queue)
+            missed = [_as_job(found, subscription, "") for found in late if not lying.has(found)]
+            replayed += await self._outbox.publish_many(missed)
+        log.info("group subscribes from the start group=%s events=%d", subscription.group, replayed)
+        return replayed
+
+    async def _tell(
+        self,
+        subscription: Subscription,
+        first: int,
+        last: int,
+        old: ReplayFilter,
+        *,
+        run: str = "",
+        lying: QueuedEvents | None = None,
+        progress: Callable[[SweepProgress], None] | None = None,
+    ) -> int:
+        """Put the events from one offset to another that `old` means into the group's queue. Returns how many."""
+        batch: list[Message] = []
+        size = replayed = seen = 0
+        connection = await self._reading()
+
+        async def store() -> None:
+            nonlocal replayed, size
+            replayed += await self._outbox.publish_many(batch)
+            batch.clear()
+            size = 0
+            if progress is not None:
+                progress(SweepProgress(total=max(seen, last - first + 1), seen=seen, moved=replayed))
+
+        if last < first:
+            return 0
+        async with aclosing(self._event_log.read(connection, first, last, old.since)) as events:
+            async for found in events:
+                seen = found.offset - first + 1
+                if not old.matches(subscription, found.entry.routing_key, found.at):
+                    continue
+                if lying is not None and lying.has(found):
+                    continue
+                batch.append(_as_job(found, subscription, run))
+                size += len(found.entry.body)
+                if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+                    await store()
+        await store()
+        return replayed
+
+
+def _as_job(found: Found, subscription: Subscription, run: str) -> Message:
+    """The job that an old event becomes. Its waiting time does not count from the event's publication."""
+    message = read(found.entry, subscription.queue)
+    event = replace(message, id=str(message.extra[EVENT_ID])) if EVENT_ID in message.extra else message
+    job = as_job(event, group=subscription.group, topic=found.entry.routing_key, run=run)
+    return replace(job, queue=subscription.queue, queued_at=None)

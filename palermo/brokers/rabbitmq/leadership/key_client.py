@@ -1,0 +1,270 @@
+"""One session's requests about keys of unique jobs: it asks the leader, and writes down how runs have ended."""
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.destination import GONE, RecordQueue
+from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import Nacked
+from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
+from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
+from palermo.brokers.rabbitmq.unique.key_log import queue_of
+from palermo.brokers.rabbitmq.unique.log_records import RunEnd
+from palermo.contract.admission import KeyReport
+from palermo.contract.broker import Delivery, SessionParameters
+from palermo.contract.keys import MAX_KEYED_BODY, OrphanedKey
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.message import Message
+from palermo.core.topology import amqp_queue, is_failed
+from palermo.core.unique_keys import Key, KeyRequest, lock_of
+from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
+from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
+_AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
+
+#: Seconds between two attempts to write down an end that was refused, or to ask for a start.
+_AGAIN = 0.5
+
+#: Seconds between the two looks of one search for orphaned keys.
+_LOOK_AGAIN = 1.0
+
+
+class RabbitmqKeys:
+    """See palermo.contract.keys.UniqueKeys; the other methods are for the session's other parts."""
+
+    def __init__(
+        self, session: SessionParameters, connection: Connection, outbox: Outbox, leader_client: LeaderClient
+    ) -> None:
+        self._session = session
+        self._exchange = session.exchange
+        self._connection = connection
+        self._outbox = outbox
+        self._leader_client = leader_client
+        self._there = False
+        arguments = versions.arguments(session.queue_type, connection.version)
+        self._log = RecordQueue(queue_of(session.exchange), connection, outbox.open, arguments)
+
+    async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
+        for claim in claims:
+            if len(claim.message.body) > MAX_KEYED_BODY:
+                raise PublishRefused(
+                    f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; one with a key may have"
+                    f" {MAX_KEYED_BODY:,}. Put the data elsewhere and name the place."
+                )
+        # While the leader stores one portion, the next one is on its way.
+        under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
+        try:
+            for some in _portions(claims):
+                under_way.append(asyncio.ensure_future(self._leader_client.ask(operations.EnqueueUnique(some))))
+                while len(under_way) >= _UNDER_WAY:
+                    answers += await under_way.popleft()
+            while under_way:
+                answers += await under_way.popleft()
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+        self._there = True
+        return answers
+
+    async def known(self) -> list[Key]:
+        return await self._leader_client.ask(operations.ListKeys()) if await self.exist() else []
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []
+
+    async def orphaned(self) -> list[OrphanedKey]:
+        first = await self._suspects()
+        if not first:
+            return []
+        await asyncio.sleep(_LOOK_AGAIN)
+        second = await self._suspects()
+        return sorted((second[one] for one in second if one in first), key=lambda stray: stray.key)
+
+    async def exist(self) -> bool:
+        """Whether anybody has ever needed a key here; if not, the leader need not be asked."""
+        if not self._there:
+            self._there = await self._log.exists()
+        return self._there
+
+    async def start(self, delivery: Delivery, *, worker: str) -> StartAnswer:
+        """Whether a job may be started; waits for the leader's answer as long as the session lasts."""
+        again = delivery.redelivered and not delivery.running_at
+        start = operations.StartJob.of(delivery.message, worker=worker, run=uuid.uuid4().hex, again=again)
+        while True:
+            try:
+                return await self._leader_client.ask(start)
+            except BrokerUnavailable as error:
+                if self._connection.error is not None:
+                    raise
+                log.warning(
+                    "a job waits to be told that it has its key id=%s error=%r", delivery.message.id, str(error)
+                )
+                # A connection that is closing refuses at once, and its end is known only one turn of the loop later.
+                await asyncio.sleep(_AGAIN)
+
+    async def tell(self, message: Message, told: KeyReport) -> None:
+        """Write down how a run ended, and wait until that is stored, however long an alarm lasts."""
+        await (await self.send_end(message, told))
+
+    async def send_end(self, message: Message, told: KeyReport) -> Awaitable[None]:
+        """Send how a run ended. Returns an awaitable that is done once that is stored. Raises BrokerUnavailable."""
+        lock = lock_of(message)
+        assert lock is not None
+        end = RunEnd(
+            key=lock.key,
+            id=message.id,
+            how=told.how,
+            serial=told.serial,
+            starts=told.starts,
+            run_at=told.run_at,
+            at=time.time(),
+        )
+        body = json.dumps({"end": end.to_plain()}, separators=(",", ":")).encode()
+        return self._stored(message.id, body, await self._send(body))
+
+    async def _send(self, body: bytes) -> "asyncio.Future[None]":
+        publisher = await self._outbox.open()
+        future = publisher.send("", self._log.name, PERSISTENT_JSON, body)
+        self._connection.raw.flush()
+        return future
+
+    async def _stored(self, id: str, body: bytes, future: "asyncio.Future[None]") -> None:
+        while True:
+            # A plain timer of the loop: asyncio.timeout costs several times as much, at every job.
+            alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, id)
+            try:
+                await future
+                return
+            except GONE:
+                self._log.forget()
+                await self._log.ensure()
+            except Nacked:
+                await asyncio.sleep(_AGAIN)
+            finally:
+                alarm.cancel()
+            future = await self._send(body)
+
+    def _overdue(self, end: "asyncio.Future[None]", id: str) -> None:
+        if end.done():
+            return
+        if self._connection.blocked:
+            log.warning("the end of a job waits to be stored, an alarm blocks it id=%s", id)
+            asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, end, id)
+            return
+        end.set_exception(
+            BrokerUnavailable(
+                f"RabbitMQ at {self._connection.where} did not confirm within {self._session.timeout:g} s that"
+                f" job {id} has ended: it is too busy, or away."
+            )
+        )
+
+    async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
+        """Whether each of these jobs may leave the queue. Frees the keys of removed jobs, takes those of requeued ones.
+
+        Each job comes with the message that takes its place, or with None if it is removed.
+        """
+        away = [
+            (lock.key, there.id)
+            for there, put in jobs
+            if put is None and not is_failed(queue) and (lock := lock_of(there)) is not None
+        ]
+        back = [put for _, put in jobs if put is not None and not is_failed(put.queue) and lock_of(put) is not None]
+        if away and await self.exist():
+            await self._leader_client.ask(operations.RemoveJobs(away))
+        if not back:
+            return [True] * len(jobs)
+        may = await self._leader_client.ask(operations.ReadmitJobs([_bare(one) for one in back]))
+        refused = {id(one) for one, allowed in zip(back, may, strict=True) if not allowed}
+        return [put is None or id(put) not in refused for _, put in jobs]
+
+    async def cancelled(self, ids: Iterable[str]) -> None:
+        """Tell the leader that these jobs, if they wait, are not going to run."""
+        if await self.exist():
+            await self._leader_client.ask(operations.CancelJobs(list(ids)))
+
+    async def emptied(self, queue: str, *, delete: bool) -> int | None:
+        """Have the leader purge or delete a queue and free the keys of its jobs.
+
+        Returns how many jobs there were; None if there is no such queue.
+        """
+        return await self._leader_client.ask(operations.EmptyQueue(queue, delete=delete))
+
+    async def _suspects(self) -> looking.Suspects:
+        """The keys that the leader would suspect, and those that are found by reading the queues that may be read."""
+        now, keys = time.time(), await self.known()
+        found = dict(await looking.suspects(self._exchange, self._connection, keys, now=now, apart=None, patience=0.0))
+        left = {
+            key.name: key.holder
+            for key in keys
+            if key.holder is not None and key.holder.until is None and (key.name, key.holder.serial) not in found
+        }
+        seen: set[str] = set()
+        for queue in {holder.queue for holder in left.values()}:
+            if await self._outbox.kind(queue) != "classic":
+                left = {name: holder for name, holder in left.items() if holder.queue != queue}
+            else:
+                tenant_queues = {
+                    TenantQueue(queue, one.tenant) for one in left.values() if one.queue == queue and one.tenant
+                }
+                if tenant_queues:
+                    await self._leader_client.ask(operations.GiveBackTenantJobs(queue))
+                # A job that is moved meanwhile is in its job queue by the time that queue is read.
+                for tenant_queue in sorted(tenant_queues):
+                    seen |= await self._waiting(tenant_queue_name(self._exchange, tenant_queue))
+                seen |= await self._waiting(amqp_queue(self._exchange, queue))
+        left = {name: holder for name, holder in left.items() if holder.id not in seen}
+        if left:
+            ids = frozenset(holder.id for holder in left.values())
+            later = await self._leader_client.ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
+            seen |= {message.id for message in later.messages}
+            running = await looking.running(self._exchange, self._connection)
+            found.update(looking.without(left, None if running is None else running | seen))
+        return found
+
+    async def _waiting(self, name: str) -> set[str]:
+        """The ids of the messages that wait in an AMQP queue."""
+        reader = Reader(self._connection, self._exchange, name=name, only_look=True)
+        try:
+            found: set[str] = set()
+            async for _, page in reader.pages(await reader.count_all()):
+                found |= {str(got.properties.message_id) for got in page}
+            return found
+        except NotFound:
+            return set()
+        finally:
+            await reader.close()
+
+
+def _bare(message: Message) -> Message:
+    """A message without its body: enough to decide about its key."""
+    return replace(message, body=b"", failure=None, attempts=())
+
+
+def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
+    some: list[KeyRequest] = []
+    size = 0
+    for claim in claims:
+        some.append(claim)
+        size += len(claim.message.body)
+        if len(some) >= _AT_ONCE or size >= _BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

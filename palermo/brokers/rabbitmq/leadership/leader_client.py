@@ -1,0 +1,184 @@
+"""One session's part in leader election: it stands by, leads, and asks the leader."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.rpc import Part
+from palermo.brokers.rabbitmq.leadership.leader_requests import LeaderRequests
+from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation, StartJob
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.contract.broker import SessionParameters
+from palermo.contract.scheduled import OnJobs, ignore_jobs
+from palermo.errors import BrokerUnavailable, PalermoError
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.leadership.leader import Leader
+
+log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
+
+#: Seconds between two checks whether there is a leader, at least and at most.
+_LOOK_EVERY = (1.0, 2.0)
+
+#: Seconds until a leader whose connection broke tries again.
+_AGAIN = 1.0
+
+#: Seconds after the last brief operation for which a session goes on leading that only stepped in.
+_LINGER = 3.0
+
+#: The least seconds to wait for the reply to a brief operation, and to any other: there is another leader by then.
+_PATIENCE, _LONG_PATIENCE = 10.0, 25.0
+
+#: Seconds until an operation is asked for again.
+_SOON = 0.1
+
+
+class LeaderClient:
+    """Leads the exchange, or asks its leader, for one session. `ask` is the one way to any leader."""
+
+    def __init__(
+        self, session: SessionParameters, connection: Connection, declarer: Callable[[Connection], Declarer]
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._declarer = declarer
+        self._requests = LeaderRequests(connection, session.exchange)
+        self.is_leader = False
+        self._standing_by = False
+        #: The leader's part, while this session leads.
+        self._leader: Leader | None = None
+        self._stepping_in = asyncio.Lock()
+        self._lingering: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def lead_or_stand_by(self, fired: OnJobs) -> None:
+        """Lead if no other session does, and else stand by, until the connection is lost."""
+        self._standing_by = True
+        try:
+            while self._connection.error is None:
+                try:
+                    if await self._requests.is_vacant():
+                        await self._lead(fired)
+                    await asyncio.sleep(random.uniform(*_LOOK_EVERY))
+                except PalermoError as error:
+                    if self._connection.error is None:
+                        log.warning("cannot keep the time error=%r", str(error))
+                        await asyncio.sleep(_AGAIN)
+        finally:
+            self._standing_by = False
+
+    async def _lead(self, fired: OnJobs) -> None:
+        leader = await self._take(fired)
+        if leader is None:
+            return
+        log.info("keeping the time exchange=%s", self._session.exchange)
+        self.is_leader = True
+        self._leader = leader
+        running = asyncio.ensure_future(leader.run())
+        lost = asyncio.ensure_future(self._connection.lost.wait())
+        try:
+            await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running
+        finally:
+            self.is_leader = False
+            self._leader = None
+            running.cancel()
+            lost.cancel()
+            await asyncio.wait({running, lost})
+            await leader.close()
+
+    async def _take(self, fired: OnJobs = ignore_jobs) -> "Leader | None":
+        # Imported here: the leader is as much code as the consumer, and most sessions never lead.
+        from palermo.brokers.rabbitmq.leadership.leader import Leader
+
+        return await Leader.take(self._session, self._declarer, fired)
+
+    async def ask(self, operation: Operation[T]) -> T:
+        """The leader's reply. Without a leader this session leads: for some seconds, or for this one operation.
+
+        The operation may be done twice. Raises BrokerUnavailable.
+        """
+        loop, is_brief = asyncio.get_running_loop(), isinstance(operation, BriefOperation)
+        until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
+        while self._connection.error is None and loop.time() < until:
+            leader = self._leader if is_brief else None
+            parts: list[Part] | None = None
+            # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived
+            # there too. Without a reply we take the long way, which stores the decision.
+            if leader is None or isinstance(operation, StartJob):
+                parts = await self._requests.ask(operation)
+                if parts and "error" not in (values := parts[-1].values or {}):
+                    return operation.reply_from_parts(parts)
+                if parts and not is_brief:
+                    raise BrokerUnavailable(f"who keeps the time could not do it: {values['error']}")
+            if leader is not None:
+                try:
+                    return await leader.handle(operation)
+                except BrokerUnavailable as error:
+                    log.debug("the leader did not answer error=%r", str(error))
+            elif parts is None and not self._standing_by:
+                if is_brief:
+                    await self._step_in()
+                    continue
+                if (leader := await self._take()) is not None:
+                    return await _lead_once(leader, operation)
+            await asyncio.sleep(_SOON)  # this session or another may be about to lead
+        raise self._connection.error or BrokerUnavailable(
+            "the worker that keeps the time does not answer. Try again: another takes over within seconds."
+        )
+
+    async def tell(self, operation: Operation[None]) -> None:
+        """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
+        if self._leader is not None:
+            await self._leader.handle(operation)
+        else:
+            await self._requests.tell(operation)
+
+    async def _step_in(self) -> None:
+        """Lead, if there is no leader, until no question has come for some seconds."""
+        async with self._stepping_in:
+            if self._leader is not None or self._closed:
+                return
+            leader = await self._take()
+            if leader is None:
+                await asyncio.sleep(_SOON)
+                return
+            self._leader = leader
+            self._lingering = asyncio.ensure_future(self._linger(leader))
+
+    async def _linger(self, leader: "Leader") -> None:
+        loop = asyncio.get_running_loop()
+        running = asyncio.ensure_future(leader.run())
+        try:
+            while not running.done() and (
+                (left := leader.unique_keys.asked_at + _LINGER - loop.time()) > 0 or leader.unique_keys.busy
+            ):
+                await asyncio.wait({running}, timeout=max(left, _SOON))
+        finally:
+            self._leader = None
+            running.cancel()
+            await asyncio.wait({running})
+            if not running.cancelled() and (error := running.exception()) is not None:
+                log.debug("led no longer error=%r", str(error))
+            await leader.close()
+
+    async def close(self) -> None:
+        """Stop leading, if this session only stepped in."""
+        self._closed = True
+        if self._lingering is not None and not self._lingering.done():
+            self._lingering.cancel()
+            await asyncio.wait({self._lingering})
+
+
+async def _lead_once(leader: "Leader", operation: Operation[T]) -> T:
+    try:
+        await leader.learn()
+        return await leader.handle(operation)
+    finally:
+        await leader.close()

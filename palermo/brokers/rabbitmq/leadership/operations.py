@@ -1,0 +1,498 @@
+"""The leader's operations: requests as values, and their JSON on the wire (docs/internals/wire.md).
+
+LeaderClient.ask asks for an operation, whichever process leads, and Leader.handle does it. An operation may be done
+twice: a leader may die after it has acted and before its reply is sent. Fields have the names that they have in JSON.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
+from palermo.brokers.rabbitmq.amqp.rpc import Part
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
+from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
+from palermo.contract.tenants import Tenant
+from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
+from palermo.core.message import Message
+from palermo.core.unique_keys import (
+    LINGER,
+    UNIQUE,
+    UNIQUE_KEY,
+    Key,
+    KeyRequest,
+    lock_of,
+    message_from_plain,
+    message_to_plain,
+    with_lock,
+)
+from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, StartAnswer, StartReason
+from palermo.errors import NotFound, PalermoError, PublishRefused
+
+Plain = Mapping[str, Any]
+
+T = TypeVar("T")
+
+#: Rows in one part of a reply.
+_ROWS = 1_000
+
+#: The parts of a message that decide whether its job may start, apart from the headers about its key.
+_START_PARTS = ("id", "job", "queue", "tenant", "run_at")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Message):
+        return message_to_plain(value)
+    return value.to_plain() if hasattr(value, "to_plain") else value
+
+
+# -- the forms of replies
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The form of a reply on the wire: `write` makes its parts, of which the last has values, and `read` reads them."""
+
+    write: Callable[[Any], list[Part]]
+    read: Callable[[Sequence[Part]], Any]
+
+
+def _values(write: Callable[[Any], dict[str, Any]], read: Callable[[Plain], Any]) -> Reply:
+    """A reply of one part."""
+    return Reply(lambda reply: [Part(write(reply))], lambda parts: read(parts[-1].values or {}))
+
+
+def _named(name: str, read: Callable[[Any], Any], write: Callable[[Any], Any] = _plain) -> Reply:
+    """A reply of one value."""
+    return _values(lambda reply: {name: write(reply)}, lambda plain: read(plain[name]))
+
+
+def _rows(name: str, read: Callable[[Any], Any], write: Callable[[Any], Any] = _plain) -> Reply:
+    """A reply that is a list, in parts of some rows."""
+
+    def to_parts(reply: list[Any]) -> list[Part]:
+        rows = [write(row) for row in reply]
+        return [*(Part({name: rows[start : start + _ROWS]}) for start in range(0, len(rows), _ROWS)), Part({})]
+
+    return Reply(to_parts, lambda parts: [read(row) for part in parts for row in (part.values or {}).get(name, ())])
+
+
+class Operation(Generic[T]):
+    """A request to the leader. Its reply is a T."""
+
+    __slots__ = ()
+
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    #: The constant part of the request, and the form of its reply.
+    kind: ClassVar[Plain]
+    reply: ClassVar[Reply] = _values(lambda _: {}, lambda _: None)
+    #: The errors that are part of a reply, by their name in it; the caller gets them as they were raised.
+    errors: ClassVar[Mapping[str, type[PalermoError]]] = {}
+
+    def to_plain(self) -> dict[str, Any]:
+        """The request as JSON values; `from_plain` reads it."""
+        return {**self.kind, **{name: _plain(getattr(self, name)) for name in self.__match_args__}}
+
+    def reply_from_parts(self, parts: Sequence[Part]) -> T:
+        """The reply that came. Raises the error that it reports."""
+        values = parts[-1].values or {}
+        for name, error in self.errors.items():
+            if name in values:
+                raise error(str(values[name]))
+        reply: T = self.reply.read(parts)
+        return reply
+
+
+class BriefOperation(Operation[T]):
+    """An operation on keys or permits: a job waits for it, at its enqueue or in a worker. Its reply is one part."""
+
+    __slots__ = ()
+
+    errors: ClassVar = {"refused": PublishRefused}
+
+
+# -- the keys of unique jobs
+
+
+def _answer_to_plain(answer: EnqueueAnswer) -> dict[str, Any]:
+    plain = {"outcome": str(answer.outcome), "id": answer.id, "state": str(answer.state)}
+    return {**plain, "instead_of": answer.instead_of}
+
+
+def _answer_from_plain(plain: Plain) -> EnqueueAnswer:
+    return EnqueueAnswer(
+        outcome=EnqueueOutcome(plain["outcome"]), id=plain["id"], state=plain["state"], instead_of=plain["instead_of"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueUnique(BriefOperation[list[EnqueueAnswer]]):
+    """Store these jobs, each if its key is free. The reply has an answer for each."""
+
+    kind: ClassVar = {"ask": "keys", "do": "enqueue"}
+    reply: ClassVar = _named(
+        "answers",
+        read=lambda answers: [_answer_from_plain(one) for one in answers],
+        write=lambda answers: [_answer_to_plain(one) for one in answers],
+    )
+
+    claims: list[KeyRequest]
+
+
+def _start_to_plain(start: StartAnswer) -> dict[str, Any]:
+    plain = {"why": start.why, "holder": start.holder, "serial": start.serial, "starts": start.starts}
+    return {**plain, "tell": start.tell, "content": _plain(start.content)}
+
+
+def _start_from_plain(plain: Plain) -> StartAnswer:
+    content = plain["content"]
+    return StartAnswer(
+        why=StartReason(plain["why"]),
+        holder=plain["holder"],
+        serial=plain["serial"],
+        starts=plain["starts"],
+        tell=plain["tell"],
+        content=None if content is None else message_from_plain(content),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob(BriefOperation[StartAnswer]):
+    """Have a job take its key, since a worker wants to start it. The reply says whether it may."""
+
+    kind: ClassVar = {"ask": "keys", "do": "start"}
+    reply: ClassVar = _named("start", _start_from_plain, _start_to_plain)
+
+    #: Only the parts that decide about its start: see `of`.
+    message: Message
+    worker: str
+    #: The id of this run.
+    run: str
+    #: Whether the job was delivered before.
+    again: bool
+
+    @classmethod
+    def of(cls, message: Message, *, worker: str, run: str, again: bool) -> "StartJob":
+        """The operation for a message as it was delivered."""
+        lock, parts = lock_of(message), {name: getattr(message, name) for name in _START_PARTS}
+        # The lock as it was parsed, and not its headers: another program may have put anything into them.
+        bare = Message(**parts) if lock is None else with_lock(Message(**parts), lock)
+        return cls(bare, worker, run, again)
+
+    def to_plain(self) -> dict[str, Any]:
+        message = {**{name: getattr(self.message, name) for name in _START_PARTS}, **self.message.extra}
+        return {**self.kind, "message": message, "worker": self.worker, "run": self.run, "again": self.again}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadmitJobs(BriefOperation[list[bool]]):
+    """Have jobs take their keys again that a person puts back into their queues. The reply says which of them may."""
+
+    kind: ClassVar = {"ask": "keys", "do": "readmit"}
+    reply: ClassVar = _named("may", list)
+
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveJobs(BriefOperation[None]):
+    """Free the keys of jobs that are about to be removed, unless they run: pairs of a key and an id."""
+
+    kind: ClassVar = {"ask": "keys", "do": "gone"}
+
+    jobs: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJobs(BriefOperation[None]):
+    """Free the keys of cancelled jobs, unless they run."""
+
+    kind: ClassVar = {"ask": "keys", "do": "cancelled"}
+
+    ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeKeys(BriefOperation[list[str]]):
+    """Take these keys from their holders. The reply is the keys that there were."""
+
+    kind: ClassVar = {"ask": "keys", "do": "free"}
+    reply: ClassVar = _named("freed", list)
+
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyQueue(BriefOperation[int | None]):
+    """Purge or delete a queue, and free the keys of its jobs. The reply is how many there were; None: no such queue."""
+
+    kind: ClassVar = {"ask": "keys", "do": "empty"}
+    reply: ClassVar = _values(
+        lambda count: {"missing": True} if count is None else {"count": count},
+        lambda plain: None if plain.get("missing") else int(plain["count"]),
+    )
+
+    queue: str
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListKeys(BriefOperation[list[Key]]):
+    """The reply is all keys of which something is known."""
+
+    kind: ClassVar = {"ask": "keys", "do": "known"}
+    reply: ClassVar = _named("keys", lambda keys: [Key.from_plain(key) for key in keys])
+
+
+# -- limits
+
+
+def _permit_to_plain(permit: RunNow | RunLater) -> dict[str, Any]:
+    return {"wait": permit.wait} if isinstance(permit, RunNow) else {"at": permit.at, "turn": permit.reserved}
+
+
+def _permit_from_plain(plain: Plain) -> RunNow | RunLater:
+    if "wait" in plain:
+        return RunNow(float(plain["wait"]))
+    return RunLater(float(plain["at"]), reserved=bool(plain["turn"]))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPermit(BriefOperation[RunNow | RunLater]):
+    """Ask for a permit to run a limited job. The reply says when it may run."""
+
+    kind: ClassVar = {"ask": "limits", "do": "ask"}
+    reply: ClassVar = _values(_permit_to_plain, _permit_from_plain)
+
+    demand: LimitDemand
+    id: str
+    worker: str
+
+    def to_plain(self) -> dict[str, Any]:
+        one = self.demand
+        demand = {"key": one.key, "limit": one.limit, "rate": one.written, "turn": one.reserved}
+        return {**self.kind, **demand, "id": self.id, "worker": self.worker}
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun(BriefOperation[None]):
+    """Free the permit of a run that has ended. It may be lost: the leader asks the workers what they run."""
+
+    kind: ClassVar = {"ask": "limits", "do": "ended"}
+
+    key: str
+    id: str
+    worker: str
+
+
+def _limit_from_plain(plain: Any) -> LimitInfo:
+    key, limit, rate, running, waiting = plain
+    return LimitInfo(key=str(key), limit=limit, rate=str(rate), running=int(running), waiting=int(waiting))
+
+
+@dataclass(frozen=True, slots=True)
+class ListLimits(BriefOperation[list[LimitInfo]]):
+    """The reply is all limited keys of which something is known, by name."""
+
+    kind: ClassVar = {"ask": "limits", "do": "known"}
+    reply: ClassVar = _named(
+        "keys",
+        read=lambda limits: [_limit_from_plain(one) for one in limits],
+        write=lambda limits: [[one.key, one.limit, one.rate, one.running, one.waiting] for one in limits],
+    )
+
+
+# -- scheduled and recurring jobs
+
+
+def _page_to_parts(page: ScheduledPage) -> list[Part]:
+    jobs = (Part(None, to_properties(message), message.body) for message in page.messages)
+    return [*jobs, Part({"total": page.total})]
+
+
+def _page_from_parts(parts: Sequence[Part]) -> ScheduledPage:
+    jobs = (to_message(p.properties, p.body, taken_from=None) for p in parts if p.properties is not None)
+    return ScheduledPage(messages=tuple(jobs), total=int((parts[-1].values or {})["total"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ListScheduled(Operation[ScheduledPage]):
+    """The reply is a page of the scheduled jobs that the filter names. Each is a part, as it is stored."""
+
+    kind: ClassVar = {"ask": "list"}
+    reply: ClassVar = Reply(_page_to_parts, _page_from_parts)
+
+    chosen: ScheduledFilter
+    offset: int
+    limit: int
+
+
+def _altered_from_plain(plain: Any) -> AlteredJob:
+    id, job, queue, run_at = plain
+    return AlteredJob(id=id, job=job, queue=queue, run_at=run_at)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterScheduled(Operation[list[AlteredJob]]):
+    """Cancel, run, move or give up the scheduled jobs that the filter names. The reply is these jobs."""
+
+    kind: ClassVar = {"ask": "alter"}
+    reply: ClassVar = _rows("rows", _altered_from_plain, lambda one: [one.id, one.job, one.queue, one.run_at])
+
+    chosen: ScheduledFilter
+    action: str
+    #: The instant for "move", in Unix seconds.
+    at: float | None
+    #: Whether the failed jobs of every queue lie apart.
+    apart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListRecurring(Operation[list[RecurringEntry]]):
+    """The reply is all recurring jobs, by name. Each is a part."""
+
+    kind: ClassVar = {"ask": "recurring", "change": None}
+    reply: ClassVar = Reply(
+        lambda entries: [*(Part({"entry": entry.to_plain()}) for entry in entries), Part({})],
+        lambda parts: [RecurringEntry.from_plain(v["entry"]) for p in parts if "entry" in (v := p.values or {})],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecurring(Operation[None]):
+    """Change a recurring job. Raises NotFound."""
+
+    kind: ClassVar = {"ask": "recurring"}
+    errors: ClassVar = {"missing": NotFound}
+
+    change: EntryChange
+
+
+# -- tenants
+
+
+@dataclass(frozen=True, slots=True)
+class CountTenantJobs(Operation[Mapping[str, int]]):
+    """The reply is how many jobs wait in the tenants' queues, by job queue."""
+
+    kind: ClassVar = {"ask": "tenants", "queue": None}
+    reply: ClassVar = _named("totals", dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ListTenants(Operation[list[Tenant]]):
+    """The reply is the tenants of a queue that have jobs in queues of their own."""
+
+    kind: ClassVar = {"ask": "tenants", "queue": "", "hold": False}
+    reply: ClassVar = _rows("rows", Tenant.from_plain)
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTenantNames(Operation[list[str]]):
+    """The reply is the tenants that have a queue of their own beside this one, empty or not."""
+
+    kind: ClassVar = {"ask": "tenants", "queue": "", "names": True}
+    reply: ClassVar = _rows("names", str)
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBackTenantJobs(Operation[None]):
+    """Give back the jobs of the queue's tenants that the leader holds."""
+
+    kind: ClassVar = {"ask": "tenants", "queue": "", "hold": True}
+
+    queue: str
+    #: Whether the leader moves no job of theirs, either, as long as a session locks the tenants' queues.
+    still: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTenants(Operation[int]):
+    """Remove the waiting jobs of one tenant of a queue, or of all with None. The reply is how many there were."""
+
+    kind: ClassVar = {"ask": "clear tenants"}
+    reply: ClassVar = _named("removed", int)
+
+    queue: str
+    tenant: str | None
+
+
+# -- the leader's side
+
+
+def from_plain(plain: Plain) -> Operation[Any]:
+    """The operation that to_plain wrote. Raises ValueError, and other errors of values that mean nothing."""
+    match plain:
+        case {"ask": "keys", "do": str()}:
+            return _key_operation(plain)
+        case {"ask": "limits", "do": str()}:
+            return _limit_operation(plain)
+        case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
+            return ListScheduled(ScheduledFilter.from_plain(chosen), offset, limit)
+        case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
+            return AlterScheduled(ScheduledFilter.from_plain(chosen), action, at, apart=plain.get("apart") is True)
+        case {"ask": "recurring", "change": None}:
+            return ListRecurring()
+        case {"ask": "recurring", "change": dict(change)}:
+            return ChangeRecurring(EntryChange.from_plain(change))
+        case {"ask": "tenants", "queue": None}:
+            return CountTenantJobs()
+        case {"ask": "tenants", "queue": str(queue), "names": True}:
+            return ListTenantNames(queue)
+        case {"ask": "tenants", "queue": str(queue), "hold": False}:
+            return ListTenants(queue)
+        case {"ask": "tenants", "queue": str(queue), "hold": True}:
+            return GiveBackTenantJobs(queue, still=plain.get("still") is True)
+        case {"ask": "clear tenants", "queue": str(queue), "tenant": str() | None as tenant}:
+            return ClearTenants(queue, tenant)
+    raise ValueError("no such operation")
+
+
+def _key_operation(plain: Plain) -> BriefOperation[Any]:
+    match plain:
+        case {"do": "start", "message": dict(parts), "worker": str(worker), "run": str(run), "again": again}:
+            extra = {name: parts[name] for name in (UNIQUE, UNIQUE_KEY, LINGER) if name in parts}
+            message = Message(extra=extra, **{name: parts[name] for name in _START_PARTS})
+            return StartJob(message, worker, run, again=bool(again))
+        case {"do": "enqueue", "claims": list(claims)}:
+            return EnqueueUnique([KeyRequest.from_plain(claim) for claim in claims])
+        case {"do": "readmit", "messages": list(messages)}:
+            return ReadmitJobs([message_from_plain(message) for message in messages])
+        case {"do": "gone", "jobs": list(jobs)}:
+            return RemoveJobs([(str(key), str(id)) for key, id in jobs])
+        case {"do": "cancelled", "ids": list(ids)}:
+            return CancelJobs([str(id) for id in ids])
+        case {"do": "free", "names": list(names)}:
+            return FreeKeys([str(name) for name in names])
+        case {"do": "empty", "queue": str(queue), "delete": delete}:
+            return EmptyQueue(queue, delete=bool(delete))
+        case {"do": "known"}:
+            return ListKeys()
+    raise ValueError("no such operation on keys")
+
+
+def _limit_operation(plain: Plain) -> BriefOperation[Any]:
+    match plain:
+        case {"do": "ask", "key": str(key), "id": str(id), "worker": str(worker)}:
+            rate, limit = plain.get("rate") or "", plain.get("limit")
+            demand = LimitDemand(
+                key=key,
+                limit=limit if isinstance(limit, int) else None,
+                rate=Rate.parse(rate) if rate else None,
+                written=str(rate),
+                reserved=plain.get("turn") is True,
+            )
+            return RequestPermit(demand, id, worker)
+        case {"do": "ended", "key": str(key), "id": str(id), "worker": str(worker)}:
+            return EndRun(key, id, worker)
+        case {"do": "known"}:
+            return ListLimits()
+    raise ValueError("no such operation on limits")

@@ -1,0 +1,208 @@
+"""One session's view of tenants: it asks the leader which tenants a queue has, and looks into their queues."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Set
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
+from palermo.brokers.rabbitmq.browsing import sweep as sweeping
+from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader
+from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, browsing_lock, tenant_queue_name
+from palermo.contract.broker import Page
+from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
+from palermo.contract.tenants import Tenant
+from palermo.core.message import Message
+from palermo.core.topology import CLASSIC, is_failed
+from palermo.errors import BrokerUnavailable, NotFound
+
+#: The most jobs in a paused job queue that are counted by tenant; more jobs without a tenant may wait there.
+_MOVED = 1_000
+
+#: Seconds to wait for another session that goes through tenants' queues: to go through them, and to count their jobs.
+_PATIENCE, _SHORT_PATIENCE = 30.0, 1.0
+
+
+class TenantClient:
+    """See palermo.contract.tenants.Tenants."""
+
+    def __init__(
+        self,
+        exchange: str,
+        consuming: Callable[[], Awaitable[Connection]],
+        outbox: Outbox,
+        leader_client: LeaderClient,
+        keys: RabbitmqKeys,
+        paused: Callable[[], Awaitable[Set[str]]],
+    ) -> None:
+        """`consuming` opens the connection on which queues are read, and `paused` says which queues are paused."""
+        self._exchange = exchange
+        self._mutex = Mutex(browsing_lock(exchange), "another session that looks into the queues of tenants")
+        self._consuming = consuming
+        self._outbox = outbox
+        self._leader_client = leader_client
+        self._keys = keys
+        self._paused = paused
+
+    async def of(self, queue: str) -> list[Tenant]:
+        if not await self._outbox.tenant_queues.are_there():
+            return []
+        if queue not in await self._paused():
+            return await self._leader_client.ask(operations.ListTenants(queue))
+        # Jobs whose tenant has had its turn wait in the job queue. It is paused, so looking keeps none from a worker.
+        async with self._mutex.shared(await self._consuming(), patience=_SHORT_PATIENCE) as alone:
+            if not alone:
+                return await self._leader_client.ask(operations.ListTenants(queue))
+            await self._leader_client.ask(operations.GiveBackTenantJobs(queue, still=True))
+            found = {one.name: one for one in await self._leader_client.ask(operations.ListTenants(queue))}
+            for message in await self._moved(queue):
+                one = found.get(message.tenant) or Tenant(name=message.tenant, pending=0, share=message.share or 1.0)
+                found[message.tenant] = replace(one, pending=one.pending + 1)
+        return sorted(found.values(), key=lambda one: (-one.pending, one.name))
+
+    async def _moved(self, queue: str) -> list[Message]:
+        """The jobs of tenants that wait in the job queue itself; none if it is not a classic queue."""
+        if await self._outbox.kind(queue) != CLASSIC:
+            return []
+        reader = Reader(await self._consuming(), self._exchange, queue, only_look=True)
+        found: list[Message] = []
+        try:
+            async for _, page in reader.pages(min(_MOVED, await reader.count_all())):
+                found += [message for got in page if (message := read(got, queue)).tenant]
+        except NotFound:
+            pass  # The queue was deleted meanwhile.
+        finally:
+            await reader.close()
+        return found
+
+    async def totals(self) -> Mapping[str, int]:
+        if not await self._outbox.tenant_queues.are_there():
+            return {}
+        return await self._leader_client.ask(operations.CountTenantJobs())
+
+    async def clear(self, queue: str, tenant: str) -> int:
+        found = 0
+        if await self._outbox.tenant_queues.are_there():
+            connection = await self._consuming()
+            async with self._alone(connection, queue, stopped=True):
+                found = await self._leader_client.ask(operations.ClearTenants(queue, tenant))
+                # Jobs whose tenant has had its turn wait in the job queue.
+                with suppress(NotFound):
+                    swept = await sweeping.sweep(
+                        Reader(connection, self._exchange, queue),
+                        queue,
+                        lambda message: Remove() if message.tenant == tenant else Keep(),
+                        self._outbox.publish_many,
+                        lambda _: None,
+                        gate=lambda jobs: self._keys.gate(queue, jobs),
+                    )
+                    found += swept.removed
+        if not found:
+            raise NotFound(
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
+            )
+        return found
+
+    async def clear_all(self, queue: str) -> int:
+        """Remove the waiting jobs of all tenants of the queue; returns how many."""
+        if not await self._outbox.tenant_queues.are_there():
+            return 0
+        return await self._leader_client.ask(operations.ClearTenants(queue, None))
+
+    async def browse(self, reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:
+        """A page of the queue: first its own jobs, then those of its tenants' queues, tenant by tenant."""
+        if not await self._names(queue):
+            return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        async with self._alone(reader.connection, queue) as names:
+            readers = [reader, *self._readers(reader, names)]
+            found: list[Message] = []
+            total = 0
+            for one in reversed(readers) if newest else readers:
+                left = limit - len(found)
+                try:
+                    held = await one.count_all()
+                    if left <= 0 or total + held <= offset:
+                        total += held
+                        continue
+                    page = await sweeping.browse(one, queue, offset=max(0, offset - total), limit=left, newest=newest)
+                except NotFound:
+                    if one is reader:
+                        raise
+                    continue
+                found += page.messages
+                total += page.total
+            return Page(messages=tuple(found), total=total)
+
+    async def sweep(
+        self,
+        reader: Reader,
+        queue: str,
+        decide: Callable[[Message], SweepDecision],
+        store: Callable[[list[Message]], Awaitable[object]],
+        tell: Callable[[SweepProgress], None],
+        gate: Gate,
+    ) -> SweepProgress:
+        """Sweep the queue and then its tenants' queues; see palermo.contract.broker.Broker.sweep."""
+        if not await self._names(queue):
+            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate)
+        stopped = False
+
+        def judge(message: Message) -> SweepDecision:
+            nonlocal stopped
+            verdict = decide(message)
+            stopped = stopped or isinstance(verdict, Stop)
+            return verdict
+
+        async with self._alone(reader.connection, queue, stopped=True) as names:
+            done = SweepProgress(total=0)
+            apart = await self._leader_client.ask(operations.ListTenants(queue))
+            total = await reader.count() + sum(one.pending for one in apart)
+            for one in [reader, *self._readers(reader, names)]:
+                before = done
+
+                def add(swept: SweepProgress, before: SweepProgress = before) -> SweepProgress:
+                    return replace(
+                        before,
+                        total=max(total, before.seen + swept.seen),
+                        seen=before.seen + swept.seen,
+                        removed=before.removed + swept.removed,
+                        moved=before.moved + swept.moved,
+                    )
+
+                try:
+                    swept = await sweeping.sweep(one, queue, judge, store, lambda each: tell(add(each)), gate=gate)
+                except NotFound:
+                    if one is reader:
+                        raise
+                    continue
+                done = add(swept)
+                if stopped:
+                    break
+            return done if stopped else replace(done, total=done.seen)
+
+    def _readers(self, like: Reader, names: Iterable[str]) -> list[Reader]:
+        return [Reader(like.connection, self._exchange, name=name, only_look=like.only_look) for name in names]
+
+    @asynccontextmanager
+    async def _alone(self, connection: Connection, queue: str, *, stopped: bool = False) -> AsyncIterator[list[str]]:
+        """The AMQP queues of the tenants. Meanwhile none is deleted, and the leader holds none of their jobs.
+
+        With `stopped` the leader moves no job from them into the job queue: a caller that is through with that would
+        miss the job.
+        """
+        async with self._mutex.shared(connection, patience=_PATIENCE) as alone:
+            if not alone:
+                raise BrokerUnavailable("somebody else looks into the queues of tenants. Try again.")
+            await self._leader_client.ask(operations.GiveBackTenantJobs(queue, still=stopped))
+            yield [tenant_queue_name(self._exchange, TenantQueue(queue, name)) for name in await self._names(queue)]
+
+    async def _names(self, queue: str) -> list[str]:
+        """The tenants that have a queue of their own beside this one, empty or not."""
+        if is_failed(queue) or not await self._outbox.tenant_queues.are_there():
+            return []
+        return await self._leader_client.ask(operations.ListTenantNames(queue))

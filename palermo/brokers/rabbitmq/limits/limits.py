@@ -1,0 +1,85 @@
+"""Limits and rates on RabbitMQ: the leader decides in memory, and asks the workers what it does not know.
+
+Nothing of this is stored. A job that may not run now is put aside where delayed jobs wait. When a permit is free,
+the leader publishes the next waiting job at once, if it holds that job because it is due within seconds. A job that
+the leader does not hold comes back by itself. A worker's message that a run has ended may be lost, and a worker may
+die. So as long as a job waits, the leader asks all workers twice a second what they run.
+"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
+from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, LimitInfo, PermitTable, RunLater, RunNow
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs
+
+#: Seconds between two questions to the workers, while a job waits for a permit.
+_LOOK_EVERY = 0.5
+
+
+class LeaderLimits:
+    """The permits of one exchange, in the leader's process."""
+
+    def __init__(self, exchange: str, connection: Connection, due: "DueJobs") -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._due = due
+        self._permits = PermitTable(time.time())
+        self._learnt = False
+        self._learning = asyncio.Lock()
+
+    @property
+    def knows(self) -> bool:
+        """Whether it is known what runs. Before that no job gets a permit."""
+        return self._learnt
+
+    def request(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
+        """Whether a worker may run a job now."""
+        if not self._learnt:
+            return RunLater(time.time() + MIN_POSTPONEMENT, reserved=demand.reserved)
+        return self._permits.request(demand, (worker, id), time.time())
+
+    def end(self, key: str, *, id: str, worker: str) -> None:
+        """Free the permit of a run that has ended."""
+        self._permits.run_ended(key, (worker, id), time.time())
+        self._call()
+
+    def known(self) -> list[LimitInfo]:
+        """All keys of which something is known, by name."""
+        return self._permits.listing(time.time())
+
+    async def learn(self) -> None:
+        """Ask the workers what runs, unless it is known. Raises BrokerUnavailable."""
+        if not self._learnt:
+            async with self._learning:
+                self._learnt = self._learnt or await self._ask_workers(first=True)
+
+    async def run(self) -> None:
+        """Free the permits of runs that are gone, and give them to waiting jobs; until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            if self._permits.has_waiting:
+                await self._ask_workers()
+                self._call()
+
+    async def _ask_workers(self, *, first: bool = False) -> bool:
+        """Ask all workers what they run. Returns whether all answered: if a living one is silent, nothing is learnt."""
+        workers = await ask_workers(self._connection, self._exchange)
+        if not workers.complete:
+            return False
+        asked = [(worker.id, worker.asks) for worker in workers] if first else ()
+        self._permits.sync_running([(worker.id, worker.permits) for worker in workers], time.time(), asked=asked)
+        return True
+
+    def _call(self) -> None:
+        """Publish the waiting jobs for which there are permits."""
+        now = time.time()
+        if not self._permits.has_waiting:
+            self._permits.offer(now, lambda _: False)
+            return
+        for id in self._permits.offer(now, self._due.has):
+            self._due.call(id)

@@ -1,0 +1,145 @@
+"""Hands messages over: publishes each to its new place, and acknowledges it in its old one once that is confirmed.
+
+Law: no publish and no acknowledgement share an AMQP transaction (tx), and nothing here uses one. A queue that refuses a
+publish (overflow reject-publish) ends the transaction with 406 "partial tx completion" and keeps its acknowledgements,
+so the message is in no queue any more. RabbitMQ promises atomicity for one queue only.
+
+Promise:
+
+* A refused message stays in its old place. It is tried again after a growing pause, and the log says so (`Refusals`).
+* kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both,
+  and never in none. The next leader looks for a message that the last one may have handed over (`traces`) before it
+  publishes it again. A job runs twice only after two deaths at once: of the leader between the confirm and the
+  acknowledgement, and of the worker that had taken the job. Here a worker that does not answer counts as dead, and a
+  message that another session holds just then, to look at its queue, is not seen.
+* kill -9 of the broker: the promise of a publisher confirm holds. RabbitMQ forgets acknowledgements that it had not
+  written to the disk.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, command_workers
+from palermo.contract.worker_info import WorkerCommand
+from palermo.core.topology import CLASSIC
+from palermo.errors import NotFound, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two log lines about a place that goes on refusing.
+_SAY_EVERY = 60.0
+
+#: The most messages of a queue to search for a job: a longer queue is taken not to have it.
+_READ = 5_000
+
+#: Seconds after which RabbitMQ has written to the disk a message that was seen in a queue: it writes every 0.2 s
+#: (SYNC_INTERVAL in rabbit_amqqueue_process.erl).
+_WRITTEN = 1.0
+
+#: Jobs that the workers are asked about at once, and seconds that they have for an answer.
+_ASKED, _PATIENCE = 20, 1.0
+
+
+async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -> list[PalermoError | None]:
+    """For each message that is being published, why it is not stored; None if it is confirmed.
+
+    Raises the error of a lost session, and any error that is not a PalermoError.
+    """
+    found: list[PalermoError | None] = []
+    for result in await asyncio.gather(*sending, return_exceptions=True):
+        if result is None or isinstance(result, PalermoError):
+            found.append(result)
+        else:
+            raise result
+    if connection.error is not None:
+        raise connection.error
+    return found
+
+
+class Refusals:
+    """Paces the attempts to publish to a place that refuses: when to try again, and when to log it."""
+
+    def __init__(self, what: str, *, first: float, last: float) -> None:
+        """`what` says in the log what is refused; the pause is doubled from `first` to `last` seconds."""
+        self._what = what
+        self._first, self._last = first, last
+        self._pause = 0.0
+        self._said: float | None = None
+
+    def refused(self, error: PalermoError, *, some: bool = False) -> float:
+        """Note a refusal. Returns seconds until the next attempt. `some` says that other messages were stored."""
+        self._pause = self._first if some or not self._pause else min(2 * self._pause, self._last)
+        now = time.monotonic()
+        if self._said is None or now - self._said >= _SAY_EVERY:
+            self._said = now
+            log.warning("the broker refuses %s, they are kept and tried again error=%r", self._what, str(error))
+        return self._pause
+
+    def taken(self) -> None:
+        """Note that a message was stored."""
+        self._pause = 0.0
+
+
+async def traces(
+    connection: Connection,
+    exchange: str,
+    jobs: Mapping[str, str],
+    kind: Callable[[str], Awaitable[str]],
+    *,
+    ended: bool = True,
+) -> frozenset[str]:
+    """The ids of those jobs that are in their queues, or that a worker has that lives.
+
+    With `ended` also of jobs that ended with such a worker a while ago: then the workers are asked for each job.
+    `jobs` gives the queue of each job by the job's id. `kind` returns the type of a queue. Only a classic queue is
+    read: others count a look as a failed delivery.
+    """
+    found: set[str] = set()
+    for queue in sorted(set(jobs.values())):
+        try:
+            if await kind(queue) == CLASSIC:
+                found |= jobs.keys() & await _waiting(connection, exchange, queue)
+        except PalermoError as error:
+            if connection.error is not None:
+                raise
+            # A queue whose node is away must not hold up the jobs of other queues.
+            log.warning("cannot look for jobs that may be out queue=%s error=%r", queue, str(error))
+    # The workers are asked after the queues are read: a job goes from its queue to a worker.
+    left = [id for id in jobs if id not in found]
+    if left and not ended:
+        workers = await ask_workers(connection, exchange)
+        found |= {id for id in left if any(worker.has(id) for worker in workers)}
+        left = []
+    while left:
+        asked, left = left[:_ASKED], left[_ASKED:]
+        taken = await asyncio.gather(*(_is_taken(connection, exchange, id) for id in asked))
+        found |= {id for id, is_taken in zip(asked, taken, strict=True) if is_taken}
+    if found:
+        # A message that was seen may not be stored yet: a kill -9 of the broker would lose it, as it is not confirmed.
+        await asyncio.sleep(_WRITTEN)
+    return frozenset(found)
+
+
+async def _waiting(connection: Connection, exchange: str, queue: str) -> set[str]:
+    """The ids of the messages that wait in a queue; none of a long queue."""
+    reader = Reader(connection, exchange, queue, only_look=True)
+    found: set[str] = set()
+    try:
+        count = await reader.count()
+        if count <= _READ:
+            async for _, page in reader.pages(count):
+                found |= {str(got.properties.message_id) for got in page}
+    except NotFound:
+        return found
+    finally:
+        await reader.close()
+    return found
+
+
+async def _is_taken(connection: Connection, exchange: str, id: str) -> bool:
+    """Whether a worker runs the job or remembers how it ended."""
+    return bool(await command_workers(connection, exchange, WorkerCommand(action="outcome", id=id), timeout=_PATIENCE))

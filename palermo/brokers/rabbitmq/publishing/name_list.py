@@ -1,0 +1,93 @@
+"""The leader's copy of a list of names: the time slots, or the tenants, that may have jobs.
+
+The session that makes a delay queue, or a tenant's queue, writes its name to the list. The leader holds the records
+(state_log.py), and from time to time replaces all by one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.destination import RecordQueue
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
+from palermo.brokers.rabbitmq.publishing.handover import Refusals
+from palermo.errors import NotFound, PublishRefused
+
+N = TypeVar("N", str, tuple[str, str])
+
+#: The leader replaces so many records by one; fewer once they are old.
+_MANY = 50
+
+#: Seconds until a refused record is tried again: doubled from the first to the last while it is refused.
+_AGAIN, _STILL_REFUSED = 1.0, 30.0
+
+
+class NameList(Generic[N]):
+    """All names on one list."""
+
+    def __init__(
+        self,
+        queue: RecordQueue,
+        connection: Connection,
+        publisher: Callable[[], Awaitable[Publisher]],
+        *,
+        parse: Callable[[Any], N],
+        plain: Callable[[N], object],
+        news: Callable[[set[N]], None],
+    ) -> None:
+        """`news` is called with the names in each new record; `parse` and `plain` read and write a name in JSON."""
+        self.names: set[N] = set()
+        self._log = StateLog(queue.name, connection, publisher, prepare=self._prepare, on_record=self._on_record)
+        self._queue = queue
+        self._parse: Callable[[Any], N] = parse
+        self._plain: Callable[[N], object] = plain
+        self._news: Callable[[set[N]], None] = news
+        self._records: list[Record] = []
+        self._refusals = Refusals(f"the list {queue.name!r}", first=_AGAIN, last=_STILL_REFUSED)
+        self._again_at = 0.0
+
+    async def read(self) -> None:
+        """Read all that was written before this call, and go on reading what is written later. May be called again."""
+        with suppress(NotFound):
+            await self._log.open()
+
+    async def reach(self) -> None:
+        """Read all that was written before this call, even what is still on its way here."""
+        with suppress(NotFound):
+            await self._log.catch_up()
+
+    async def tidy(self) -> None:
+        """Replace the records by one, if they are many or old."""
+        before = list(self._records)
+        if not self._log.is_open or not before:
+            return
+        if len(before) < max(_MANY, len(self.names)) and not before[0].is_old:
+            return
+        now = asyncio.get_running_loop().time()
+        if now < self._again_at:
+            return
+        try:
+            await self._log.store({"all": [self._plain(name) for name in sorted(self.names)]})
+        except PublishRefused as error:
+            self._again_at = now + self._refusals.refused(error)
+            return
+        self._refusals.taken()
+        self._log.forget(*before)
+        self._records = [record for record in self._records if record.is_held]
+
+    async def _prepare(self) -> None:
+        self._queue.forget()
+        await self._queue.ensure()
+        self._records = []
+
+    def _on_record(self, record: Record, value: Any) -> None:
+        try:
+            names = {self._parse(name) for name in (value.get("all") or [value["made"]])}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            names = set[N]()  # a later version wrote it
+        self._records.append(record)
+        self.names |= names
+        self._news(names)

@@ -1,0 +1,275 @@
+"""Publishes a session's messages on one channel, with confirms, and again if that helps; declares each queue once.
+
+A message that is due later goes to the queue of its time slot (delay_queues.py), one of a tenant to the tenant's
+queue (tenant_queues.py), any other to its job queue.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.destination import GONE
+from palermo.brokers.rabbitmq.amqp.messages import written
+from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, PublishFuture, unfit
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues
+from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, Place
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, TenantQueues
+from palermo.brokers.rabbitmq.publishing.window import Window
+from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.contract.scheduled import wall_clock
+from palermo.core.message import Message
+from palermo.core.time_slots import time_slot_of
+from palermo.core.topology import CLASSIC, QUORUM, is_failed
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Messages that are sent together when many are published: the broker stores them while the next are prepared. The
+#: queues of their tenants are made together too.
+_TOGETHER = 100
+
+#: Seconds between two attempts to publish to a quorum queue without a leader: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
+
+#: Seconds between two looks at whether an alarm is over.
+_ALARM_EVERY = 0.2
+
+#: Seconds that asking for the type of a queue may take once the job is stored in it.
+_ASK_WITHIN = 5.0
+
+
+class Outbox:
+    """Publishes the messages of one session."""
+
+    def __init__(self, session: SessionParameters, connection: Connection, declarer: Declarer) -> None:
+        self._session = session
+        self._connection = connection
+        self._declarer = declarer
+        self._opening = asyncio.Lock()
+        self._publisher: Publisher | None = None
+        #: The log that shows the failed jobs of quorum queues.
+        self.failed_log = FailedLog(session.exchange, connection, patience=session.timeout)
+        #: The queues in which jobs of tenants wait for their turn.
+        self.tenant_queues = TenantQueues(session.exchange, connection, self.open)
+        #: The queues in which jobs wait for their time.
+        self.delay_queues = DelayQueues(
+            session.exchange, connection, self.open, versions.arguments(session.queue_type, connection.version)
+        )
+        #: All places where a job may be stored.
+        self.destinations = JobDestinations(session, declarer, self.tenant_queues, self.delay_queues, self.open)
+
+    def try_publish(self, message: Message, ended: OnPublished) -> bool:
+        """Send the message now, if no queue or channel has to be made first. See palermo.contract.broker.Broker."""
+        publisher, place = self._publisher, _place(message, message.queue)
+        if publisher is None or not publisher.is_open or is_failed(message.queue) or not self.destinations.has(place):
+            return False
+        try:
+            return self._post(publisher, message, place, ended)
+        except (ValueError, struct.error):
+            return False  # `publish` says what is wrong
+
+    async def publish_many(
+        self,
+        messages: Iterable[Message],
+        into: Callable[[Message], str] | None = None,
+        sent: Callable[[], None] | None = None,
+    ) -> int:
+        """Store these messages, each in its own queue or in the one that `into` returns.
+
+        See palermo.contract.broker.Broker.
+        """
+        window = Window()
+        failed: dict[str, list[Message]] = {}
+        count = 0
+        for some in _by(_TOGETHER, messages):
+            if into is None:
+                await self._ensure_tenant_queues(some)
+            for message in some:
+                queue = message.queue if into is None else into(message)
+                place = _place(message, queue)
+                if into is not None and is_failed(queue):
+                    failed.setdefault(queue, []).append(message)
+                if not self.destinations.has(place):
+                    await self.destinations.ensure(place, message.priority)
+                publisher = self._publisher
+                if publisher is None or not publisher.is_open:
+                    publisher = await self.open()
+                self._send(publisher, message, place, window.sends(message, place))
+                if window.full:
+                    self._connection.raw.flush()
+                    await window.room()
+                    await self._again(window)
+            count += len(some)
+            self._connection.raw.flush()
+            if not self._connection.raw.writable.is_set():
+                await self._connection.raw.writable.wait()
+        if sent is not None:
+            sent()
+        await window.landed()
+        await self._again(window)
+        for queue, stored in failed.items():
+            await self._note_failed(queue, stored)
+        return count
+
+    async def _again(self, window: Window) -> None:
+        """Publish the refused messages again."""
+        refused, window.refused = window.refused, []
+        for message, place, error in refused:
+            await self._publish_again(message, place, error)
+
+    async def _ensure_tenant_queues(self, messages: list[Message]) -> None:
+        """Make the queues of these messages' tenants, all of one priority at once."""
+        missing: dict[TenantQueue, int] = {}
+        for message in messages:
+            if message.tenant:
+                place = _place(message, message.queue)
+                if isinstance(place, TenantQueue) and not self.tenant_queues.has(place):
+                    missing[place] = max(missing.get(place, 0), message.priority)
+        for priority in sorted(set(missing.values()), reverse=True):
+            await self.tenant_queues.ensure(
+                *(tenant_queue for tenant_queue, highest in missing.items() if highest == priority), priority=priority
+            )
+
+    async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
+        """Store the message in this queue, or where it waits to be put there.
+
+        See palermo.contract.broker.Broker.publish.
+        With `patient` it waits as long as an alarm lasts: giving up would only run the job again.
+        """
+        place = _place(message, queue)
+        try:
+            await self._store(message, place, patient=patient)
+        except (Nacked, *GONE) as error:
+            await self._publish_again(message, place, error)
+        if is_failed(queue):
+            await self._note_failed(queue, [message])
+
+    async def _note_failed(self, queue: str, messages: list[Message]) -> None:
+        """Log failed jobs that were stored, if their queue is a quorum queue, which cannot be looked into."""
+        with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep puts the log right
+            async with asyncio.timeout(_ASK_WITHIN):
+                kind = await self._declarer.kind(queue)
+            if kind == QUORUM:
+                await self.failed_log.stored(queue, messages)
+
+    async def _store(self, message: Message, place: Place, *, patient: bool) -> None:
+        publisher = self._publisher
+        if publisher is None or not publisher.is_open or not self.destinations.has(place):
+            while True:
+                try:
+                    async with asyncio.timeout(self._session.timeout):
+                        await self.destinations.ensure(place, message.priority)
+                        publisher = await self.open()
+                    break
+                except TimeoutError:
+                    if not (patient and self._connection.blocked):
+                        raise self._late(message) from None
+                    await self._alarm_over(message)
+        future = self._sent(publisher, message, place)
+        self._connection.raw.flush()
+        # A plain timer of the loop: asyncio.timeout costs several times as much, at every enqueue.
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(self._session.timeout, self._overdue, future, message, patient)
+        try:
+            await future
+        finally:
+            alarm.cancel()
+
+    def _overdue(self, future: "asyncio.Future[None]", message: Message, patient: bool) -> None:
+        if future.done():
+            return
+        if patient and self._connection.blocked:
+            self._say_blocked(message)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._session.timeout, self._overdue, future, message, patient)
+        else:
+            future.set_exception(self._late(message))
+
+    async def _alarm_over(self, message: Message) -> None:
+        self._say_blocked(message)
+        while self._connection.blocked and self._connection.error is None:  # noqa: ASYNC110 - seldom, and pika has no event for it
+            await asyncio.sleep(_ALARM_EVERY)
+
+    def _say_blocked(self, message: Message) -> None:
+        log.warning("failed job waits to be stored, the broker's memory or disk alarm blocks it id=%s", message.id)
+
+    def _late(self, message: Message) -> BrokerUnavailable:
+        why = "its memory or disk alarm blocks publishers" if self._connection.blocked else "it is too busy, or away"
+        return BrokerUnavailable(
+            f"RabbitMQ at {self._connection.where} did not confirm job {message.id} within"
+            f" {self._session.timeout:g} s: {why}."
+        )
+
+    def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:
+        """See Publisher.post. Raises ValueError or struct.error for a message that cannot be written."""
+        if message.priority and isinstance(place, str) and not is_failed(place):
+            self._declarer.mind(place)
+        return publisher.post(*self.destinations.route(place), written(message), message.body, ended, message.id)
+
+    def _send(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> None:
+        try:
+            self._post(publisher, message, place, ended)
+        except (ValueError, struct.error) as error:
+            ended(unfit(message.id, error))
+
+    def _sent(self, publisher: Publisher, message: Message, place: Place) -> "asyncio.Future[None]":
+        ended = PublishFuture()
+        self._send(publisher, message, place, ended)
+        return ended.future
+
+    async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
+        """Publish again and again until the session's timeout: a quorum queue may wait for a new leader or a majority.
+
+        The nack of a classic queue is raised at once.
+        """
+        pause = _FIRST_PAUSE
+        try:
+            async with asyncio.timeout(self._session.timeout):
+                while True:
+                    if isinstance(error, GONE):
+                        # The queue or the exchange was deleted since it was declared: make it again.
+                        self.destinations.forget(place)
+                    if await self.destinations.ensure(place, message.priority) == CLASSIC and isinstance(error, Nacked):
+                        raise error
+                    try:
+                        await self._sent(await self.open(), message, place)
+                        return
+                    except (Nacked, *GONE) as again:
+                        error = again
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LAST_PAUSE)
+        except TimeoutError:
+            raise (error if isinstance(error, Nacked) else self._late(message)) from None
+
+    async def kind(self, queue: str) -> str:
+        """Make a job queue if need be. Returns its type."""
+        return await self._declarer.ensure(queue)
+
+    async def open(self) -> Publisher:
+        """The channel to publish on; opens one if need be."""
+        async with self._opening:
+            if self._publisher is None or not self._publisher.is_open:
+                self._publisher = await Publisher.open(self._connection)
+            return self._publisher
+
+
+def _place(message: Message, queue: str) -> Place:
+    """Where a message for this queue is stored now. A failed job goes into `queue` at once, not into its job queue."""
+    if queue != message.queue or (message.run_at is None and not message.tenant):
+        return queue
+    time_slot = None if message.run_at is None else time_slot_of(message.run_at, wall_clock())
+    return time_slot or TenantQueue.of(message) or queue
+
+
+def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """The messages in lists of `count`."""
+    waiting = iter(messages)
+    while some := list(islice(waiting, count)):
+        yield some

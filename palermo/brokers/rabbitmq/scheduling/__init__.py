@@ -1,0 +1,1 @@
+"""Scheduled and recurring jobs, on the leader's side."""

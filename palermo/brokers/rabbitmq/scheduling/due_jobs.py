@@ -1,0 +1,278 @@
+"""The jobs that are due within seconds: the leader holds each one unacknowledged until it has published it.
+
+The leader publishes a job at its instant, by this machine's wall clock, and acknowledges it once the publish is
+confirmed. If the queue refuses a job, the leader goes on holding it, and the jobs that come due after it for the same
+queue wait behind it. From its instant on nobody can cancel a job any more: a caller who tries is told so.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.destination import GONE
+from palermo.brokers.rabbitmq.amqp.messages import to_properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
+from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue
+from palermo.core.failure import from_exception
+from palermo.core.lifecycle import fail
+from palermo.core.message import Message
+from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed, is_queue_name
+from palermo.errors import PalermoError, QueueNameInvalid
+
+#: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is.
+_LOOK_EVERY = 0.5
+
+#: Jobs published at once, before the event loop runs other tasks.
+_AT_ONCE = 200
+
+#: Seconds that a session which leads no more waits for the confirms of what it has published.
+_LAST_WORDS = 2.0
+
+#: Seconds until a refused job is tried again: doubled from the first to the last while the queue takes none.
+_AGAIN, _STILL_REFUSED = 1.0, 30.0
+
+
+@dataclass(order=True, slots=True)
+class HeldJob:
+    """One job that the leader holds, and what it needs to settle it."""
+
+    due: float
+    number: int
+    message: Message = field(compare=False)
+    channel: Channel = field(compare=False)
+    tag: int = field(compare=False)
+    settled: Callable[[], None] = field(compare=False)
+    #: Whether it was published or taken out: it stays in the heap until its turn comes.
+    gone: bool = field(default=False, compare=False)
+    #: Whether it goes straight into its job queue, past the jobs that wait for their tenants' turns.
+    called: bool = field(default=False, compare=False)
+
+    def ack(self) -> None:
+        """Settle the job: acknowledge it, unless its channel is closed and RabbitMQ has taken it back."""
+        if self.channel.is_open:
+            self.channel.ack(self.tag)
+        self.settled()
+
+
+class DueJobs:
+    """The held jobs in the order of their instants; publishes each when it is due."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        publisher: Callable[[], Awaitable[Publisher]],
+        destinations: JobDestinations,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._connection = connection
+        self._open = publisher
+        self._publisher: Publisher | None = None
+        self._destinations = destinations
+        self._now = now
+        self._heap: list[HeldJob] = []
+        self._by_id: dict[str, HeldJob] = {}
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        #: Publishes that are not confirmed yet.
+        self._flying: set[asyncio.Future[None]] = set()
+        #: Due jobs that were refused, by the place that refused them.
+        self._refused: dict[str | TenantQueue, list[HeldJob]] = {}
+        self._closed = False
+
+    def add(self, message: Message, channel: Channel, tag: int, settled: Callable[[], None]) -> None:
+        """Hold a job until its instant; publish it at once if that has passed."""
+        try:
+            check_job_queue(message.queue)
+        except QueueNameInvalid as error:
+            message = fail(message, from_exception(error, failed_at=int(self._now())), worker="")
+        self._add(HeldJob(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled))
+
+    def has(self, id: str) -> bool:
+        """Whether the job with this id is held."""
+        held = self._by_id.get(id)
+        return held is not None and self._is_there(held)
+
+    def call(self, id: str) -> None:
+        """Publish this held job now: there is a permit for it, and it has had its tenant's turn."""
+        held, now = self._by_id[id], self._now()
+        held.gone = True
+        message = replace(held.message, run_at=now)
+        number = next(self._numbers)
+        self._add(HeldJob(now, number, message, held.channel, held.tag, held.settled, called=True))
+
+    def _add(self, held: HeldJob) -> None:
+        heapq.heappush(self._heap, held)
+        self._by_id[held.message.id] = held
+        if self._heap[0] is held:
+            self._set_timer()
+
+    def take(self, means: Callable[[Message], bool]) -> list[HeldJob]:
+        """Take out the jobs that `means` selects, so that they are not published; the caller settles them."""
+        self._ring()
+        taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
+        for held in taken:
+            held.gone = True
+        return sorted(taken)
+
+    def put_back(self, held: HeldJob) -> None:
+        """Hold this job again, as if it had not been taken out."""
+        self.add(held.message, held.channel, held.tag, held.settled)
+
+    def jobs(self) -> list[Message]:
+        """The held jobs, in the order of their instants."""
+        return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
+
+    async def close(self) -> None:
+        """Publish no more, and wait for the confirms to come: without them jobs would be published twice."""
+        self._closed = True
+        if self._flying:
+            await asyncio.wait(set(self._flying), timeout=_LAST_WORDS)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    @staticmethod
+    def _is_there(held: HeldJob) -> bool:
+        # RabbitMQ has taken back the jobs of a closed channel, and delivers them again.
+        return not held.gone and held.channel.is_open
+
+    def _set_timer(self, wait: float | None = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if wait is None:
+            wait = min(_LOOK_EVERY, max(0.0, self._heap[0].due - self._now()))
+        self._timer = self._loop.call_later(wait, self._ring)
+
+    def _ring(self) -> None:
+        if self._closed:
+            return
+        connection, heap = self._connection, self._heap
+        now, published = self._now(), 0
+        while heap and (heap[0].gone or heap[0].due <= now):
+            if published >= _AT_ONCE or not connection.raw.writable.is_set():
+                break
+            held = heapq.heappop(heap)
+            if self._by_id.get(held.message.id) is held:
+                del self._by_id[held.message.id]
+            if held.gone:
+                continue
+            if self._is_there(held):
+                self._publish(held)
+                published += 1
+            else:
+                held.settled()
+        if published:
+            connection.raw.flush()
+        if heap:
+            self._set_timer(None if connection.raw.writable.is_set() else 0.005)
+
+    def _publish(self, held: HeldJob) -> None:
+        held.gone = True
+        place, publisher = _place(held), self._publisher
+        if place in self._refused:
+            heapq.heappush(self._refused[place], held)
+        elif publisher is None or not publisher.is_open or not self._destinations.has(place):
+            self._later(self._see_to(held))
+        else:
+            self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
+
+    def _send(self, publisher: Publisher, held: HeldJob) -> "asyncio.Future[None]":
+        message = held.message
+        future = publisher.send(*self._destinations.route(_place(held)), to_properties(message), message.body)
+        self._flying.add(future)
+        future.add_done_callback(self._flying.discard)
+        return future
+
+    def _published(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            held.ack()
+        elif isinstance(error, GONE):
+            self._destinations.forget(_place(held))
+            self._later(self._see_to(held))
+        elif isinstance(error, PalermoError):
+            self._keep(held, error)
+
+    async def _see_to(self, held: HeldJob) -> None:
+        """Publish a job for which a queue or a channel has to be made first."""
+        try:
+            await self._store(held)
+        except PalermoError as error:
+            self._keep(held, error)
+        else:
+            held.ack()
+
+    async def _store(self, held: HeldJob) -> None:
+        """Publish a job and wait until it is stored. Raises the error if it is not."""
+
+        async def send() -> None:
+            self._publisher = await self._open()
+            await self._send(self._publisher, held)
+
+        await self._destinations.at(_place(held), held.message.priority).publish(send)
+
+    def _keep(self, held: HeldJob, error: PalermoError) -> None:
+        """Keep a refused job and try again later. If the connection is lost, the next leader gets the job."""
+        if self._connection.error is not None or self._closed:
+            return
+        place = _place(held)
+        if place not in self._refused:
+            self._refused[place] = []
+            self._later(self._try_again(place, error))
+        heapq.heappush(self._refused[place], held)
+
+    async def _try_again(self, place: str | TenantQueue, error: PalermoError | None) -> None:
+        """Publish the jobs that this place has refused: one at first, then more as long as the place takes them."""
+        refusals = Refusals(f"delayed jobs for queue {_queue(place)!r}", first=_AGAIN, last=_STILL_REFUSED)
+        waiting, most = self._refused[place], 1
+        try:
+            while waiting:
+                if error is not None:
+                    await asyncio.sleep(refusals.refused(error, some=most > 1))
+                batch = [heapq.heappop(waiting) for _ in range(min(most, len(waiting)))]
+                there = [held for held in batch if held.channel.is_open]
+                for held in batch:
+                    if not held.channel.is_open:
+                        held.settled()  # RabbitMQ has it back, and delivers it again
+                error = None
+                for held, found in zip(
+                    there, await outcomes(self._connection, [self._store(held) for held in there]), strict=True
+                ):
+                    if found is None:
+                        held.ack()
+                    else:
+                        heapq.heappush(waiting, held)
+                        error = found
+                most = min(2 * most, _AT_ONCE) if error is None else 1
+        except PalermoError:
+            return  # the connection is lost
+        finally:
+            del self._refused[place]
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _place(held: HeldJob) -> str | TenantQueue:
+    """Where the job is published: its job queue, or its tenant's queue; `failed` if it names no valid job queue."""
+    queue = held.message.queue
+    if not is_queue_name(queue) or is_failed(queue):
+        return FAILED_QUEUE
+    return queue if held.called else TenantQueue.of(held.message) or queue
+
+
+def _queue(place: str | TenantQueue) -> str:
+    return place if isinstance(place, str) else place.queue

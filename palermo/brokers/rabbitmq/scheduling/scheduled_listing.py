@@ -1,0 +1,269 @@
+"""Lists and changes scheduled jobs for the leader: shows, cancels, runs, moves them or gives them up.
+
+A job is either held in memory (due_jobs.py) or lies in the delay queue of a time slot that nobody reads meanwhile. So
+each is met exactly once, and whether it came due before is a fact and not a guess.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
+from palermo.brokers.rabbitmq.amqp.messages import to_message
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.browsing import sweep as sweeping
+from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, HeldJob
+from palermo.contract.scheduled import CANCEL, GIVE_UP, AlteredJob, ScheduledFilter, ScheduledPage
+from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.core.lifecycle import give_up
+from palermo.core.message import Message
+from palermo.core.time_slots import TimeSlot, in_order, moved_to
+from palermo.core.topology import failed_queue
+from palermo.errors import NotFound, PalermoError
+
+#: Messages handled before other tasks of this process have their turn: jobs that are due must not wait.
+_SLICE = 100
+
+#: The header that a job has if it has failed.
+_ERROR = "exception-class"
+
+#: Stores messages, and returns once all are confirmed.
+Publish = Callable[[list[Message]], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class Section:
+    """Time slots that overlap, so that their jobs are sorted together."""
+
+    ends: float
+    total: int
+    time_slots: list[TimeSlot]
+    held: bool = False
+
+
+class ScheduledListing:
+    """Lists scheduled jobs and changes them, for the leader."""
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        outbox: Outbox,
+        leaving: Callable[[list[Message]], Awaitable[object]],
+    ) -> None:
+        """`leaving` is awaited with the jobs that are about to be cancelled or given up."""
+        self._leaving = leaving
+        self._exchange = exchange
+        self._connection = connection
+        self._outbox = outbox
+
+    async def browse(
+        self,
+        chosen: ScheduledFilter,
+        *,
+        offset: int,
+        limit: int,
+        held: Sequence[Message],
+        lying: Mapping[TimeSlot, int],
+    ) -> ScheduledPage:
+        """One page of scheduled jobs, soonest first. Without a filter only the time slots of that page are read.
+
+        `held` are the jobs in memory, in order; `lying` says how many are in each time slot that is not open.
+        """
+        lying = _overlapping(chosen, lying)
+        first, last = offset, offset + limit
+        total = seen = 0
+        found: list[Message] = []
+        for section in _sections(held, lying):
+            if chosen.everything:
+                total += section.total
+                if seen + section.total <= first or seen >= last:
+                    seen += section.total
+                    continue
+            jobs = _Soonest(last - min(seen, last))
+            if section.held:
+                for message in held:
+                    if chosen.matches(message):
+                        jobs.add(message.run_at or 0.0, message)
+            for time_slot in section.time_slots:
+                async for got in self._read(time_slot):
+                    if _means(chosen, got.properties):
+                        jobs.add(_due(got.properties), got)
+            found += jobs.messages()[max(0, first - seen) : max(0, last - seen)]
+            seen += jobs.total
+            if not chosen.everything:
+                total += jobs.total
+        return ScheduledPage(messages=tuple(found), total=total)
+
+    async def alter(
+        self,
+        chosen: ScheduledFilter,
+        action: str,
+        at: float,
+        *,
+        held: DueJobs,
+        lying: Mapping[TimeSlot, int],
+        apart: bool = False,
+    ) -> list[AlteredJob]:
+        """Do this to the chosen jobs and return them; `at` is the instant at which moved jobs are to run.
+
+        `apart` is for jobs that are given up: it puts the failed jobs of every queue into a queue of their own.
+        """
+        lying = _overlapping(chosen, lying)
+        judge = _Judge(chosen, action, at)
+        publish: Publish = self._outbox.publish_many
+        if action == GIVE_UP:
+            publish = partial(
+                self._outbox.publish_many, into=lambda message: failed_queue(message.queue, per_queue=apart)
+            )
+
+        async def gate(gone: list[tuple[Message, Message | None]]) -> list[bool]:
+            if action in (CANCEL, GIVE_UP):
+                await self._leaving([there for there, _ in gone])
+            return [True] * len(gone)
+
+        await self._alter_held(held, held.take(chosen.matches), judge, publish, gate)
+        # Far time slots first: a job moved from one to a nearer one is recognized there by its new instant.
+        for time_slot in sorted(lying, reverse=True):
+            if lying[time_slot]:
+                reader = sweeping.Reader(self._connection, self._exchange, name=queue_of(self._exchange, time_slot))
+                try:
+                    await sweeping.sweep(reader, None, judge, publish, lambda _: None, gate=gate)
+                except NotFound:
+                    continue
+        return sorted(judge.altered.values(), key=lambda one: one.run_at)
+
+    async def _alter_held(
+        self, due: DueJobs, taken: list[HeldJob], judge: "_Judge", publish: Publish, gate: sweeping.Gate
+    ) -> None:
+        """Change the jobs in memory: acknowledge those that are stored elsewhere, put back those that cannot be."""
+        for start in range(0, len(taken), _SLICE):
+            batch = taken[start : start + _SLICE]
+            verdicts = [judge(held.message) for held in batch]
+            try:
+                await gate([(held.message, None) for held in batch])
+                await publish([one.message for one in verdicts if isinstance(one, Move)])
+            except PalermoError:
+                for held in taken[start:]:
+                    due.put_back(held)
+                raise
+            for held, verdict in zip(batch, verdicts, strict=True):
+                if isinstance(verdict, Keep):
+                    due.put_back(held)
+                else:
+                    held.ack()
+
+    async def _read(self, time_slot: TimeSlot) -> AsyncIterator[Got]:
+        reader = sweeping.Reader(self._connection, self._exchange, name=queue_of(self._exchange, time_slot))
+        try:
+            count = await reader.count()
+            async for _, page in reader.pages(count):
+                for number, got in enumerate(page):
+                    if number % _SLICE == 0:
+                        await asyncio.sleep(0)
+                    yield got
+        except NotFound:
+            return
+        finally:
+            await reader.close()
+
+
+class _Judge:
+    """Decides what becomes of each scheduled job."""
+
+    def __init__(self, chosen: ScheduledFilter, action: str, at: float) -> None:
+        self._chosen = chosen
+        self._action = action
+        self._at = at
+        self.altered: dict[str, AlteredJob] = {}
+
+    def __call__(self, message: Message) -> SweepDecision:
+        if not self._chosen.matches(message):
+            return Keep()
+        known = message.id in self.altered
+        if known and message.run_at == self._at:
+            return Keep()  # We have just put it there.
+        if not known:
+            self.altered[message.id] = AlteredJob(
+                id=message.id, job=message.job, queue=message.queue, run_at=message.run_at or 0.0
+            )
+        elif self._action != CANCEL:
+            return Remove()  # A second copy, left by a crash.
+        if self._action == CANCEL:
+            return Remove()
+        return Move(give_up(message) if self._action == GIVE_UP else moved_to(message, self._at))
+
+
+class _Soonest:
+    """The soonest `most` of the jobs that it is given, with bounded memory."""
+
+    def __init__(self, most: int) -> None:
+        self.total = 0
+        self._most = max(0, most)
+        self._jobs: list[tuple[float, int, Got | Message]] = []
+
+    def add(self, due: float, job: Got | Message) -> None:
+        self.total += 1
+        self._jobs.append((due, self.total, job))
+        if len(self._jobs) > 2 * self._most + 1_000:
+            self._cut()
+
+    def messages(self) -> list[Message]:
+        self._cut()
+        return [
+            to_message(job.properties, job.body, taken_from=None) if isinstance(job, Got) else job
+            for _, _, job in self._jobs
+        ]
+
+    def _cut(self) -> None:
+        self._jobs.sort(key=lambda one: one[:2])
+        del self._jobs[self._most :]
+
+
+def _sections(held: Sequence[Message], lying: Mapping[TimeSlot, int]) -> Iterator[Section]:
+    """All scheduled jobs in sections, soonest first; time slots that overlap share a section."""
+    now: Section | None = None
+    if held:
+        now = Section(held[-1].run_at or 0.0, len(held), [], held=True)
+    for time_slot in in_order(one for one, count in lying.items() if count):
+        if now is not None and (
+            time_slot.begins < now.ends or (now.held and not now.time_slots and time_slot.begins <= now.ends)
+        ):
+            now.ends = max(now.ends, time_slot.ends)
+            now.total += lying[time_slot]
+            now.time_slots.append(time_slot)
+            continue
+        if now is not None:
+            yield now
+        now = Section(time_slot.ends, lying[time_slot], [time_slot])
+    if now is not None:
+        yield now
+
+
+def _overlapping(chosen: ScheduledFilter, lying: Mapping[TimeSlot, int]) -> Mapping[TimeSlot, int]:
+    """The time slots that may hold chosen jobs."""
+    if chosen.due is None:
+        return lying
+    first, last = chosen.due
+    return {one: count for one, count in lying.items() if one.begins <= last and first < one.ends}
+
+
+def _due(properties: Properties) -> float:
+    found = (properties.headers or {}).get("run-at")
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _means(chosen: ScheduledFilter, properties: Properties) -> bool:
+    """ScheduledFilter.matches on the raw AMQP properties: making a Message of each of 100,000 takes seconds."""
+    if chosen.everything:
+        return True
+    if chosen.ids is not None and properties.message_id not in chosen.ids:
+        return False
+    if chosen.due is not None and not chosen.due[0] <= _due(properties) <= chosen.due[1]:
+        return False
+    if chosen.retries is not None and chosen.retries is not (_ERROR in (properties.headers or {})):
+        return False
+    return (chosen.queue is None and chosen.job is None) or chosen.matches(to_message(properties, b"", taken_from=None))

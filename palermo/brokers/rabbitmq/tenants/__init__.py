@@ -1,0 +1,1 @@
+"""Fair scheduling of tenants' jobs, on the leader's side."""

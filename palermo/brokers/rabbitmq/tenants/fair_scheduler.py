@@ -1,0 +1,260 @@
+"""The fair scheduler: the part of the leader that gives every tenant of a queue its turn (fair_queue.py)."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
+from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
+from palermo.brokers.rabbitmq.publishing.name_list import NameList
+from palermo.brokers.rabbitmq.publishing.tenant_queues import (
+    LINGER,
+    TenantQueue,
+    browsing_lock,
+    deletion_lock,
+    tenant_queue_name,
+)
+from palermo.brokers.rabbitmq.tenants.fair_queue import FairQueue, TenantState
+from palermo.contract.tenants import Tenant
+from palermo.core.topology import is_queue_name
+from palermo.errors import NotFound, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two checks which tenants are gone.
+_LOOK_EVERY = 1.0
+
+#: A job that is held for so many seconds goes back and comes again: RabbitMQ takes back jobs held for half an hour.
+_STALE = 600.0
+
+#: Queues that are deleted in a row. Then jobs are moved again, and publishers may go on.
+_AT_ONCE = 20
+
+#: Channels on which queues are counted at once. Where there are more than a few tenants, a count is shown again for so
+#: many times as long as it took.
+_CHANNELS, _FEW, _RESTS = 8, 100, 10.0
+
+
+class FairScheduler:
+    """The fair scheduler of all tenants of one exchange, in the leader."""
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        destinations: JobDestinations,
+        *,
+        order: str,
+    ) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._destinations = destinations
+        self._order = order
+        self._fair_queues: dict[str, FairQueue] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._running = False
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._counts: dict[str, tuple[float, float, list[Tenant]]] = {}
+        self._counting = asyncio.Lock()
+        self._browsing, self._deleting = Mutex(browsing_lock(exchange)), Mutex(deletion_lock(exchange))
+        self._tenant_queues = destinations.tenant_queues
+        self._tenant_names: NameList[tuple[str, str]] = NameList(
+            self._tenant_queues.names,
+            connection,
+            destinations.publisher,
+            parse=_parse_tenant_queue,
+            plain=list,
+            news=self._on_tenant_queues,
+        )
+
+    async def run(self) -> None:
+        """Move jobs until the call is cancelled. Raises the connection's error when the connection is lost."""
+        self._running = True
+        try:
+            while True:
+                # Where there are no tenants no queue is made.
+                if self._tenant_names.names or await self._tenant_queues.are_there():
+                    await self._tenant_names.read()
+                    await self._tenant_names.tidy()
+                for fair_queue in list(self._fair_queues.values()):
+                    self._start(fair_queue)
+                    try:
+                        await self._tidy(fair_queue)
+                    except PalermoError:
+                        if self._connection.error is not None:
+                            raise
+                        log.debug("tenants cannot be tidied now queue=%s", fair_queue.queue, exc_info=True)
+                await asyncio.wait({self._failed}, timeout=_LOOK_EVERY)
+                if self._failed.done():
+                    self._failed.result()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def learn(self) -> None:
+        """Learn of all tenants that had a queue before this call."""
+        if await self._tenant_queues.are_there():
+            await self._tenant_names.reach()
+
+    def _on_tenant_queues(self, tenant_queues: set[tuple[str, str]]) -> None:
+        for queue, tenant in tenant_queues:
+            if not is_queue_name(queue):
+                continue
+            fair_queue = self._fair_queues.get(queue)
+            if fair_queue is None:
+                fair_queue = self._fair_queues[queue] = FairQueue(
+                    self._exchange, queue, self._connection, self._destinations, order=self._order
+                )
+                self._start(fair_queue)
+            fair_queue.know(tenant)
+
+    def _start(self, fair_queue: FairQueue) -> None:
+        task = self._tasks.get(fair_queue.queue)
+        if self._running and (task is None or task.done()):
+            task = self._tasks[fair_queue.queue] = asyncio.ensure_future(fair_queue.run())
+            task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # nobody may be waiting for it any more
+
+    # -- tenants that are gone
+
+    async def _tidy(self, fair_queue: FairQueue) -> None:
+        now = asyncio.get_running_loop().time()
+        stale = [one for one in fair_queue.states.values() if one.in_hand is not None and now - one.heard > _STALE]
+        if stale:
+            async with fair_queue.turn:
+                await fair_queue.give_back(stale)
+        idle = [one for one in fair_queue.states.values() if _is_idle(fair_queue, one, now)]
+        if not idle:
+            return
+        async with self._browsing.held(self._connection, patience=0) as alone:
+            for start in range(0, len(idle) if alone else 0, _AT_ONCE):
+                async with self._deleting.held(self._connection, patience=0) as ours:
+                    if not ours:
+                        return
+                    # A publisher that did not see the deletion begin has listed its queues before: learn of them now.
+                    await self.learn()
+                    async with fair_queue.turn:
+                        chosen = [one for one in idle[start : start + _AT_ONCE] if _is_idle(fair_queue, one, now)]
+                        # Otherwise a job that was on its way here may be going back just now, and its queue look empty.
+                        if await fair_queue.give_back(chosen):
+                            await self._delete(fair_queue, chosen)
+
+    async def _delete(self, fair_queue: FairQueue, states: Iterable[TenantState]) -> None:
+        """Delete the queues of these tenants unless a job came into them."""
+        for state in states:
+            # First: a publisher that makes the queue again lists it after the deletion, maybe before RabbitMQ answers.
+            fair_queue.forget(state)
+            self._tenant_names.names.discard((fair_queue.queue, state.name))
+            if not await self._connection.delete_unused(state.queue):
+                self._tenant_names.names.add((fair_queue.queue, state.name))
+                fair_queue.know(state.name)
+
+    # -- operations of the leader
+
+    async def names(self, queue: str) -> list[str]:
+        """The tenants that have a queue, empty or not: a session that goes through all their jobs visits each."""
+        await self.learn()
+        fair_queue = self._fair_queues.get(queue)
+        return [] if fair_queue is None else sorted(fair_queue.states)
+
+    async def totals(self) -> dict[str, int]:
+        """By job queue, how many jobs wait in the queues of its tenants."""
+        await self.learn()
+        return {queue: sum(one.pending for one in await self._listed(queue)) for queue in sorted(self._fair_queues)}
+
+    async def tenants(self, queue: str) -> list[Tenant]:
+        """The tenants of a queue that have jobs waiting, or had some a moment ago; those with most jobs first."""
+        await self.learn()
+        return await self._listed(queue)
+
+    async def _listed(self, queue: str) -> list[Tenant]:
+        loop = asyncio.get_running_loop()
+        async with self._counting:
+            known, fair_queue = self._counts.get(queue), self._fair_queues.get(queue)
+            if fair_queue is None:
+                return []
+            # While moving jobs is stopped, the session that asks needs the count of now, and not that of a moment ago.
+            exact = fair_queue.stopped or len(fair_queue.states) <= _FEW
+            if known is None or exact or loop.time() > known[0] + _RESTS * known[1]:
+                began = loop.time()
+                found = await self._count(fair_queue)
+                self._counts[queue] = known = (loop.time(), loop.time() - began, found)
+            return known[2]
+
+    async def _count(self, fair_queue: FairQueue) -> list[Tenant]:
+        waiting = list(fair_queue.states.values())
+        found: list[Tenant] = []
+
+        async def some() -> None:
+            while waiting:
+                state = waiting.pop()
+                reader = Reader(self._connection, self._exchange, name=state.queue)
+                try:
+                    # While moving jobs is stopped, jobs that were held a moment ago may be on their way back.
+                    pending = await (reader.count_all() if fair_queue.stopped else reader.count())
+                except NotFound:
+                    continue
+                pending += state.in_hand is not None
+                if pending:
+                    found.append(Tenant(name=state.name, pending=pending, share=state.share))
+
+        await asyncio.gather(*(some() for _ in range(min(_CHANNELS, len(waiting)))))
+        return sorted(found, key=lambda one: (-one.pending, one.name))
+
+    async def give_back(self, queue: str, *, stopped: bool = False) -> None:
+        """Give back the held jobs of this queue's tenants, since a session wants to look at all of their jobs.
+
+        With `stopped` no job is moved, either, until that session has done.
+        """
+        await self.learn()
+        fair_queue = self._fair_queues.get(queue)
+        if fair_queue is not None:
+            async with fair_queue.turn:
+                await fair_queue.give_back([one for one in fair_queue.states.values() if one.tag or one.in_hand])
+                fair_queue.stopped = fair_queue.stopped or stopped
+
+    async def has(self, tenant_queue: TenantQueue) -> bool:
+        """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
+        fair_queue = self._fair_queues.get(tenant_queue.queue)
+        state = None if fair_queue is None else fair_queue.states.get(tenant_queue.tenant)
+        if (
+            fair_queue is not None
+            and state is not None
+            and (state.in_hand is not None or tenant_queue.tenant in fair_queue)
+        ):
+            return True
+        probe = await self._connection.probe(tenant_queue_name(self._exchange, tenant_queue))
+        return probe.exists and bool(probe.messages)
+
+    async def clear(self, queue: str, tenant: str | None) -> int:
+        """Remove the waiting jobs of one tenant, or of all with None. Returns how many there were."""
+        fair_queue = self._fair_queues.get(queue)
+        return 0 if fair_queue is None else await self._emptied(fair_queue, tenant)
+
+    async def _emptied(self, fair_queue: FairQueue, tenant: str | None) -> int:
+        async with fair_queue.turn:
+            chosen = [one for one in fair_queue.states.values() if tenant is None or one.name == tenant]
+            # A job that is held, or on its way here, is in no queue that could be purged.
+            await fair_queue.give_back(chosen)
+            removed = sum([await self._connection.purge(state.queue) or 0 for state in chosen])
+            self._counts.pop(fair_queue.queue, None)
+        return removed
+
+
+def _is_idle(fair_queue: FairQueue, state: TenantState, now: float) -> bool:
+    """Whether the queue of this tenant may be deleted: the tenant is known still, and its queue long empty."""
+    return fair_queue.states.get(state.name) is state and fair_queue.is_idle(state) and now - state.heard > LINGER
+
+
+def _parse_tenant_queue(name: Any) -> tuple[str, str]:
+    queue, tenant = name
+    if not isinstance(queue, str) or not isinstance(tenant, str):
+        raise ValueError(name)
+    return TenantQueue(queue, tenant)

@@ -1,0 +1,105 @@
+"""Frees orphaned keys: keys of jobs that other programs purged, let expire, or took.
+
+A job that waits is in its queue or with a worker, and both can be asked. A job that is missing once may be on its
+way from one to the other. So a key counts as orphaned when it is found twice, some time apart, with the same holder.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue
+from palermo.contract.keys import OrphanedKey
+from palermo.core.topology import amqp_queue
+from palermo.core.unique_keys import Key, KeyHolder
+from palermo.errors import PalermoError
+
+if TYPE_CHECKING:
+    from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two checks by the leader.
+LOOK_EVERY = 20.0
+
+#: Seconds that a job may take from where it was into its queue.
+_ON_ITS_WAY = 10.0
+
+#: A holder by key and serial: another serial is another holder.
+Suspects = Mapping[tuple[str, int], OrphanedKey]
+
+#: Returns whether a tenant has jobs that wait in its own queue, apart from their job queue.
+Apart = Callable[[TenantQueue], Awaitable[bool]]
+
+
+async def suspects(
+    exchange: str,
+    connection: Connection,
+    keys: Iterable[Key],
+    *,
+    now: float,
+    apart: Apart | None,
+    patience: float = _ON_ITS_WAY,
+) -> Suspects:
+    """The holders that are with no worker, and whose queues are empty or gone.
+
+    `apart` says whether a tenant has jobs that wait apart from the job queue. It is None where that is not known:
+    then no holder with a tenant is suspected.
+    """
+    waiting = {key.name: key.holder for key in keys if key.holder is not None and _is_due(key.holder, now - patience)}
+    for tenant_queue in {TenantQueue(one.queue, one.tenant) for one in waiting.values() if one.tenant}:
+        if apart is None or await apart(tenant_queue):
+            waiting = {name: one for name, one in waiting.items() if TenantQueue(one.queue, one.tenant) != tenant_queue}
+    empty = {queue for queue in {one.queue for one in waiting.values()} if await _is_empty(exchange, connection, queue)}
+    found = {name: holder for name, holder in waiting.items() if holder.queue in empty}
+    return without(found, await running(exchange, connection)) if found else {}
+
+
+def without(holders: Mapping[str, KeyHolder], ids: Collection[str] | None) -> Suspects:
+    """The holders whose jobs are not among these ids; none if the ids are not known."""
+    if ids is None:
+        return {}
+    return {
+        (name, one.serial): OrphanedKey(key=name, id=one.id, queue=one.queue, since=one.since)
+        for name, one in holders.items()
+        if one.id not in ids
+    }
+
+
+async def running(exchange: str, connection: Connection) -> set[str] | None:
+    """The ids of all jobs that workers run; None if some workers do not answer."""
+    workers = await ask_workers(connection, exchange)
+    return {job.id for worker in workers for job in worker.jobs} if workers.complete else None
+
+
+async def watch(
+    exchange: str, connection: Connection, unique_keys: "UniqueKeys", now: Callable[[], float], apart: Apart
+) -> None:
+    """Free orphaned keys for as long as this process is the leader."""
+    before: Suspects = {}
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        try:
+            keys = await unique_keys.known() if unique_keys.knows else []
+            found = await suspects(exchange, connection, keys, now=now(), apart=apart)
+            strays = [one for one in found if one in before]
+            before = found
+            for name in await unique_keys.free_strays(strays) if strays else ():
+                log.warning("a key was freed, its job is nowhere key=%s", name)
+        except PalermoError as error:
+            if connection.error is not None:
+                raise
+            log.warning("cannot look for keys without jobs error=%r", str(error))
+
+
+def _is_due(holder: KeyHolder, now: float) -> bool:
+    """Whether the holder's job should be in its queue by now, or with a worker."""
+    return holder.until is None and max(holder.since, holder.run_at or 0.0) < now
+
+
+async def _is_empty(exchange: str, connection: Connection, queue: str) -> bool:
+    found = await connection.probe(amqp_queue(exchange, queue))
+    return not found.exists or not found.messages

@@ -1,0 +1,440 @@
+"""The part of the leader that decides about all keys of unique jobs, one request after another.
+
+Requests that come while one batch is being stored go into the next batch, so that one commit serves many. A request
+is answered only once the state that the answer reports is stored. Two usual cases need no batch. When a job starts,
+the leader writes down that it runs and sends the answer on the same channel, in that order. When its run ends, the
+worker has written the end into the log already.
+
+The keys are kept in memory. After any error they are read again from the log.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.state_log import Record
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.unique.batching import BatchRequest, RequestBatches
+from palermo.brokers.rabbitmq.unique.key_changes import KeyChanges, KnownKeys
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog
+from palermo.brokers.rabbitmq.unique.log_records import RunEnd
+from palermo.core import unique_rules
+from palermo.core.message import Message
+from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
+from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, StartAnswer, StartReason
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two checks for jobs that are due, and for keys that may be forgotten.
+_LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
+
+#: Seconds after the start of a run in which a redelivered copy of its job is not started: the worker that asks may have
+#: asked the others before they showed that run.
+_YOUNG = 2.0
+
+#: Seconds until the log is tried again after an error.
+_AGAIN = 1.0
+
+
+class UniqueKeys:
+    """Decides about the keys of unique jobs; see the module's first lines.
+
+    A session that leads for a single request does without `run`.
+    """
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        outbox: Outbox,
+        arguments: Mapping[str, Any],
+        answers: Channel,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        """The log's queue is declared with `arguments`; the answers of `start_now` are sent on channel `answers`."""
+        self._connection = connection
+        self._log = KeyLog(exchange, connection, outbox, arguments, self._on_end, answers)
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self._known = KnownKeys()
+        #: Whether `_known` holds all that is in the log, and the keys that the batch being stored changes.
+        self._learnt = False
+        self._changing: Collection[str] = ()
+        self._batches = RequestBatches(self._prepare, self._store, self._lose)
+        self._ask = self._batches.ask
+        self._news = asyncio.Event()
+        #: When each run was allowed in the last seconds, on the loop's clock, and when the log was read.
+        self._allowed: dict[str, float] = {}
+        self._learnt_at = 0.0
+        #: When the last request came, on the loop's clock.
+        self.asked_at = self._loop.time()
+
+    async def run(self) -> None:
+        """Publish the jobs that are due, until the call is cancelled."""
+        while not await self._log.exists():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TIDY_EVERY):
+                    await self._news.wait()
+            self._news.clear()
+        tidied = self._loop.time()
+        while True:
+            self._news.clear()
+            wait = _LOOK_EVERY
+            try:
+                wait = await self._ask(self._tick)
+                if self._loop.time() - tidied >= _TIDY_EVERY:
+                    tidied = self._loop.time()
+                    await self._ask(KeyChanges.forget, after=self._tidy)
+            except PalermoError as error:
+                if self._connection.error is not None:
+                    raise
+                log.warning("keys of unique jobs cannot be looked after now error=%r", str(error))
+                await asyncio.sleep(_AGAIN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+
+    async def close(self) -> None:
+        """Stop deciding. Requests that wait fail with BrokerUnavailable."""
+        await self._batches.close()
+
+    @property
+    def _is_ready(self) -> bool:
+        """Whether `_known` is right about every key that no batch is changing now."""
+        return self._learnt and self._log.is_open and not self._batches.closed
+
+    @property
+    def knows(self) -> bool:
+        """Whether this leader has read the log of keys."""
+        return self._log.is_open
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is being stored."""
+        return self._batches.busy
+
+    async def is_needed(self) -> bool:
+        """Whether any job of this exchange has ever had a key."""
+        return self._log.is_open or await self._log.exists()
+
+    def touch(self) -> None:
+        """Note that a request comes now: a session that leads only for requests stops some seconds after the last."""
+        self.asked_at = self._loop.time()
+
+    # -- requests
+
+    async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
+        """See palermo.contract.keys.UniqueKeys."""
+        answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
+        if any(answer.outcome is EnqueueOutcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
+            # After this the leader knows all ends of jobs that workers wrote before this request.
+            await self._log.reach()
+            again = [
+                self._enqueue(claim)
+                for claim, answer in zip(claims, answers, strict=True)
+                if answer.outcome is EnqueueOutcome.DUPLICATE
+            ]
+            later = iter([await asked for asked in again])
+            answers = [next(later) if answer.outcome is EnqueueOutcome.DUPLICATE else answer for answer in answers]
+        return answers
+
+    def start_now(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer | None:
+        """The answer to a worker that wants to start a job, if nothing has to be waited for; else None.
+
+        The caller sends it on the channel of the answers before it sends anything else there.
+        """
+        lock = lock_of(message)
+        if lock is None or lock.key in self._changing or not self._is_ready or not self._log.is_swift:
+            return None
+        key = self._known.keys.get(lock.key)
+        # While the log does not say that a job is stored, the job may be published again after a kill of the broker.
+        if key is None or key.holder is None or message.id in self._log.unsure:
+            return None
+        step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=self._now())
+        holder = step.key.holder
+        # The job was running: the end of that run may be on its way here.
+        if again and key.holder.phase is Phase.RUNNING:
+            return None
+        if answer.why is not StartReason.RUN or step.jobs or holder is None or holder.serial != key.holder.serial:
+            return None
+        self._known.remember(step.key)
+        self._log.note(step.key)
+        self._allow(run)
+        return answer
+
+    async def start(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:
+        """The answer to a worker that wants to start a job, after waiting for all that it depends on."""
+        lock = lock_of(message)
+        if lock is None:
+            return StartAnswer(why=StartReason.RUN)
+        name = lock.key
+
+        def do(changes: KeyChanges) -> StartAnswer:
+            key = changes.get(name)
+            if again and self._is_young(key, message, run):
+                return StartAnswer(why=StartReason.LATER)
+            step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=changes.now)
+            changes.put(step)
+            if answer.why is StartReason.RUN:
+                self._allow(run)
+            return answer
+
+        if again:
+            # The end of its run may be stored although its worker died before it acknowledged the job: read it first.
+            await self._catch_up()
+        answer = await self._ask(do)
+        if answer.why in (StartReason.COPY, StartReason.DUPLICATE):
+            await self._log.reach()
+            answer = await self._ask(do)
+        return answer
+
+    def _allow(self, run: str) -> None:
+        now = self._loop.time()
+        while self._allowed and now - next(iter(self._allowed.values())) > _YOUNG:
+            del self._allowed[next(iter(self._allowed))]
+        self._allowed.setdefault(run, now)
+
+    def _is_young(self, key: Key, message: Message, run: str) -> bool:
+        """Whether another run of this very job was allowed so lately that its worker may not show it yet."""
+        holder = key.holder
+        if holder is None or holder.id != message.id or holder.phase is not Phase.RUNNING or holder.run == run:
+            return False
+        return self._loop.time() - self._allowed.get(holder.run, self._learnt_at) < _YOUNG
+
+    async def readmit(self, messages: Sequence[Message]) -> list[bool]:
+        """Which of these jobs may go back into their queues, as a person asked. Those that may take their keys."""
+
+        def do(changes: KeyChanges) -> list[bool]:
+            may = []
+            for message in messages:
+                lock = lock_of(message)
+                step, allowed = (
+                    (None, True) if lock is None else unique_rules.readmit(changes.get(lock.key), message, changes.now)
+                )
+                if step is not None:
+                    changes.put(step)
+                may.append(allowed)
+            return may
+
+        return await self._ask(do)
+
+    async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """Free the keys of these jobs, pairs of key and id, unless they run: they are about to be removed."""
+        named = list(jobs)
+        await self._take(lambda changes: ((changes.get(name), id) for name, id in named))
+
+    async def cancelled(self, ids: Iterable[str]) -> None:
+        """Free the keys of these cancelled jobs, unless they run."""
+        named = list(ids)
+        await self._take(lambda changes: ((key, id) for id in named for key in changes.held_by(id)))
+
+    async def _take(self, find: Callable[[KeyChanges], Iterable[tuple[Key, str]]]) -> None:
+        """Free the keys that `find` returns when the batch is made, and publish the jobs that wait for them."""
+
+        def do(changes: KeyChanges) -> bool:
+            runs = False
+            for key, id in find(changes):
+                changes.put(unique_rules.job_removed(key, id, changes.now))
+                runs |= key.holder is not None and key.holder.id == id and key.holder.phase is Phase.RUNNING
+            return runs
+
+        if await self._ask(do):
+            # A job that the leader takes to be running may be waiting again by now.
+            await self._catch_up()
+            await self._ask(do)
+
+    async def emptied(
+        self, queue: str, empty: Callable[[], Awaitable[None]], *, tenant: str | None = None, apart: bool = False
+    ) -> None:
+        """Free the keys of all jobs that wait in a queue, and await `empty` before anything else is decided.
+
+        With `apart` only the keys of tenants' jobs: of one `tenant`, or of all with None.
+        """
+
+        def do(changes: KeyChanges) -> None:
+            for key in changes.all():
+                holder = key.holder
+                if holder is None or holder.queue != queue or (holder.run_at or 0) > changes.now:
+                    continue
+                if apart and not (holder.tenant if tenant is None else holder.tenant == tenant):
+                    continue
+                whole = tenant is None or (key.next is not None and key.next.message.tenant == tenant)
+                changes.put(unique_rules.job_removed(key, holder.id, changes.now, drop_next=whole))
+
+        await self._catch_up()
+        await self._ask(do, after=empty)
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        """See palermo.contract.keys.UniqueKeys."""
+
+        def do(changes: KeyChanges) -> list[str]:
+            there = [
+                name
+                for name in dict.fromkeys(names)
+                if not unique_rules.current(changes.get(name), changes.now).is_free
+            ]
+            for name in there:
+                changes.put(unique_rules.free(changes.get(name), now=changes.now))
+            return there
+
+        return await self._ask(do)
+
+    async def free_strays(self, strays: Iterable[tuple[str, int]]) -> list[str]:
+        """Free each key that still has the holder with the given serial. Returns the names of the freed keys."""
+
+        def do(changes: KeyChanges) -> list[str]:
+            freed = []
+            for name, serial in strays:
+                key = changes.get(name)
+                # A job that is owed is in no queue now, but the log will publish it.
+                if key.holder is not None and key.holder.serial == serial and key.holder.id not in self._log.owed:
+                    changes.put(unique_rules.free(key, now=changes.now))
+                    freed.append(name)
+            return freed
+
+        return await self._ask(do)
+
+    async def known(self) -> list[Key]:
+        """All keys that are not free now, sorted by name."""
+        await self._catch_up()
+        return await self._ask(KeyChanges.all)
+
+    async def _catch_up(self) -> None:
+        """Wait until the leader knows all ends of runs that are stored by now."""
+        await self._ask(lambda changes: None)
+        await self._log.reach()
+
+    # -- batches
+
+    def _enqueue(self, claim: KeyRequest) -> "asyncio.Future[EnqueueAnswer]":
+        def do(changes: KeyChanges) -> EnqueueAnswer:
+            step, answer = unique_rules.enqueue(changes.get(claim.key), claim, changes.now)
+            changes.put(step)
+            return answer
+
+        return self._ask(do, size=len(claim.message.body))
+
+    async def _prepare(self) -> None:
+        if self._log.is_open:
+            return
+        self._learnt = False
+        keys, ends = await self._log.open()
+        self._known.learn(keys.values(), self._log.number)
+        self._learnt, self._learnt_at = True, self._loop.time()
+        for record, held in ends:
+            self._on_end(record, held, read_again=True)
+        self._news.set()
+
+    def _lose(self) -> None:
+        self._log.let_go()
+        self._learnt = False
+
+    async def _store(self, batch: list[BatchRequest[Any]]) -> None:
+        changes = KeyChanges(self._known, self._now())
+        for asked in batch:
+            asked.result = asked.do(changes)
+        self._changing = changes.changed
+        try:
+            if changes.changed or changes.jobs:
+                refused = await self._log.commit(changes.changed, changes.jobs)
+                batch = await self._take_back(batch, changes.changed, refused)
+                if any(key.alarm is not None for key in changes.changed.values()):
+                    self._news.set()
+            for asked in batch:
+                if asked.after is not None:
+                    await asked.after()
+                if not asked.future.done():
+                    asked.future.set_result(asked.result)
+        finally:
+            self._changing = ()
+
+    async def _take_back(
+        self, batch: list[BatchRequest[Any]], keys: Mapping[str, Key], refused: Mapping[str, PalermoError]
+    ) -> list[BatchRequest[Any]]:
+        """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error.
+
+        Returns the other requests of the batch. A request that was answered with such a job is not among them: it is
+        done again in the next batch.
+        """
+        changes = KeyChanges(self._known, self._now())
+        gone: set[str] = set()
+        # An index, and no comparison of each job with each key: a batch may have 500 of both.
+        named = defaultdict[str, list[str]](list)
+        for name in keys if refused else ():
+            key = changes.get(name)
+            for one in (key.holder, key.closed):
+                if one is not None:
+                    named[one.id].append(name)
+        for asked in batch:
+            answer = asked.result
+            if (
+                not isinstance(answer, EnqueueAnswer)
+                or answer.outcome is not EnqueueOutcome.STORED
+                or answer.id not in refused
+            ):
+                continue
+            for name in named[answer.id]:
+                changes.put(unique_rules.enqueue_refused(changes.get(name), answer.id, changes.now))
+            self._log.forgive(answer.id)
+            gone.add(answer.id)
+            if not asked.future.done():
+                asked.future.set_exception(refused[answer.id])
+                asked.future.exception()  # the caller may have left at the first error of several
+        if changes.changed:
+            await self._log.commit(changes.changed, changes.jobs)
+        again, others = list[BatchRequest[Any]](), list[BatchRequest[Any]]()
+        for asked in batch:
+            told_of_one = (
+                isinstance(asked.result, EnqueueAnswer) and asked.result.id in gone and not asked.future.done()
+            )
+            (again if told_of_one else others).append(asked)
+        self._batches.ask_again(again)
+        return others
+
+    def _on_end(self, record: Mapping[str, Any], held: Record, *, read_again: bool = False) -> None:
+        """Take in the end of a run, as its worker wrote it."""
+        try:
+            told = RunEnd.from_plain(record["end"])
+        except (KeyError, TypeError, ValueError):
+            log.warning("the end of a job cannot be read record=%.200r", record)
+            return
+
+        # A new leader that reads it again counts its age from when it was written.
+        written = told.at if read_again else None
+
+        def ended(key: Key, now: float) -> KeyUpdate:
+            at = now if written is None else min(written, now)
+            return unique_rules.end(
+                key, told.id, told.how, serial=told.serial, starts=told.starts, now=at, run_at=told.run_at
+            )
+
+        if self._is_ready and told.key not in self._changing:
+            step = ended(self._known.get(told.key), self._now())
+            if not step.jobs:
+                self._known.remember(step.key)
+                self._log.keep(held)
+                return
+        asked = self._ask(
+            lambda changes: changes.put(ended(changes.get(told.key), changes.now)), before_others=read_again
+        )
+        asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(held))
+
+    def _tick(self, changes: KeyChanges) -> float:
+        """Publish the jobs that are due. Returns the seconds until the next check."""
+        wait = _LOOK_EVERY
+        for key in [key for key in self._known.keys.values() if key.alarm is not None]:
+            assert key.alarm is not None
+            if key.alarm <= changes.now:
+                changes.put(unique_rules.publish_due(key, changes.now))
+            else:
+                wait = min(wait, key.alarm - changes.now)
+        return wait
+
+    async def _tidy(self) -> None:
+        await self._log.tidy(self._known.keys)

@@ -1,0 +1,1 @@
+"""Taking jobs from the file and settling them, for the slots of one worker."""

@@ -1,0 +1,433 @@
+"""One worker's consumer: it takes jobs from the file and settles them.
+
+Jobs that are acknowledged in one turn of the loop are deleted from the file in the next, and in the same transaction
+each slot that became free gets its next job: one write to the disk for both, and for all slots whose jobs end in one
+turn. The transaction runs in the loop, as all of them do (see store.py).
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from palermo.brokers.sqlite.consuming.job_claimer import JobClaimer
+from palermo.brokers.sqlite.consuming.served_queues import ServedQueues
+from palermo.brokers.sqlite.consuming.waiters import Waiters
+from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.file.store import Busy, Store, Work
+from palermo.brokers.sqlite.tables import claims, limits, unique_keys
+from palermo.brokers.sqlite.tables.claims import Claim
+from palermo.brokers.sqlite.tables.jobs import to_row
+from palermo.brokers.sqlite.workers import worker_locks
+from palermo.brokers.sqlite.workers.commands import CommandListener
+from palermo.brokers.sqlite.workers.heartbeat import Heartbeat
+from palermo.contract.admission import admitted, is_plain, key_report, needs_key
+from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.worker_info import WorkerInfo
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
+from palermo.core.limits import RunLater, RunNow, demand_of, postponed
+from palermo.core.message import Message
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.unique_rules import StartAnswer
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+
+log = logging.getLogger("palermo.sqlite")
+
+T = TypeVar("T")
+
+
+class SqliteConsumer:
+    """Takes jobs for the slots of one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        notifier: Notifier,
+        *,
+        directory: str,
+        lock: worker_locks.WorkerLock,
+        holder: int,
+        exchange: str,
+        selection: QueueSelection,
+        report: Callable[[], WorkerInfo],
+        reported: WorkerInfo,
+        commands: CommandListener,
+        order: str,
+    ) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._lock = lock
+        self._holder = holder
+        self._exchange = exchange
+        self._commands = commands
+        self._heartbeat = Heartbeat(store, directory, holder, report, reported)
+        #: The claim of each slot that has an unsettled delivery.
+        self._held: dict[int, Claim] = {}
+        self._parked: set[Claim] = set()
+        #: Jobs that are done but not deleted yet: the next claim deletes them in its transaction.
+        self._done: list[Claim] = []
+        self._flushing: asyncio.Task[None] | None = None
+        #: Calls that wait for a job, and by slot the calls that wait for the slot to be free.
+        self._waiting = Waiters()
+        self._waiting_for_slot: defaultdict[int, Waiters] = defaultdict(Waiters)
+        #: By slot: the delivery that its waiting call returns.
+        self._ready: dict[int, Delivery] = {}
+        #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
+        self._takes: dict[int, TakeDelivery | None] = {}
+        #: Whether the next turn of the loop deletes what is done, and claims jobs for the free slots.
+        self._scheduled = False
+        self._claimer = JobClaimer(exchange, holder, ServedQueues(exchange, selection), order=order)
+        self._loop = asyncio.get_running_loop()
+        self._lost: BrokerError | None = None
+        self._beating = self._loop.create_task(self._heartbeat.run(commands, notifier.notify, self._waiting.wake))
+        self._beating.add_done_callback(self._heartbeat_ended)
+
+    async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
+        self._takes[slot] = take
+        try:
+            empty = False
+            while True:
+                while slot in self._held and slot not in self._ready:
+                    empty = True  # `_delete_and_claim` has already found the jobs that are there
+                    await self._waiting_for_slot[slot].wait()
+                self._check()
+                delivery = self._ready.pop(slot, None)
+                if delivery is not None:
+                    return delivery
+                delivery = await self._claim(slot, likely_empty=empty)
+                if delivery is None:
+                    empty = True
+                    await self._wait()
+                    continue
+                # One notification may stand for many jobs: each call that finds one wakes the next.
+                self._waiting.wake()
+                if not self._offered(delivery):
+                    return delivery
+        except asyncio.CancelledError:
+            # Perhaps a notification woke this call: pass it on.
+            self._waiting.wake()
+            if slot in self._ready:
+                with contextlib.suppress(BrokerError):
+                    await self.settle(self._ready.pop(slot), Release())
+            raise
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+        self._check()
+        del self._held[delivery.slot]
+        self._delete_soon(claim)
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not needs_key(delivery):
+            return delivery
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+
+        def ask(db: sqlite3.Connection) -> StartAnswer:
+            run = f"{claim.job}/{claim.times}"
+            return unique_keys.start_run(
+                db,
+                self._exchange,
+                delivery.message,
+                worker=self._heartbeat.worker,
+                run=run,
+                again=delivery.redelivered,
+            )
+
+        found = admitted(delivery, await self._write(ask))
+        if found is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+        return found
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+
+        def ask(db: sqlite3.Connection) -> RunNow | RunLater:
+            verdict = limits.decide(db, self._exchange, claim.job, demand, time.time())
+            if isinstance(verdict, RunLater):
+                waiting = postponed(delivery.message, verdict)
+                key_change = self._key_change(delivery, Reschedule(waiting))
+                claims.replace(
+                    db, claim, self._exchange, (waiting.queue, to_row(waiting)), key_change, keep_cancel=True
+                )
+                limits.wait_for_permit(db, self._exchange, demand, verdict)
+            return verdict
+
+        verdict = await self._write(ask)
+        if isinstance(verdict, RunNow):
+            return verdict.wait
+        self._free_slot(delivery.slot)
+        self._notifier.notify()
+        return None
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim and claim not in self._parked:
+            raise self._not_ours(delivery)
+        self._check()
+        key_change = self._key_change(delivery, settlement)
+        match settlement:
+            case Ack() if key_change is not None or demand_of(delivery.message) is not None:
+                found = await self._write(
+                    lambda db: claims.delete(db, claim) and (key_change is None or key_change(db))
+                )
+                self._notifier.notify()
+            case Ack():
+                # Deleted with the slot's next claim, in one transaction instead of two; or in the
+                # loop's next turn, if the slot does not ask for another job at once.
+                self._delete_soon(claim)
+                found = True
+            case Fail(message, queue):
+                found = await self._replace(claim, message, queue, key_change)
+            case Reschedule(message):
+                found = await self._replace(claim, message, message.queue, key_change, keep_cancel=True)
+                self._notifier.notify()
+            case Release():
+
+                def give_back(db: sqlite3.Connection) -> bool:
+                    return claims.give_back(db, claim) and (key_change is None or key_change(db))
+
+                found = await self._write(give_back)
+                self._notifier.notify()
+        if claim in self._parked:
+            self._parked.discard(claim)
+        else:
+            self._free_slot(delivery.slot)
+        if not found:
+            raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+
+    async def free_slot(self, delivery: Delivery) -> None:
+        if self._held.get(delivery.slot) != delivery.token:
+            raise self._not_ours(delivery)
+        self._parked.add(delivery.token)
+        self._free_slot(delivery.slot)
+
+    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        until = self._loop.time() + wait
+        while True:
+            self._check()
+            there, found = await self._write(lambda db: self._claimer.claim_similar(db, delivery))
+            if found is not None:
+                self._parked.add(found.token)
+                return found
+            left = until - self._loop.time()
+            if there or left <= 0:
+                return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wait()
+
+    async def queues_with_jobs(self) -> set[str]:
+        return await self._store.read(self._claimer.queue_of_next)
+
+    async def pause_slot(self, slot: int) -> None:
+        # A job is claimed only by a `receive` that returns it, so none is ever on its way.
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Delete finished jobs from the file now."""
+        if self._done and self._lost is None:
+            await self._write(lambda db: None)
+
+    async def close(self) -> None:
+        self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
+        await self._commands.end()
+        self._beating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._beating
+        self._wake_all()
+        held = [*self._held, *self._parked]
+        self._held, self._parked = {}, set()
+        try:
+            with contextlib.suppress(BrokerError):
+                await self._write(lambda db: worker_locks.remove(db, self._holder))
+            if self._flushing is not None:
+                await self._flushing
+            if held:
+                self._notifier.notify()
+        finally:
+            # Whatever happened above: once the lock is dropped, others give back the jobs that we held.
+            self._lock.release()
+
+    # -- claiming ------------------------------------------------------------
+
+    async def _claim(self, slot: int, *, likely_empty: bool) -> Delivery | None:
+        """The next job for the slot, if there is one.
+
+        If the queues are `likely_empty` we read first, since a read keeps no writer waiting.
+        """
+        if likely_empty and not self._done and await self._store.read(self._claimer.find) is None:
+            return None
+        delivery = await self._write(lambda db: self._claimer.claim(db, slot))
+        if delivery is not None:
+            self._held[slot] = delivery.token
+        return delivery
+
+    def _offered(self, delivery: Delivery) -> bool:
+        """Offer this delivery to its slot's callback if it is plain; returns whether the callback took it."""
+        take = self._takes[delivery.slot]
+        if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
+            return False
+        return take(delivery)
+
+    def _delete_soon(self, claim: Claim) -> None:
+        """Delete this job, because it is done, in the next transaction, or else in the next turn of the loop."""
+        self._done.append(claim)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._delete_and_claim)
+
+    def _delete_and_claim(self) -> None:
+        """Delete what is done, and claim the next jobs for all free slots that wait in `receive`."""
+        self._scheduled = False
+        slots = [slot for slot, waiters in self._waiting_for_slot.items() if slot not in self._held and waiters]
+        claimed: list[Delivery] = []
+        if slots or self._done:
+            try:
+                claimed = self._claim_now(slots)
+            except (Busy, PalermoError):
+                # A task and `receive` wait until they can write, and report what is wrong.
+                self._flush_soon()
+        for delivery in claimed:
+            slots.remove(delivery.slot)
+            if not self._offered(delivery):
+                self._ready[delivery.slot] = delivery
+                self._waiting_for_slot[delivery.slot].wake_all()
+        for slot in slots:
+            self._waiting_for_slot[slot].wake_all()
+
+    def _claim_now(self, slots: Sequence[int]) -> list[Delivery]:
+        """Delete finished jobs and claim the next jobs for these slots. Raises Busy, or what `settle` raises."""
+        self._check()
+        claimer = self._claimer
+
+        def claim(db: sqlite3.Connection) -> list[Delivery]:
+            found: list[Delivery] = []
+            for slot in slots:
+                delivery = claimer.claim(db, slot)
+                if delivery is None:
+                    break
+                found.append(delivery)
+            return found
+
+        found = self._flushed(self._store.try_write(self._with_done(claim)))
+        for delivery in found:
+            self._held[delivery.slot] = delivery.token
+        return found
+
+    def _flush_soon(self) -> None:
+        """Start a task that deletes finished jobs from the file."""
+        if self._done and self._flushing is None:
+            self._flushing = self._loop.create_task(self._flush())
+
+    # -- writing -----------------------------------------------------------
+
+    async def _write(self, work: Work[T]) -> T:
+        """Do the work, and in the same transaction delete the jobs that are done by now."""
+        return self._flushed(await self._store.write(self._with_done(work)))
+
+    def _with_done(self, work: Work[T]) -> Work[tuple[T, int, bool]]:
+        def delete_and_work(db: sqlite3.Connection) -> tuple[T, int, bool]:
+            done = tuple(self._done)
+            deleted = [claims.delete(db, claim) for claim in done]
+            return work(db), len(done), all(deleted)
+
+        return delete_and_work
+
+    def _flushed(self, found: tuple[T, int, bool]) -> T:
+        result, done, ours = found
+        del self._done[:done]
+        if not ours:
+            self._lose(BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead."))
+        return result
+
+    def _key_change(self, delivery: Delivery, settlement: Settlement) -> Work[bool] | None:
+        """The change of the job's key, to be made in the settlement's transaction; None for no change."""
+        run_end = key_report(delivery, settlement)
+        if run_end is None:
+            return None
+        return lambda db: unique_keys.end_run(db, self._exchange, delivery.message, run_end)
+
+    async def _replace(
+        self,
+        claim: Claim,
+        message: Message,
+        queue: str,
+        key_change: Work[bool] | None,
+        *,
+        keep_cancel: bool = False,
+    ) -> bool:
+        """In one transaction put the message into a queue and delete the job, if it is still ours.
+
+        Deleting a job deletes its cancel mark; with `keep_cancel` the mark stays.
+        """
+        row = to_row(message)
+        return await self._write(
+            lambda db: claims.replace(db, claim, self._exchange, (queue, row), key_change, keep_cancel=keep_cancel)
+        )
+
+    async def _flush(self) -> None:
+        try:
+            await self.flush()
+        except BrokerError as error:
+            self._lose(error)
+        finally:
+            self._flushing = None
+
+    # -- waiting, and the heartbeat -----------------------------------------
+
+    async def _wait(self) -> None:
+        """Wait until there may be a job."""
+        if not self._waiting:
+            self._notifier.listen(self._waiting.wake)
+        try:
+            await self._waiting.wait()
+        finally:
+            if not self._waiting:
+                self._notifier.unlisten(self._waiting.wake)
+
+    def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        match task.exception():
+            case BrokerError() as error:
+                self._lose(error)
+            case error:
+                self._lose(
+                    BrokerUnavailable(f"{self._store.display_path}: this worker can no longer show itself: {error!r}")
+                )
+
+    def _lose(self, error: BrokerError) -> None:
+        """Note that the session is lost, and wake all calls that wait, so that they raise the error."""
+        self._lost = self._lost or error
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        self._waiting.wake_all()
+        for waiters in self._waiting_for_slot.values():
+            waiters.wake_all()
+
+    def _free_slot(self, slot: int) -> None:
+        """Let the slot receive again."""
+        del self._held[slot]
+        self._waiting_for_slot[slot].wake_all()
+
+    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise type(self._lost)(str(self._lost))

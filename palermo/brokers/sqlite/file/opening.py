@@ -1,0 +1,282 @@
+"""Opens the file, finds what may be wrong with it, and reports that in one line."""
+
+import asyncio
+import atexit
+import contextlib
+import errno
+import logging
+import math
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from palermo.brokers.sqlite.file.errors import is_busy, translated, unusable
+from palermo.brokers.sqlite.file.store import Store
+from palermo.core.address import Address
+from palermo.errors import StoreInvalid, UrlInvalid
+
+log = logging.getLogger("palermo.sqlite")
+
+MEMORY = ":memory:"
+
+#: The files for which this process has warned that other users can read them.
+_warned: set[str] = set()
+
+#: "PLRM": the mark of Palermo's files.
+APPLICATION_ID = 0x504C524D
+
+#: The scripts that make the tables, and those that extend them. A file's version is how many of these have run on it.
+_SCHEMA = ("schema.sql", *(f"schema_{number}.sql" for number in range(2, 11)))
+SCHEMA_VERSION = len(_SCHEMA)
+
+_OPTIONS = ("timeout",)
+
+
+async def open_store(address: Address, timeout: float) -> Store:
+    """The store at the address, made if it does not exist; `timeout` is how long to wait for other processes.
+
+    Raises UrlInvalid for unknown options, StoreInvalid for a file that is not, or cannot be, a store,
+    and BrokerUnavailable if another process does not let us in.
+    """
+    timeout = _options(address).get("timeout", timeout)
+    if address.path == MEMORY:
+        memory = _memory()
+        path = memory.enter()
+        try:
+            return await _open(path, "the embedded broker in memory", timeout, closed=memory.leave)
+        except BaseException:
+            memory.leave()
+            raise
+    if "\0" in address.path:
+        raise StoreInvalid(f"{address.path!r} is no name for a file.")
+    return await _open(address.path, address.path, timeout)
+
+
+async def _open(path: str, display_path: str, timeout: float, *, closed: Callable[[], None] | None = None) -> Store:
+    path, lasting = _real(path), closed is None
+    try:
+        _check_path(path, display_path)
+        if lasting:
+            _make_private(path)
+        _make_side_directory(path)
+    except OSError as error:
+        raise unusable(display_path, error) from error
+    try:
+        # No busy handler: it would block the loop.
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=256)
+    except sqlite3.Error as error:
+        raise translated(error, display_path) from error
+    try:
+        await _prepare(connection, display_path, lasting=lasting, timeout=timeout)
+        store = Store(connection, path, display_path=display_path, machine=machine(), timeout=timeout, closed=closed)
+        await store.initialize(lambda db: _check_schema(db, display_path))
+        await store.renew()
+    except BaseException:
+        connection.close()
+        raise
+    if lasting:
+        _warn_if_open(path)
+    return store
+
+
+def configure(connection: sqlite3.Connection, *, lasting: bool) -> None:
+    """Set the pragmas of every connection with the file."""
+    # FULL, because a job that `publish` has confirmed must outlive a power cut.
+    connection.execute(f"pragma synchronous = {'full' if lasting else 'off'}")
+    connection.execute("pragma foreign_keys = on")
+    connection.execute("pragma journal_size_limit = 67108864")
+
+
+def side_directory(path: str) -> str:
+    """The folder of the files for locking and waking; nothing in it outlives the processes that use it."""
+    return f"{path}.d"
+
+
+def machine() -> str:
+    """An id of this machine since its start, which no other machine has; containers on one kernel share it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return f"{uuid.getnode():012x}"
+
+
+def _real(path: str) -> str:
+    """The path without links: a process that uses another name must find the same side directory."""
+    return os.path.realpath(path)
+
+
+def _options(address: Address) -> dict[str, float]:
+    options: dict[str, float] = {}
+    for name, text in address.options:
+        if name not in _OPTIONS:
+            raise UrlInvalid(f"the SQLite URL has an unknown option {name!r}. Known: {', '.join(_OPTIONS)}.")
+        try:
+            options[name] = float(text)
+        except ValueError:
+            options[name] = math.nan
+        if not 0 <= options[name] < math.inf:
+            raise UrlInvalid(f"option {name}={text!r} in the SQLite URL is not a number of seconds.")
+    return options
+
+
+def _check_path(path: str, display_path: str) -> None:
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise StoreInvalid(f"{display_path} cannot be opened: the folder {folder} does not exist. Make it first.")
+    if os.path.isdir(path):
+        raise StoreInvalid(f"{display_path} is a folder. Name a file in it.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise StoreInvalid(f"{display_path} is not a regular file.")
+    effective = os.access in os.supports_effective_ids
+    if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective):
+        # Checked before SQLite makes its files beside it: these would be read-only too, and stay so.
+        raise StoreInvalid(
+            f"{display_path} cannot be written. Check the permissions of the file, of its folder and of the disk."
+        )
+
+
+class _Memory:
+    """The folder behind `:memory:`, for all sessions of this process and of the processes that it forks meanwhile.
+
+    It exists as long as one of this process's sessions is open.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._directory = ""
+        self._owner = 0
+        atexit.register(self._remove)
+        # A fork while another thread holds the lock would leave the child a lock that no thread releases.
+        lock = self._lock
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+    def enter(self) -> str:
+        """The path of the file for one more session."""
+        with self._lock:
+            if not self._users:
+                self._directory, self._owner = tempfile.mkdtemp(prefix="palermo-"), os.getpid()
+            self._users += 1
+            return os.path.join(self._directory, "jobs.db")
+
+    def leave(self) -> None:
+        """Count one session less; the last one removes the folder."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._remove()
+
+    def _remove(self) -> None:
+        if self._directory and os.getpid() == self._owner:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _make_private(path: str) -> None:
+    """Make the file for this user alone, since it holds the jobs' arguments; do nothing if it exists.
+
+    A umask that lets the group write, such as 0007, means that a group shares the file. SQLite gives the files -wal
+    and -shm beside it the same mode.
+    """
+    with contextlib.suppress(FileExistsError):
+        _make_file(path)
+        if not os.stat(path).st_mode & stat.S_IWGRP:
+            os.chmod(path, 0o600)
+
+
+def _warn_if_open(path: str) -> None:
+    """Warn, once in this process, of a file of jobs that all users can read."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o007 and path not in _warned:
+        _warned.add(path)
+        log.warning("file of jobs is open to all users of this machine; chmod 600 it mode=%03o file=%s", mode, path)
+
+
+def _make_file(path: str) -> None:
+    """Make an empty file. Raises FileExistsError."""
+    try:
+        # Made without opening it: closing it would drop the locks that another thread of this process has on it.
+        os.mknod(path, stat.S_IFREG | 0o660)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
+        # macOS lets only root do so.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660))
+
+
+def _make_side_directory(path: str) -> None:
+    """Make the folder beside the file for this user alone, and for the group if that may write the file."""
+    directory = side_directory(path)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(directory, 0o700)
+        if os.path.exists(path) and os.stat(path).st_mode & stat.S_IWGRP:
+            os.chmod(directory, 0o770)
+
+
+@cache
+def _memory() -> _Memory:
+    return _Memory()
+
+
+async def _prepare(connection: sqlite3.Connection, display_path: str, *, lasting: bool, timeout: float) -> None:
+    """Configure the connection; only switching a new file to WAL may have to wait for others."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            (mode,) = connection.execute("pragma journal_mode").fetchone()
+            if mode != "wal":
+                _check_owner(connection, display_path)
+                (mode,) = connection.execute("pragma journal_mode = wal").fetchone()
+            configure(connection, lasting=lasting)
+            break
+        except sqlite3.Error as error:
+            if not is_busy(error) or time.monotonic() > deadline:
+                raise translated(error, display_path) from error
+        await asyncio.sleep(0.002)
+    if mode != "wal":
+        raise StoreInvalid(
+            f"{display_path} lies where SQLite cannot share memory (mode {mode!r}). Put it on a local disk."
+        )
+
+
+def _check_owner(db: sqlite3.Connection, display_path: str) -> int:
+    """The version of the schema in the file, 0 for a fresh one. Raises StoreInvalid for another program's database."""
+    (application,) = db.execute("pragma application_id").fetchone()
+    (version,) = db.execute("pragma user_version").fetchone()
+    (tables,) = db.execute("select count(*) from sqlite_master").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise StoreInvalid(f"{display_path} is another program's database. Name another file.")
+    if tables and version > SCHEMA_VERSION:
+        raise StoreInvalid(
+            f"{display_path} was written by a newer Palermo (schema {version}; this one knows {SCHEMA_VERSION})."
+            " Upgrade this Palermo."
+        )
+    return int(version) if tables else 0
+
+
+def _check_schema(db: sqlite3.Connection, display_path: str) -> None:
+    version = _check_owner(db, display_path)
+    if version == SCHEMA_VERSION:
+        return
+    for name in _SCHEMA[version:]:
+        _run(db, files("palermo.brokers.sqlite.file").joinpath("schema", name).read_text(encoding="utf-8"))
+    db.execute(f"pragma application_id = {APPLICATION_ID}")
+    db.execute(f"pragma user_version = {SCHEMA_VERSION}")
+
+
+def _run(db: sqlite3.Connection, script: str) -> None:
+    """Run the script by single statements. executescript would commit the transaction that keeps others out."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            db.execute(statement)
+            statement = ""

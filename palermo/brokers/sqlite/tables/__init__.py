@@ -1,0 +1,1 @@
+"""The rows of the tables, read and changed by functions inside the caller's transaction."""

@@ -1,0 +1,107 @@
+"""Jobs as rows: messages are converted to rows and back, with the same headers as on the wire."""
+
+import sqlite3
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from palermo.brokers.sqlite.tables import fair_queue
+from palermo.brokers.sqlite.tables.header_json import dumps, loads
+from palermo.contract.scheduled import wall_clock
+from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.topology import MAX_PRIORITY, is_failed
+
+#: The columns that hold a message, in the order of a Row.
+COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
+
+#: How many values of a Row are in COLUMNS: all but the instant when it is due, its wire name, its priority, its tenant
+#: and the tenant's share.
+COLUMN_COUNT = 6
+
+#: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
+FRONT_PRIORITY = MAX_PRIORITY + 1
+
+Row = tuple[str, str, str, str, str, bytes, float | None, str, int, str | None, float | None]
+
+
+def to_row(message: Message) -> Row:
+    """The message as values for COLUMNS, and the other values that `insert` needs.
+
+    Raises EncodeError for a header that cannot be kept.
+    """
+    return (
+        message.id,
+        message.content_type,
+        message.content_encoding,
+        dumps(to_headers(message)),
+        dumps(message.properties) if message.properties else "",
+        message.body,
+        message.run_at,
+        message.job,
+        message.priority,
+        message.tenant or None,
+        message.share,
+    )
+
+
+def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
+    """The message in the values of COLUMNS, as taken from this queue; `taken_from` is None for a scheduled job."""
+    message_id, content_type, content_encoding, headers, properties, body = row
+    return from_wire(
+        message_id=message_id,
+        content_type=content_type,
+        content_encoding=content_encoding,
+        headers=loads(headers),
+        body=body,
+        taken_from=taken_from,
+        new_id=_new_id,
+        properties=loads(properties) if properties else NO_HEADERS,
+    )
+
+
+def insert(db: sqlite3.Connection, exchange: str, queue: str, row: Row) -> None:
+    """Put a message at the end of a queue, which is made if need be; or among the scheduled jobs if it is due later."""
+    insert_many(db, exchange, [(queue, row)])
+
+
+def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str, Row]]) -> None:
+    """Do as `insert` does, for many messages."""
+    now, numbers = wall_clock(), dict[str, int]()
+    due: list[tuple[Any, ...]] = []
+    later: list[tuple[Any, ...]] = []
+    tenant_jobs: dict[int, list[tuple[str, float | None]]] = {}
+    for queue, row in rows:
+        run_at, job = row[6], row[7]
+        if run_at is not None and run_at > now and not is_failed(queue):
+            later.append((exchange, queue, job, run_at, *row[:COLUMN_COUNT]))
+            continue
+        if queue not in numbers:
+            numbers[queue] = declare_queue(db, exchange, queue)
+        priority, tenant, share = row[8:]
+        if tenant is not None and not is_failed(queue) and priority != FRONT_PRIORITY:
+            tenant_jobs.setdefault(numbers[queue], []).append((tenant, share))
+        else:
+            tenant = None
+        due.append((numbers[queue], tenant, priority, *row[:COLUMN_COUNT]))
+    db.executemany(f"insert into job (queue, tenant, priority, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", due)
+    for number, jobs in tenant_jobs.items():
+        fair_queue.add_jobs(db, number, jobs)
+    if later:
+        db.executemany(
+            f"insert into later (exchange, queue, job, run_at, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", later
+        )
+
+
+def declare_queue(db: sqlite3.Connection, exchange: str, queue: str) -> int:
+    """The number of the queue, which is made or shown again if need be."""
+    found = db.execute("select id, hidden from queue where exchange = ? and name = ?", (exchange, queue)).fetchall()
+    if not found:
+        return int(db.execute("insert into queue (exchange, name) values (?, ?)", (exchange, queue)).lastrowid or 0)
+    ((number, hidden),) = found
+    if hidden:
+        db.execute("update queue set hidden = 0 where id = ?", (number,))
+    return int(number)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

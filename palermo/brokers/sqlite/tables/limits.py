@@ -1,0 +1,110 @@
+"""Limits and rates, decided in the transaction that lets a job run or postpones it.
+
+A running job's row holds its permit, so the permit ends when the job is deleted or given back. Then the permit goes to
+the job that has waited longest for it.
+"""
+
+import json
+import sqlite3
+import time
+from typing import Any
+
+from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, to_row
+from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, Rate, RateState, RunLater, RunNow
+
+
+def decide(db: sqlite3.Connection, exchange: str, job: int, demand: LimitDemand, now: float) -> RunNow | RunLater:
+    """Decide whether the job with this number, which is held, may run now; if so, give it its permit."""
+    permit = _permit_name(exchange, demand.key)
+    ((has,),) = db.execute("select permit from job where id = ?", (job,)).fetchall()
+    if demand.limit is not None and has != permit:
+        ((running,),) = db.execute("select count(*) from job where permit = ?", (permit,)).fetchall()
+        if running >= demand.limit:
+            _save_limit(db, exchange, demand, _load_rate(db, exchange, demand.key))
+            # As a rule `hand_on` gives it a permit before that; this is for a permit that was freed in some other way.
+            return RunLater(now + MAX_POSTPONEMENT)
+    rate_state, decision = _load_rate(db, exchange, demand.key), RunNow()
+    if demand.rate is not None:
+        rate_state, paced = rate_state.request(demand.rate, now, reserved=demand.reserved)
+        _save_limit(db, exchange, demand, rate_state)
+        if isinstance(paced, RunLater):
+            return paced
+        decision = paced
+    else:
+        _save_limit(db, exchange, demand, rate_state)
+    db.execute("update job set permit = ? where id = ?", (permit, job))
+    return decision
+
+
+def wait_for_permit(db: sqlite3.Connection, exchange: str, demand: LimitDemand, decision: RunLater) -> None:
+    """Let the job that was postponed last wait for a permit, unless a run is reserved for it."""
+    if not decision.reserved:
+        permit = _permit_name(exchange, demand.key)
+        db.execute("update later set permit = ? where id = (select max(id) from later)", (permit,))
+
+
+def hand_on(db: sqlite3.Connection, permit: str) -> None:
+    """Give a free permit to the job that has waited longest for it, and put that job into its queue."""
+    rows = db.execute(
+        f"select id, exchange, queue, {COLUMNS} from later where permit = ? order by id limit 1", (permit,)
+    ).fetchall()
+    for number, exchange, queue, *row in rows:
+        message = from_row(row, None)
+        insert(db, exchange, queue, (*to_row(message)[:6], None, message.job, FRONT_PRIORITY, None, None))
+        db.execute("update job set permit = ? where id = (select max(id) from job)", (permit,))
+        db.execute("delete from later where id = ?", (number,))
+
+
+def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...]) -> int:
+    """Delete the jobs that match the condition, and hand their permits on; returns how many."""
+    rows = db.execute(f"delete from job where {condition} returning permit", values).fetchall()
+    for (permit,) in rows:
+        if permit is not None:
+            hand_on(db, permit)
+    return len(rows)
+
+
+def list_limits(db: sqlite3.Connection, exchange: str) -> list[LimitInfo]:
+    """All keys that have running or waiting jobs or reserved runs, by name."""
+    now, found = time.time(), list[LimitInfo]()
+    rows = db.execute(
+        "select key, most, rate, next, free from limited where exchange = ? order by key", (exchange,)
+    ).fetchall()
+    for key, most, rate, after, free in rows:
+        permit = _permit_name(exchange, key)
+        ((running,),) = db.execute(
+            "select count(*) from job where permit = ? and holder is not null", (permit,)
+        ).fetchall()
+        ((called,),) = db.execute("select count(*) from job where permit = ? and holder is null", (permit,)).fetchall()
+        ((waiting,),) = db.execute("select count(*) from later where permit = ?", (permit,)).fetchall()
+        turns = int(max(0.0, free - max(now, after)) / Rate.parse(rate).gap) if rate else 0
+        if running or called or waiting or turns:
+            waits = called + waiting + turns
+            found.append(LimitInfo(key=key, limit=most, rate=rate, running=running, waiting=waits))
+    return found
+
+
+def _save_limit(db: sqlite3.Connection, exchange: str, demand: LimitDemand, rate_state: RateState) -> None:
+    values: tuple[Any, ...] = (
+        exchange,
+        demand.key,
+        demand.limit,
+        demand.written,
+        rate_state.next,
+        rate_state.free,
+        rate_state.again,
+    )
+    db.execute(
+        "insert or replace into limited (exchange, key, most, rate, next, free, again) values (?, ?, ?, ?, ?, ?, ?)",
+        values,
+    )
+
+
+def _load_rate(db: sqlite3.Connection, exchange: str, key: str) -> RateState:
+    row = db.execute("select next, free, again from limited where exchange = ? and key = ?", (exchange, key)).fetchone()
+    return RateState() if row is None else RateState(next=row[0], free=row[1], again=row[2])
+
+
+def _permit_name(exchange: str, key: str) -> str:
+    """The name of a permit in the file, which holds the permits of several exchanges."""
+    return json.dumps([exchange, key])

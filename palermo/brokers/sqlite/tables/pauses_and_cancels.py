@@ -1,0 +1,58 @@
+"""Pauses of queues and cancels of jobs, as rows; file/schema/schema_2.sql explains the columns."""
+
+import sqlite3
+import time
+from collections.abc import Iterable
+
+from palermo.core.message import Message
+
+#: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
+MAX_CANCEL_MARKS = 100_000
+
+
+def pause(db: sqlite3.Connection, exchange: str, queue: str, by: str) -> None:
+    db.execute("insert or ignore into pause values (?, ?, ?)", (exchange, queue, by))
+
+
+def resume(db: sqlite3.Connection, exchange: str, queue: str) -> None:
+    db.execute("delete from pause where exchange = ? and queue = ?", (exchange, queue))
+
+
+def paused(db: sqlite3.Connection, exchange: str) -> set[str]:
+    return {name for (name,) in db.execute("select queue from pause where exchange = ?", (exchange,)).fetchall()}
+
+
+def cancel(db: sqlite3.Connection, exchange: str, ids: Iterable[str], by: str, created_at: int | None) -> None:
+    # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
+    at = max(int(time.time()), created_at or 0)
+    db.executemany(
+        "insert or replace into cancel (exchange, message_id, at, by) values (?, ?, ?, ?)",
+        ((exchange, id, at, by) for id in ids),
+    )
+    db.execute("delete from cancel where id <= (select max(id) from cancel) - ?", (MAX_CANCEL_MARKS,))
+
+
+def restore(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
+    db.executemany("delete from cancel where exchange = ? and message_id = ?", ((exchange, id) for id in ids))
+
+
+def marks_of(db: sqlite3.Connection, exchange: str, id: str) -> list[tuple[object, ...]]:
+    """The cancel mark of a job, if it has one, for `restore_marks`."""
+    query = "select exchange, message_id, at, by from cancel where exchange = ? and message_id = ?"
+    return db.execute(query, (exchange, id)).fetchall()
+
+
+def restore_marks(db: sqlite3.Connection, marks: Iterable[tuple[object, ...]]) -> None:
+    """Store marks again that were deleted with a job."""
+    db.executemany("insert or ignore into cancel (exchange, message_id, at, by) values (?, ?, ?, ?)", marks)
+
+
+def cancelled_by(db: sqlite3.Connection, exchange: str, message: Message) -> str | None:
+    """By whom this job was cancelled; None if it was not, or was enqueued after that."""
+    rows = db.execute(
+        "select at, by from cancel where exchange = ? and message_id = ?", (exchange, message.id)
+    ).fetchall()
+    if not rows:
+        return None
+    ((at, by),) = rows
+    return str(by) if message.created_at is None or int(message.created_at) <= at else None

@@ -1,0 +1,196 @@
+"""Keys of unique jobs, in a table: a key changes in the transaction that stores, starts or deletes its job."""
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.tables.jobs import insert_many, to_row
+from palermo.contract.admission import KeyReport
+from palermo.contract.keys import MAX_KEYED_BODY, OrphanedKey
+from palermo.core import unique_rules
+from palermo.core.message import Message
+from palermo.core.unique_keys import Key, KeyRequest, lock_of
+from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer
+from palermo.errors import PublishRefused
+
+log = logging.getLogger("palermo.sqlite")
+
+T = TypeVar("T")
+
+#: The most claims, or due keys, that one transaction handles.
+_BATCH_SIZE = 200
+
+
+class SqliteKeys:
+    """See palermo.contract.keys.UniqueKeys."""
+
+    def __init__(self, store: Store, notifier: Notifier, exchange: str) -> None:
+        self._store = store
+        self._notifier = notifier
+        self._exchange = exchange
+
+    async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
+        answers: list[EnqueueAnswer] = []
+        check_body_size(claims)
+        for first in range(0, len(claims), _BATCH_SIZE):
+            some = claims[first : first + _BATCH_SIZE]
+            answers += await self._store.write(
+                lambda db, some=some: [_enqueue(db, self._exchange, claim) for claim in some],  # type: ignore[misc]
+                publishing=True,
+            )
+            self._notifier.notify()
+        return answers
+
+    async def known(self) -> list[Key]:
+        def find(db: sqlite3.Connection) -> list[Key]:
+            now = time.time()
+            rows = db.execute("select state from key where exchange = ? order by name", (self._exchange,)).fetchall()
+            keys = (unique_rules.current(Key.from_plain(json.loads(state)), now) for (state,) in rows)
+            return [key for key in keys if not key.is_free]
+
+        return await self._store.read(find)
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        def do(db: sqlite3.Connection) -> list[str]:
+            now, freed = time.time(), []
+            for name in dict.fromkeys(names):
+                key = _load(db, self._exchange, name)
+                if not unique_rules.current(key, now).is_free:
+                    freed.append(name)
+                    _save(db, self._exchange, unique_rules.free(key, now=now))
+            return freed
+
+        freed = await self._store.write(do)
+        self._notifier.notify()
+        return freed
+
+    async def orphaned(self) -> list[OrphanedKey]:
+        def find(db: sqlite3.Connection) -> list[OrphanedKey]:
+            found: list[OrphanedKey] = []
+            rows = db.execute(
+                "select state from key where exchange = ? and holder is not null"
+                " and not exists (select 1 from job where message_id = key.holder)"
+                " and not exists (select 1 from later where exchange = key.exchange and message_id = key.holder)",
+                (self._exchange,),
+            ).fetchall()
+            for (state,) in rows:
+                key = unique_rules.current(Key.from_plain(json.loads(state)), time.time())
+                holder = key.holder
+                if holder is not None and holder.until is None:
+                    found.append(OrphanedKey(key=key.name, id=holder.id, queue=holder.queue, since=holder.since))
+            return found
+
+        return await self._store.read(find)
+
+
+def check_body_size(claims: Iterable[KeyRequest]) -> None:
+    """Raise PublishRefused if a job is too large to have a key."""
+    for claim in claims:
+        if len(claim.message.body) > MAX_KEYED_BODY:
+            raise PublishRefused(
+                f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; one with a key may have"
+                f" {MAX_KEYED_BODY:,}. Put the data elsewhere and name the place."
+            )
+
+
+def start_run(
+    db: sqlite3.Connection, exchange: str, message: Message, *, worker: str, run: str, again: bool
+) -> StartAnswer:
+    """Decide whether a worker may start a job that it holds, and update the job's key."""
+    lock = lock_of(message)
+    if lock is None:
+        return StartAnswer(why=unique_rules.StartReason.RUN)
+    key = _load(db, exchange, lock.key)
+    step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=time.time())
+    _save(db, exchange, step)
+    return answer
+
+
+def end_run(db: sqlite3.Connection, exchange: str, message: Message, run_end: KeyReport) -> bool:
+    """Update the key after a run of its job; returns true, as a part of the transaction's condition."""
+    lock = lock_of(message)
+    if lock is not None:
+        step = unique_rules.end(
+            _load(db, exchange, lock.key),
+            message.id,
+            run_end.how,
+            serial=run_end.serial,
+            starts=run_end.starts,
+            now=time.time(),
+            run_at=run_end.run_at,
+        )
+        _save(db, exchange, step)
+    return True
+
+
+def may_readmit(db: sqlite3.Connection, exchange: str, message: Message) -> bool:
+    """Whether a person may put the job back into its queue; if so, the job takes its key."""
+    lock = lock_of(message)
+    if lock is None:
+        return True
+    step, may = unique_rules.readmit(_load(db, exchange, lock.key), message, time.time())
+    _save(db, exchange, step)
+    return may
+
+
+def job_removed(db: sqlite3.Connection, exchange: str, messages: Iterable[Message], *, drop_next: bool = False) -> None:
+    """Update the keys of these jobs, which waited and have been removed."""
+    for message in messages:
+        lock = lock_of(message)
+        if lock is not None:
+            key = _load(db, exchange, lock.key)
+            _save(db, exchange, unique_rules.job_removed(key, message.id, time.time(), drop_next=drop_next))
+
+
+def jobs_cancelled(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
+    """Update the keys that these jobs hold: they are cancelled, and will not run if they still wait."""
+    for id in ids:
+        rows = db.execute("select state from key where exchange = ? and holder = ?", (exchange, id)).fetchall()
+        for (state,) in rows:
+            _save(db, exchange, unique_rules.job_removed(Key.from_plain(json.loads(state)), id, time.time()))
+
+
+def next_due(db: sqlite3.Connection, exchange: str) -> float | None:
+    """The instant at which `publish_due` must be called next; None for never."""
+    ((due,),) = db.execute("select min(due) from key where exchange = ?", (exchange,)).fetchall()
+    return None if due is None else float(due)
+
+
+def publish_due(db: sqlite3.Connection, exchange: str, now: float) -> None:
+    """Publish the jobs whose keys are due, and delete keys that are free by now."""
+    rows = db.execute(
+        "select state from key where exchange = ? and due <= ? order by due limit ?", (exchange, now, _BATCH_SIZE)
+    ).fetchall()
+    for (state,) in rows:
+        _save(db, exchange, unique_rules.publish_due(Key.from_plain(json.loads(state)), now))
+
+
+def _enqueue(db: sqlite3.Connection, exchange: str, claim: KeyRequest) -> EnqueueAnswer:
+    step, answer = unique_rules.enqueue(_load(db, exchange, claim.key), claim, time.time())
+    _save(db, exchange, step)
+    return answer
+
+
+def _load(db: sqlite3.Connection, exchange: str, name: str) -> Key:
+    found = db.execute("select state from key where exchange = ? and name = ?", (exchange, name)).fetchone()
+    return Key(name=name) if found is None else Key.from_plain(json.loads(found[0]))
+
+
+def _save(db: sqlite3.Connection, exchange: str, step: KeyUpdate) -> None:
+    """Store the key after a step, and the jobs that the step publishes; delete a key that is free."""
+    key = step.key
+    insert_many(db, exchange, [(job.queue, to_row(job)) for job in step.jobs])
+    if key.is_free:
+        db.execute("delete from key where exchange = ? and name = ?", (exchange, key.name))
+        return
+    holder = key.holder
+    due = key.alarm if key.alarm is not None else key.over
+    values = (exchange, key.name, holder and holder.id, holder and holder.queue, due, json.dumps(key.to_plain()))
+    db.execute(
+        "insert or replace into key (exchange, name, holder, queue, due, state) values (?, ?, ?, ?, ?, ?)", values
+    )

@@ -1,0 +1,177 @@
+"""The group of all commands: the flags that every command takes, and the exit code of every error.
+
+    0    done; an empty listing and `--all` on nothing too
+    1    it failed
+    2    wrong usage
+    3    the broker cannot be reached, or refuses us
+    4    an id, a queue or a filter that names nothing
+    130  interrupted by Ctrl-C
+
+Errors are one readable line on stderr; `--debug` shows the traceback instead.
+"""
+
+import gc
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palermo.core.address import masked
+from palermo.core.terminal_text import one_line
+from palermo.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    NotFound,
+    PalermoError,
+    StoreInvalid,
+    UrlInvalid,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+    from palermo.inspector.inspector import Inspector
+    from palermo.settings.settings import Settings
+
+FAILED, USAGE, BROKER, NOT_FOUND, INTERRUPTED = 1, 2, 3, 4, 130
+
+
+@dataclass(slots=True)
+class Context:
+    """The values of the flags that every command takes."""
+
+    url: str | None = None
+    exchange: str | None = None
+    debug: bool = False
+
+    def settings(self, **overrides: Any) -> "Settings":
+        """The settings of this run; flags win over everything else. Raises SettingInvalid."""
+        from palermo.settings.settings import Settings
+
+        settings = Settings.load(url=self.url, exchange=self.exchange, **overrides)
+        if settings.address.path == ":memory:":
+            raise UrlInvalid(
+                "sqlite:///:memory: ends with the process that opens it, so there is nothing to see from the command"
+                " line. Name a file: sqlite:///jobs.db."
+            )
+        return settings
+
+    def client(self) -> "Client":
+        """A client with this run's settings; it connects at its first use, and closes with the command."""
+        from palermo.client.client import Client
+
+        client = Client(self.settings())
+        click.get_current_context().call_on_close(client.close)
+        return client
+
+    def inspector(self) -> "Inspector":
+        """An inspector over a client of this run."""
+        from palermo.client.actor import Actor
+        from palermo.inspector.inspector import Inspector
+
+        return Inspector(self.client(), Actor.here("cli"))
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code an error ends the command with."""
+    match error:
+        case UsageError():
+            return USAGE
+        case BrokerUnavailable() | BrokerRefused() | StoreInvalid():
+            return BROKER
+        case NotFound():
+            return NOT_FOUND
+        case click.ClickException():
+            return error.exit_code
+        case _:
+            return FAILED
+
+
+class CommandGroup(click.Group):
+    """A group whose run always ends with an exit code of the table above, and shows a traceback only if asked to."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if args is None:
+            _set_up_process()
+        context = extra.setdefault("obj", Context())
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            # click returns the code of an Exit, and None from a command that ran through.
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _close_stdout()
+            code = FAILED
+        except Exception as error:  # whatever a command raises becomes one line
+            code = _report(error, debug=context.debug)
+        if args is None:
+            # The interpreter looks through all objects more than once before it ends, which takes longer than the rest.
+            gc.freeze()
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception, *, debug: bool) -> int:
+    if debug and not isinstance(error, (click.ClickException, click.Abort)):
+        import traceback
+
+        click.echo(masked("".join(traceback.format_exception(error))), err=True, nl=False)
+        return exit_code(error)
+    match error:
+        case click.Abort():
+            click.echo("palermo: interrupted", err=True)
+            return INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else FAILED
+        case click.UsageError():
+            text = error.format_message()
+            path = error.ctx.command_path if error.ctx else "palermo"
+            line = f"{text.rstrip('.')}. See `{path} --help`."
+        case click.ClickException():
+            line = error.format_message()
+        case PalermoError():
+            line = f"{type(error).__name__}: {error}"
+        case _:
+            line = f"{type(error).__name__}: {error} (unexpected; --debug shows the traceback)"
+    click.echo("palermo: " + one_line(masked(line)), err=True)
+    return exit_code(error)
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """Keep the garbage collector off while much is imported: it would search objects that stay for good."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _set_up_process() -> None:
+    """Do what only a process of its own may do: hide passwords in its title, and write any text to any terminal."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    # Each word is masked by itself, with its blanks replaced: a password may hold blanks.
+    shown = [masked(word.replace(" ", "_")) if "://" in word else word for word in sys.argv]
+    if shown != sys.argv:
+        from setproctitle import setproctitle
+
+        setproctitle(" ".join(shown))
+
+
+def _close_stdout() -> None:
+    """Let the interpreter end without a complaint about a reader that went away."""
+    with suppress(BrokenPipeError):
+        sys.stdout.close()

@@ -1,0 +1,171 @@
+"""`palermo status` and `palermo wait`: the state and the end of jobs, by their ids."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code
+from palermo.cli.options import broker_options, json_option, parse_duration
+from palermo.cli.output import is_terminal, note, print_facts, print_json
+from palermo.contract.rows import Row
+from palermo.core.journal_records import Record, RecordKind
+from palermo.core.terminal_text import one_line, safe, shorter
+from palermo.errors import PalermoError
+
+#: The least seconds between two plain lines of a job's progress.
+_EVERY = 2.0
+
+#: Seconds that `status` reads the journal for a job that is nowhere else.
+_PATIENCE = 60.0
+
+#: Jobs that get a bar of their own on a terminal.
+_BARS = 20
+
+
+@click.command()
+@click.argument("id")
+@broker_options
+@json_option
+@click.pass_obj
+def status(context: Context, /, id: str, as_json: bool) -> None:
+    """Say where the job ID is, or how it ended, as far as that can be known.
+
+    The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
+    """
+    from palermo.client import results
+
+    client = context.client()
+    row = results.status(client, client.job_by_id(id), patience=_PATIENCE).row()
+    if as_json:
+        print_json(row)
+    else:
+        print_facts((name.replace("_", " "), value) for name, value in _shown_row(row).items())
+    if row["state"] == "unknown":
+        raise click.exceptions.Exit(NOT_FOUND)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--timeout", type=parse_duration, metavar="TIME", help="Wait so long at most: 30s, 5m.")
+@broker_options
+@json_option
+@click.pass_obj
+def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
+    """Wait until the jobs have ended, and say how, with what they returned if that is kept.
+
+    Their progress, and the lines that they log meanwhile, go to stderr. Exit code 0: all are done; 1: one
+    of them failed, was discarded or cancelled, or has not ended in time; 4: nothing is known of one.
+    """
+    from palermo.client import results
+    from palermo.client.status import status_at_end
+
+    client = context.client()
+    jobs = [client.job_by_id(id) for id in dict.fromkeys(ids)]
+    with _showing(len(jobs)) as show:
+        ended = results.ends(client, jobs, timeout, show)
+    rows: list[Row] = []
+    codes = {0}
+    for job, found in zip(jobs, ended, strict=True):
+        if isinstance(found, PalermoError):
+            codes.add(exit_code(found))
+            note(f"palermo: {type(found).__name__}: {found}")
+            continue
+        row = status_at_end(found).row()
+        row["result"], row["refused"] = results.result_as_json(client, found), found.get("refused")
+        rows.append(row)
+        if row["state"] != "done":
+            codes.add(FAILED)
+        if not as_json:
+            click.echo(f"{safe(job.id)}: {_sentence(row)}")
+    if as_json:
+        print_json(rows)
+    raise click.exceptions.Exit(max(codes))
+
+
+def _shown_row(row: Row) -> Row:
+    known = {name: value for name, value in row.items() if value not in (None, "")}
+    if "progress" in known:
+        known["progress"] = f"{known['progress']:.0%}"
+    return known
+
+
+def _sentence(row: Row) -> str:
+    parts = [row["state"]]
+    if row["took"] is not None:
+        parts.append(f"in {row['took']:.3f} s")
+    if row["error"] or row["message"]:
+        parts.append(f"({one_line(': '.join(filter(None, (row['error'], row['message']))))})")
+    if row["refused"]:
+        parts.append(f"({one_line(row['refused'])})")
+    if row["result_kept"]:
+        parts.append(safe(json.dumps(row["result"], ensure_ascii=False)))
+    return " ".join(parts)
+
+
+@contextmanager
+def _showing(count: int) -> Iterator[Callable[[Record], None]]:
+    """Show on stderr the progress and the lines of jobs: bars on a terminal, lines elsewhere."""
+    if is_terminal(sys.stderr):
+        with _bars(count) as show:
+            yield show
+        return
+    last: dict[str, float] = {}
+
+    def line(record: Record) -> None:
+        id, now = record["id"], time.monotonic()
+        match record["kind"]:
+            case RecordKind.LOG:
+                note(f"{id}: {record.get('text')}")
+            case RecordKind.PROGRESS if now - last.get(id, -_EVERY) >= _EVERY:
+                last[id] = now
+                note(f"{id}: {_progress(record)}")
+            case RecordKind.RETRIED:
+                note(f"{id}: failed, is tried again in {record.get('delay', 0):.0f} s: {record.get('message')}")
+
+    yield line
+
+
+def _progress(record: Record) -> str:
+    fraction, text = record.get("fraction"), str(record.get("text", ""))
+    return " ".join(filter(None, ("" if fraction is None else f"{fraction:.0%}", text)))
+
+
+@contextmanager
+def _bars(count: int) -> Iterator[Callable[[Record], None]]:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    columns: Sequence[Any] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console, transient=True) as bars:
+        all_jobs = bars.add_task("waiting" if count == 1 else f"waiting for {count:,} jobs", total=None, text="")
+        tasks: dict[str, TaskID] = {}
+
+        def show(record: Record) -> None:
+            id, kind = record["id"], record["kind"]
+            if kind == RecordKind.LOG:
+                console.print(
+                    f"{escape(one_line(id))}: {escape(one_line(str(record.get('text', ''))))}", soft_wrap=True
+                )
+            if kind != RecordKind.PROGRESS or (id not in tasks and len(tasks) >= _BARS):
+                return
+            if id not in tasks:
+                name = shorter(one_line(f"{record.get('job', '')} {id}"), 50)
+                tasks[id] = bars.add_task(escape(name), total=1.0, text="")
+                bars.update(all_jobs, visible=count > 1)
+            fraction = record.get("fraction")
+            text = escape(shorter(one_line(str(record.get("text", ""))), 60))
+            bars.update(tasks[id], total=None if fraction is None else 1.0, completed=fraction or 0.0, text=text)
+
+        yield show

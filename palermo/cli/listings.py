@@ -1,0 +1,136 @@
+"""`palermo queues`, `jobs`, `workers`, `limits` and `clients`: listings, which change nothing."""
+
+import click
+
+from palermo.cli.command_group import Context
+from palermo.cli.options import broker_options, json_option, paging_options
+from palermo.cli.output import Column, field, note, print_rows
+from palermo.contract.rows import Row
+from palermo.core.terminal_text import count
+from palermo.errors import UsageError
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def queues(context: Context, /, as_json: bool) -> None:
+    """List the queues: what waits, what is in progress, how many workers serve each."""
+    columns: list[Column] = [
+        field("Queue", "name"),
+        field("Pending"),
+        field("In progress", "in_progress"),
+        field("Workers"),
+        ("Paused", lambda row: "paused" if row["paused"] else ""),
+    ]
+    print_rows(context.inspector().queues(), columns, as_json=as_json, none="no queues.")
+
+
+@click.command()
+@click.argument("queue")
+@broker_options
+@json_option
+@paging_options
+@click.pass_obj
+def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+    """List the jobs that wait in QUEUE, oldest first. Those whose state is cancelled will not run."""
+    listing = context.inspector().jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
+    columns: list[Column] = [
+        field("Id"),
+        field("Job"),
+        field("State"),
+        ("Created", lambda row: row["created_at"]),
+        field("Retries"),
+        ("Arguments", lambda row: row["preview"]),
+    ]
+    print_rows(listing.rows, columns, as_json=as_json, none=_none(f"jobs wait in queue {queue!r}", listing.total))
+    if not as_json:
+        note_rest(len(listing), listing.total, page=page)
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def workers(context: Context, /, as_json: bool) -> None:
+    """List the workers that are alive, and what each of them is doing."""
+    columns: list[Column] = [
+        field("Worker", "id"),
+        field("State"),
+        field("Queues"),
+        field("Slots"),
+        field("Processed"),
+        field("Failed"),
+        ("Started", lambda row: row["started_at"]),
+        ("Running", _running),
+    ]
+    print_rows(context.inspector().workers(), columns, as_json=as_json, none="no workers.")
+
+
+@click.command()
+@broker_options
+@json_option
+@click.pass_obj
+def limits(context: Context, /, as_json: bool) -> None:
+    """List what limits and rates hold back: how many run with each key, and how many are put aside."""
+    columns: list[Column] = [
+        field("Key"),
+        ("Limit", lambda row: row["limit"]),
+        ("Rate", lambda row: row["rate"]),
+        field("Running"),
+        field("Waiting"),
+    ]
+    print_rows(context.inspector().limits(), columns, as_json=as_json, none="no limited job runs or waits.")
+
+
+@click.command()
+@click.argument("queue")
+@broker_options
+@json_option
+@paging_options
+@click.pass_obj
+def clients(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+    """List the clients, or tenants, that have jobs waiting in QUEUE, those with most first."""
+    if newest:
+        raise UsageError("clients have no order in time: --newest means nothing here.")
+    listing = context.inspector().clients(queue, offset=(page - 1) * limit, limit=limit)
+    columns: list[Column] = [field("Client", "tenant"), field("Pending"), field("Share")]
+    none = _none(f"clients have jobs waiting in queue {queue!r}", listing.total)
+    print_rows(listing.rows, columns, as_json=as_json, none=none)
+    if not as_json:
+        note_rest(len(listing), listing.total, page=page, what="client")
+
+
+def note_rest(here: int, total: int | None, *, page: int, what: str = "job") -> None:
+    """Say on stderr that there is more than this page shows; `total` is None where it was not counted."""
+    if here and (total is None or here < total):
+        of = "and there are more" if total is None else f"of {total:,}"
+        note(f"page {page}: {count(here, what)} {of}. --page and --limit show others.")
+
+
+def note_unread(unseen: int) -> None:
+    """Say on stderr that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
+    if unseen > 0:
+        note(
+            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
+            " requeue and discard reach them, and put the log right."
+        )
+    elif unseen < 0:
+        note(
+            f"the queues hold {count(-unseen, 'failed job')} fewer: somebody goes through them now, or what went"
+            " is shown until the next requeue or discard."
+        )
+
+
+def _none(what: str, total: int | None) -> str:
+    return f"no {what}." if not total else f"no more {what}: {total:,} in all."
+
+
+def _running(row: Row) -> str:
+    return ", ".join(" ".join(filter(None, (job["job"], job["id"], run_text(job)))) for job in row["jobs"])
+
+
+def run_text(job: Row) -> str:
+    """What a running job reports about itself: its progress, or else the last line that it logged."""
+    done = "" if job["progress"] is None else f"{job['progress']:.0%}"
+    return " ".join(filter(None, (done, job["text"]))) or str(job["line"])

@@ -1,0 +1,63 @@
+"""Actors: the people and programs that change a broker, and the journal's records of their actions."""
+
+import getpass
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from palermo.core.journal_records import RecordKind
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+
+#: Ids in one record.
+_BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A person or program that does something to queues, jobs or workers."""
+
+    #: `user@host`, or the name of a user of the web pages.
+    name: str
+    #: How the actor came: "python", "cli" or "web".
+    source: str
+
+    @classmethod
+    def here(cls, source: str) -> "Actor":
+        """The user that this process belongs to."""
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            user = "?"
+        return cls(f"{user}@{socket.gethostname()}", source)
+
+
+def record_action(
+    client: "Client",
+    actor: Actor,
+    action: str,
+    *,
+    outcome: str = "done",
+    queue: str | None = None,
+    ids: Sequence[str] | None = None,
+    count: int | None = None,
+    what: str | None = None,
+) -> None:
+    """Write into the journal that the actor did this, or that it was `refused` or has `failed`.
+
+    `ids` are the jobs that the action was about, `count` is how many (the number of ids unless given), `what` is
+    anything else. Raises nothing: an action stands even if its record cannot be written.
+    """
+    fields: dict[str, object] = {"action": action, "by": actor.name, "source": actor.source, "outcome": outcome}
+    more = {"queue": queue, "what": what, "count": len(ids) if count is None and ids is not None else count}
+    fields |= {name: value for name, value in more.items() if value is not None}
+    if ids is None:
+        client.write_record(RecordKind.ACTION, fields)
+        return
+    for start in range(0, len(ids), _BATCH):
+        part = list(ids[start : start + _BATCH])
+        client.write_record(RecordKind.ACTION, {**fields, "ids": part, **({"part": start // _BATCH} if start else {})})
+    if not ids:
+        client.write_record(RecordKind.ACTION, fields)

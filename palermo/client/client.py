@@ -1,0 +1,308 @@
+"""The client: it turns a job and its arguments into a message, and returns once the broker has confirmed that.
+
+A Client may be used by any number of threads. It connects when first used, on a thread of
+its own (client/io_thread.py); a forked child process gets a thread and a session of its own. The default
+client, which `resize.enqueue(...)` uses, is made from the settings at first use, or by
+`palermo.connect(...)`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Self, TypeVar, Unpack
+
+from palermo import tracing
+from palermo.client import forking
+from palermo.client.handle import Job
+from palermo.client.ids import many_ids
+from palermo.client.io_thread import IoThread
+from palermo.client.journal_watch import JournalWatch
+from palermo.client.prepare import BATCHES, Prepared, batches, prepare, prepare_event, wait_for_oldest
+from palermo.client.sender import PendingPublish
+from palermo.contract.broker import Broker, opener
+from palermo.contract.serialization import Serializers
+from palermo.core.journal_records import JournalLevel
+from palermo.core.topology import check_id
+from palermo.core.unique_keys import KeyRequest
+from palermo.errors import BrokerUnavailable, UrlInvalid
+from palermo.jobs.definition import JobDefinition
+from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
+from palermo.settings.settings import Settings
+
+T = TypeVar("T")
+
+#: One job for enqueue_many: the job, its positional and its named arguments.
+Call = tuple[JobDefinition | str, Sequence[Any], Mapping[str, Any]]
+
+NOTHING: Mapping[str, Any] = {}
+
+
+class Client:
+    """Enqueues jobs, and lends its session to an Inspector."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        """Opens nothing yet. Without `settings` they are loaded as always. Raises SettingInvalid."""
+        self.settings = settings or Settings.load()
+        #: The serializers of arguments; callers may register and unregister some.
+        self.serializers = self.settings.serializers()
+        self._session = self.settings.session("client")
+        self._thread: IoThread | None = None
+
+    def enqueue(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job:
+        """Store one job; returns once the broker has confirmed it.
+
+        A job given by name whose code is not imported here goes to `queue` or the default
+        queue; its arguments cannot be checked and its hooks do not run.
+
+        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
+        the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        """
+        io = self._io()
+        with tracing.enqueuing(job) as span:
+            prepared = prepare(self, job, args, kwargs, options)
+            if prepared.key_request is not None:
+                return prepared.handle_for(io.enqueue_unique(_traced(span, prepared.key_request)))
+            if prepared.message is not None:
+                io.wait(io.send(span.traced(prepared.message)))
+                prepared.run_after_hooks()
+        return prepared.job
+
+    async def enqueue_async(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job:
+        """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
+        io = self._io()
+        with tracing.enqueuing(job) as span:
+            prepared = prepare(self, job, args, kwargs, options)
+            if prepared.key_request is not None:
+                return prepared.handle_for(await io.enqueue_unique_async(_traced(span, prepared.key_request)))
+            if prepared.message is not None:
+                await io.publish_async(span.traced(prepared.message))
+                prepared.run_after_hooks()
+        return prepared.job
+
+    def enqueue_many(
+        self,
+        calls: Iterable[Call],
+        **options: Unpack[ManyOptions],
+    ) -> list[Job]:
+        """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
+
+        `calls` is read as the jobs go out, and may be of any length that time allows. If something raises, the jobs
+        before it are stored, except perhaps the last of them; a note on the error tells how many are stored
+        for certain.
+        """
+        io = self._io()
+        made: list[Job] = []
+        waiting: deque[tuple[PendingPublish, list[Prepared]]] = deque()
+        stored = 0
+        fresh = many_ids().__next__
+        prepared = (prepare(self, *call, options, fresh) for call in calls)
+        with tracing.enqueuing(None) as span:
+            try:
+                for batch in batches(prepared, made):
+                    plain = [each.message for each in batch if each.message is not None and each.key_request is None]
+                    messages = [span.traced(message) for message in plain]
+                    key_requests = [_traced(span, each.key_request) for each in batch if each.key_request is not None]
+                    before = waiting[-1][0] if waiting else None
+                    waiting.append((io.send(messages, after=before, key_requests=key_requests), batch))
+                    if len(waiting) == BATCHES:
+                        stored += wait_for_oldest(io, waiting, made)
+                while waiting:
+                    stored += wait_for_oldest(io, waiting, made)
+            except BaseException as error:
+                for pending, _ in waiting:
+                    io.abandon(pending)
+                error.add_note(f"{stored:,} jobs of this enqueue_many are stored for certain.")
+                raise
+        return made
+
+    def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        """Publish an event to all groups that subscribe to its topic; returns its id once the broker has confirmed it.
+
+        Raises TopicInvalid, SerializationError, NoSubscriber where nobody subscribes and the settings say that such an
+        event is refused, and within the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        """
+        io = self._io()
+        with tracing.enqueuing(topic) as span:
+            made = prepare_event(self, topic, payload, dict(options))
+            io.wait(io.send(replace(made, message=span.traced(made.message))))
+        return made.message.id
+
+    async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        """`publish` for asyncio programs: the event loop goes on while it waits."""
+        io = self._io()
+        with tracing.enqueuing(topic) as span:
+            made = prepare_event(self, topic, payload, dict(options))
+            await io.publish_async(replace(made, message=span.traced(made.message)))
+        return made.message.id
+
+    def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        """Run a coroutine function with the broker's session, on the client's own event loop; returns its result.
+
+        With `again` it runs a second time if the session was opened earlier and proves to be lost:
+        only for work that may be done twice. Raises BrokerUnavailable within publish_timeout if no
+        session can be opened; the function itself may take as long as it likes.
+        """
+        return self._io().run(function, again=again)
+
+    def job_by_id(self, id: str) -> Job:
+        """A handle of the job with this id, which any client may have enqueued. Asks nobody. Raises IdInvalid."""
+        return Job(check_id(id), "", "", _client=self)
+
+    @staticmethod
+    def unpickled_job(
+        id: str, queue: str, job: str, enqueued: bool, duplicate: str, created_at: int | None, keep_result: bool | None
+    ) -> Job:
+        """The handle that another process pickled: it asks the client that is the default one here when it is used."""
+        return Job(id, queue, job, enqueued, duplicate, created_at, keep_result, _DefaultClient())
+
+    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine function with the client's subscription to the journal, on its event loop; its result."""
+        io = self._io()
+        return io.result(io.watch(function))
+
+    async def watch_async(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        """`watch` for asyncio programs: their event loop goes on while it waits."""
+        return await asyncio.wrap_future(self._io().watch(function))
+
+    def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a record into the journal, soon. palermo.core.journal_records.RecordKind says which fields it has."""
+        with suppress(BrokerUnavailable):  # the client is being closed
+            self._io().write_record(kind, fields)
+
+    def close(self) -> None:
+        """End the session, in bounded time. The client may be used again, and then opens another."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+            forking.running.discard(thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<palermo client of {self.settings.address}>"
+
+    def _io(self) -> IoThread:
+        thread = self._thread
+        # In a forked child the parent's thread does not exist, and so is not alive.
+        if thread is not None and thread.alive:
+            return thread
+        with forking.guard:
+            if self._thread is None or not self._thread.alive:
+                self._import()
+                self._thread = IoThread(self._session, JournalLevel(self.settings.journal))
+                forking.running.add(self._thread)
+            return self._thread
+
+    def _import(self) -> None:
+        """Import now what the first publish would import: a fork waits for these imports, under `forking.guard`."""
+        import encodings.idna  # noqa: F401 - the first look-up of a host name imports it
+
+        self.serializers.names()
+        with suppress(ImportError, AttributeError, UrlInvalid):  # opening the session reports them
+            opener(self._session.address)
+
+
+def _traced(span: tracing.Enqueuing, key_request: KeyRequest) -> KeyRequest:
+    return replace(key_request, message=span.traced(key_request.message))
+
+
+_default: Client | None = None
+
+
+def default_client() -> Client:
+    """The default client, which enqueues jobs; made from the settings at first use. Raises SettingInvalid."""
+    global _default
+    client = _default
+    if client is None:
+        made = Client()
+        with forking.guard:
+            client = _default = _default or made
+    return client
+
+
+class _DefaultClient:
+    """Stands for the default client, which need not be made before a handle is used."""
+
+    unpickled_job = staticmethod(Client.unpickled_job)
+
+    @property
+    def settings(self) -> Settings:
+        return default_client().settings
+
+    @property
+    def serializers(self) -> Serializers:
+        return default_client().serializers
+
+    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        return default_client().watch(function)
+
+    async def watch_async(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        return await default_client().watch_async(function)
+
+
+def chosen_settings() -> Settings | None:
+    """The settings of the default client; None if there is no default client yet."""
+    client = _default
+    return None if client is None else client.settings
+
+
+def use(client: Client) -> Client:
+    """Make this the default client, and close the one before."""
+    global _default
+    with forking.guard:
+        before, _default = _default, client
+    if before is not None and before is not client:
+        before.close()
+    return client
+
+
+def connect(url: str | None = None, **settings: Any) -> Client:
+    """Choose the broker for this process, and any other settings; a setting that is not given is loaded as always.
+
+    Nothing is opened yet: the first enqueue does that. Replaces the default client and
+    closes the one before. Raises SettingInvalid, UrlInvalid.
+    """
+    return use(Client(Settings.load(url=url, **settings)))
+
+
+def enqueue(
+    job: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = NOTHING,
+    **options: Unpack[EnqueueOptions],
+) -> Job:
+    """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
+    return default_client().enqueue(job, args, kwargs, **options)
+
+
+def publish(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+    """Publish an event to all groups that subscribe to its topic; returns its id. See Client.publish."""
+    return default_client().publish(topic, payload, **options)
+
+
+async def publish_async(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+    """`publish` for asyncio programs: the event loop goes on while it waits."""
+    return await default_client().publish_async(topic, payload, **options)
+
+
+def job_by_id(id: str) -> Job:
+    """A handle of the job with this id, for `status` and `result`, enqueued by any client. Raises IdInvalid."""
+    return default_client().job_by_id(id)

@@ -1,0 +1,358 @@
+"""The decorator `@palermo.job`, and what it adds to a function or class: `enqueue`, `options`, `dequeue`.
+
+A decorated function becomes an object that still calls it; a decorated class stays the class it was. Both get
+`enqueue`, whose keywords are the job's own: everything that is Palermo's goes through
+`@palermo.job(...)` and `.options(...)`. The code behind `enqueue` is in client/client.py.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import update_wrapper
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from palermo.client import forking
+from palermo.client.handle import Job
+from palermo.core.times import Delay, Instant, delay_seconds
+from palermo.errors import OptionInvalid
+from palermo.jobs.definition import JobDefinition, define
+from palermo.jobs.job_registry import registry
+from palermo.jobs.options import (
+    ENQUEUE_OPTIONS,
+    JOB_OPTIONS,
+    RECURRING_OPTIONS,
+    Arguments,
+    EnqueueOptions,
+    check_options,
+    split_arguments,
+)
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+    from palermo.core.retry_policy import ErrorTypes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K", bound="JobClass")
+
+
+class HasProcess(Protocol[P]):
+    """A class with a method `process`, as a class job has it."""
+
+    def process(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+
+
+class Enqueuer(Generic[P]):
+    """A job with options: `.options()` returns one, and a decorated function or class enqueues through one."""
+
+    __slots__ = ("_id", "_options", "definition")
+
+    def __init__(self, definition: JobDefinition, *, id: str | None = None, **options: Any) -> None:
+        self.definition = definition
+        self._id = id
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Store one job on the broker; its arguments are the job's own.
+
+        Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError,
+        BodyTooLarge, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
+        or PublishRefused.
+        """
+        return _client().enqueue(self.definition, args, kwargs, id=self._id, **self._options)
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]:
+        """Store many jobs, with their confirms overlapping.
+
+        Each call is a tuple or list of positional arguments, or a dict of named ones, and is
+        read as the jobs go out: they may come from a generator. If an error is raised, the calls
+        before it may be stored.
+        """
+        if self._id is not None:
+            raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
+        return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self._options)
+
+    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for a job that runs after so many seconds, or a timedelta. Raises OptionInvalid too."""
+        options = {**self._options, "delay": delay, "run_at": None}
+        return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
+
+    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
+        options = {**self._options, "delay": None, "run_at": at}
+        return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` for asyncio programs: waits without holding up the event loop."""
+        return await _client().enqueue_async(self.definition, args, kwargs, id=self._id, **self._options)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in {"id": self._id, **self._options}.items() if value)
+        return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
+
+
+class FunctionJob(Generic[P, R]):
+    """A decorated function: calling it calls the function, `enqueue` enqueues it."""
+
+    definition: JobDefinition
+    __name__: str
+
+    def __init__(self, definition: JobDefinition, function: Callable[P, R]) -> None:
+        self.definition = definition
+        self._function = function
+        self._enqueuer: Enqueuer[P] = Enqueuer(definition)
+        self.enqueue = self._enqueuer.enqueue
+        self.enqueue_in = self._enqueuer.enqueue_in
+        self.enqueue_at = self._enqueuer.enqueue_at
+        self.enqueue_many = self._enqueuer.enqueue_many
+        self.enqueue_async = self._enqueuer.enqueue_async
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
+        """The job with other options, for jobs enqueued through it: see palermo.jobs.options.EnqueueOptions."""
+        return with_options(self.definition, options)
+
+    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Remove all waiting jobs with these arguments from the job's queue; returns how many."""
+        return _dequeue(self.definition, args, kwargs)
+
+    def hook(self, function: F) -> F:
+        """Register a hook for this job, by the function's name; it gets the job's arguments."""
+        return self.definition.own_hooks.add(function)
+
+    def __reduce__(self) -> str:
+        return self.definition.target.__qualname__  # pickled by its name, as a function is
+
+    def __repr__(self) -> str:
+        return f"<palermo job {self.definition.name}>"
+
+
+class ClassJob(Protocol[P]):
+    """A decorated class, as a type checker sees it through a call of `palermo.job(...)`."""
+
+    definition: JobDefinition
+
+    def __call__(self) -> Any: ...
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]: ...
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]: ...
+
+    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
+
+
+class JobClass:
+    """A base for class jobs that tells a type checker what the decorator adds; it does nothing else.
+
+    mypy does not look at what a class decorator returns. Either derive from this, or name
+    the plugin `palermo.mypy_plugin` in mypy's settings, which needs no base.
+    """
+
+    definition: JobDefinition
+
+    @classmethod
+    def enqueue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def enqueue_in(cls: type[HasProcess[P]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def enqueue_at(cls: type[HasProcess[P]], at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def enqueue_many(cls, calls: Iterable[Arguments]) -> list[Job]:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    async def enqueue_async(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+        """See Enqueuer."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def options(cls: type[HasProcess[P]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
+        """See FunctionJob."""
+        raise _undecorated(cls)
+
+    @classmethod
+    def dequeue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> int:
+        """See FunctionJob."""
+        raise _undecorated(cls)
+
+
+class _ClassAttribute:
+    """An attribute that a decorated class gets. A subclass is another job, and does not have it until decorated."""
+
+    def __init__(self, definition: JobDefinition, value: Any) -> None:
+        self._definition = definition
+        self._value = value
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if owner is not self._definition.target:
+            raise AttributeError(
+                f"class {owner.__qualname__!r} is not a job, only its base {self._definition.name!r} is."
+                " Decorate it with @palermo.job."
+            )
+        return self._value
+
+
+class JobDecorator(Protocol):
+    """The decorator that `palermo.job(...)` returns."""
+
+    @overload
+    def __call__(self, target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: type[HasProcess[P]], /) -> ClassJob[P]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> FunctionJob[P, R]: ...
+
+
+@overload
+def job(target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
+@overload
+def job(target: type[HasProcess[P]], /) -> ClassJob[P]: ...  # type: ignore[overload-overlap]
+@overload
+def job(target: Callable[P, R], /) -> FunctionJob[P, R]: ...
+@overload
+def job(
+    *,
+    queue: str | None = None,
+    name: str | None = None,
+    serializer: str | None = None,
+    compression: str | None = None,
+    sign: bool | None = None,
+    arguments: str = "",
+    timeout: float | None = None,
+    lock_for: float | None = None,
+    priority: int | None = None,
+    limit: int | None = None,
+    limit_key: str | Callable[..., str] | None = None,
+    rate: str | None = None,
+    expires: float | None = None,
+    delay: Delay | None = None,
+    keep_result: bool | None = None,
+    unique: str | float | None = None,
+    unique_key: str | Callable[..., str] | None = None,
+    on_duplicate: str | None = None,
+    dedupe: float | None = None,
+    debounce: float | None = None,
+    throttle: float | None = None,
+    tenant: str | Callable[..., str] | None = None,
+    share: float | None = None,
+    batch: int | None = None,
+    batch_wait: float = 0.0,
+    retries: int | None = None,
+    backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
+    retry_for: float | None = None,
+    retry_on: "ErrorTypes | None" = None,
+    discard_on: "ErrorTypes | None" = None,
+    cron: str | None = None,
+    every: Delay | None = None,
+    tz: str | None = None,
+    missed: str | None = None,
+    schedule_name: str | None = None,
+    schedule_args: Arguments | None = None,
+) -> JobDecorator: ...
+def job(target: Any = None, /, **options: Any) -> Any:
+    """Declare a function, or a class with `process`, as a job; with or without parentheses.
+
+    `queue` is where it waits, `name` its wire name. `serializer`, `compression` and `sign` say how its
+    arguments travel (the settings decide what is not given). `arguments="one"` gives it the decoded body as
+    its single argument, as jobs from other languages want it. `timeout` limits its run, `expires` its wait, in
+    seconds. `lock_for` is the number of seconds after which a run that hangs is killed and runs again. `limit` is how
+    many run at once over all workers, `rate` how often ("100/min"), both for each `limit_key` if that is given
+    (docs/guides/limits.md). `priority`, from 0 to 9, decides what goes first in its queue (docs/guides/priorities.md).
+    `delay` is how long it waits first. `keep_result` keeps what it returns, for `Job.result` (docs/learn/results.md).
+    `unique`, `unique_key`, `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice
+    (docs/guides/unique.md). `tenant` and `share` say whose job it is, so that each tenant has its share of the queue
+    (docs/guides/tenants.md). With `batch` it is called with a list of at most so many; `batch_wait` is how many
+    seconds the first of them waits for others. `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say
+    what is done when it fails (docs/learn/retries.md), and `cron` or `every` when it runs by itself
+    (docs/learn/recurring.md).
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    """
+    check_options(options, JOB_OPTIONS, "@palermo.job")
+    return declare(target, options) if target is not None else lambda target: declare(target, options)
+
+
+def with_options(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any]:
+    """The job with these options for its enqueues. Raises OptionInvalid, QueueNameInvalid, IdInvalid."""
+    check_options(options, ENQUEUE_OPTIONS, ".options()")
+    return Enqueuer(definition, **options)
+
+
+def declare(target: Any, options: Mapping[str, Any]) -> Any:
+    """Make a job of a function or class, and register it. Raises OptionInvalid, QueueNameInvalid, JobNameTaken."""
+    if options.get("delay") is not None:
+        options = {**options, "delay": delay_seconds(options["delay"])}
+    definition = define(target, **{name: value for name, value in options.items() if name not in RECURRING_OPTIONS})
+    if any(options.get(name) is not None for name in RECURRING_OPTIONS):
+        from palermo.jobs.recurring_options import recurring_job
+
+        definition = replace(definition, recurring=recurring_job(definition, options))
+    if not definition.is_class:
+        registry.register(definition)
+        return FunctionJob(definition, target)
+    enqueuer: Enqueuer[Any] = Enqueuer(definition)
+    added = {
+        "definition": definition,
+        "enqueue": enqueuer.enqueue,
+        "enqueue_in": enqueuer.enqueue_in,
+        "enqueue_at": enqueuer.enqueue_at,
+        "enqueue_many": enqueuer.enqueue_many,
+        "enqueue_async": enqueuer.enqueue_async,
+        "options": lambda **options: with_options(definition, options),
+        "dequeue": lambda *args, **kwargs: _dequeue(definition, args, kwargs),
+    }
+    for name in added:
+        taken = vars(target).get(name)
+        if taken is not None and not isinstance(taken, _ClassAttribute):
+            raise OptionInvalid(
+                f"class {target.__qualname__!r} has an attribute {name!r} of its own, which @palermo.job adds."
+                " Give yours another name."
+            )
+    registry.register(definition)
+    for name, value in added.items():
+        setattr(target, name, _ClassAttribute(definition, value))
+    return target
+
+
+def _client() -> "Client":
+    module = sys.modules.get("palermo.client.client")
+    if module is None or not hasattr(module, "default_client"):  # not imported yet, or only in part
+        with forking.guard:
+            module = import_module("palermo.client.client")
+    client: Client = module.default_client()
+    return client
+
+
+def _dequeue(definition: JobDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    from palermo.client.actor import Actor
+    from palermo.client.dequeue import dequeue
+
+    definition.bind(args, kwargs)
+    client = _client()
+    return dequeue(client, definition, args, kwargs, actor=Actor.here("python"), ask=client.run)
+
+
+def _undecorated(cls: type) -> OptionInvalid:
+    return OptionInvalid(f"class {cls.__qualname__!r} is not a job yet. Decorate it with @palermo.job.")

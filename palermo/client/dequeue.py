@@ -1,0 +1,142 @@
+"""Takes waiting jobs out of their queue by name and arguments, as Resque's `dequeue` does."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from palermo.client.actor import Actor, record_action
+from palermo.contract.broker import Broker
+from palermo.contract.rows import arguments_of
+from palermo.contract.serialization import Serializers
+from palermo.contract.sweep import Keep, Remove, SweepDecision, SweepProgress
+from palermo.core.arguments import unpack
+from palermo.core.message import Message
+from palermo.core.topology import check_job_queue
+from palermo.jobs import hook_calls, registry
+from palermo.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+
+#: Runs a question with the client's session, as `Client.run` does.
+Ask = Callable[[Callable[[Broker], Coroutine[Any, Any, SweepProgress]]], SweepProgress]
+
+
+def dequeue(
+    client: "Client",
+    job: Any,
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+    *,
+    actor: Actor,
+    ask: Ask,
+    queue: str | None = None,
+    progress: Callable[[SweepProgress], None] | None = None,
+) -> int:
+    """Remove these jobs from their queue, between the job's hooks, and write that into the journal; returns how many.
+
+    See Inspector.dequeue.
+    """
+    definition = registry.find(job) if isinstance(job, str) else getattr(job, "definition", job)
+    name = job if definition is None else definition.name
+    if definition is not None and not hook_calls.run_before_hooks(
+        "before_dequeue", definition, args or (), kwargs or {}
+    ):
+        return 0
+    place = queue or queue_of(client.settings, name)
+    one = definition is not None and definition.one
+    judge = _Dequeue(name, args, kwargs, serializers=client.serializers, one=one)
+    try:
+        _sweep(ask, place, judge, progress)
+    finally:
+        record_action(client, actor, "dequeue", queue=place, count=judge.count, what=name)
+    if definition is not None:
+        hook_calls.run_after_hooks("after_dequeue", definition, args or (), kwargs or {})
+    return judge.count
+
+
+def count(
+    client: "Client",
+    job: str,
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+    *,
+    ask: Ask,
+    queue: str | None = None,
+) -> int:
+    """How many jobs `dequeue` would remove."""
+    definition = registry.find(job)
+    one = definition is not None and definition.one
+    judge = _Dequeue(job, args, kwargs, serializers=client.serializers, one=one, count_only=True)
+    _sweep(ask, queue or queue_of(client.settings, job), judge, None)
+    return judge.count
+
+
+def queue_of(settings: Settings, job: str) -> str:
+    """The queue of a job by its name: its own if its code is imported here, else the default queue."""
+    definition = registry.find(job)
+    return settings.default_queue if definition is None else definition.queue_in(settings)
+
+
+def _sweep(ask: Ask, queue: str, judge: "_Dequeue", progress: Callable[[SweepProgress], None] | None) -> None:
+    check_job_queue(queue)
+    ask(lambda broker: broker.sweep(queue, judge, progress=progress))
+
+
+class _Dequeue:
+    """The judge of the sweep: it takes all messages of one job, or those with exactly these arguments.
+
+    With `count_only` it only counts them. Arguments are compared as they read back from the wire,
+    where 1 is not True and a tuple is as good as a list. Arguments of a serializer that is not
+    safe (pickle) are never decoded for this, and so never match.
+
+    Raises EncodeError for arguments that no message can hold.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        args: Sequence[object] | None,
+        kwargs: Mapping[str, object] | None,
+        *,
+        serializers: Serializers,
+        one: bool = False,
+        count_only: bool = False,
+    ) -> None:
+        """`one` is for jobs declared with arguments="one": the body is their single argument."""
+        self.count = 0
+        self._job = job
+        self._serializers = serializers
+        self._one = one
+        self._verdict: SweepDecision = Keep() if count_only else Remove()
+        self._wanted: tuple[list[object], dict[str, object]] | None = None
+        if args is not None or kwargs is not None:
+            # Encode and decode them, so that dataclasses and enums look as they do in the messages.
+            encoded = serializers.encode(args or (), kwargs or {}, job=job, id="-")
+            probe = Message(id="-", queue="-", job=job, body=encoded.body, content_type=encoded.content_type)
+            self._wanted = unpack(serializers.decode_for_display(probe), encoded.arguments)
+
+    def __call__(self, message: Message) -> SweepDecision:
+        if message.job != self._job:
+            return Keep()
+        if self._wanted is not None:
+            there = arguments_of(message, self._serializers, one=self._one)
+            if there is None or not _same(there[0], self._wanted[0]) or not _same(there[1], self._wanted[1]):
+                return Keep()
+        self.count += 1
+        return self._verdict
+
+
+def _same(left: object, right: object) -> bool:
+    match left, right:
+        case bool(), _:
+            return left is right
+        case _, bool():
+            return False
+        case ((list() | tuple()), (list() | tuple())):
+            return len(left) == len(right) and all(map(_same, left, right))
+        case dict(), dict():
+            return left.keys() == right.keys() and all(_same(value, right[key]) for key, value in left.items())
+        case float(), float() if left != left:  # NaN, which does not equal even itself
+            return right != right
+        case _:
+            return left == right

@@ -1,0 +1,135 @@
+"""All failed jobs of a broker, whether they lie in one queue or, with failed_per_queue, in one for each queue."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from palermo.contract.broker import Broker, Page
+from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
+from palermo.core.message import Message
+from palermo.core.topology import is_failed
+from palermo.errors import NotBrowsable, NotFound
+
+
+async def failed_queues(broker: Broker) -> dict[str, int]:
+    """The queues that hold failed jobs, by name, with how many each holds."""
+    return {queue.name: queue.pending for queue in await broker.queues() if is_failed(queue.name)}
+
+
+async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool) -> Page:
+    """A page of all failed jobs: queue after queue, each in its order."""
+    queues = await failed_queues(broker)
+    messages: list[Message] = []
+    before = unseen = 0
+    for queue in reversed(queues) if newest else queues:
+        start = max(0, offset - before)
+        wanted = limit - len(messages)
+        if wanted > 0 and start < queues[queue]:
+            page = await broker.browse(queue, offset=start, limit=wanted, newest=newest)
+            messages += page.messages
+            unseen += page.unseen
+        before += queues[queue]
+    return Page(messages=tuple(messages), total=before, unseen=unseen)
+
+
+async def sweep_failed(
+    broker: Broker, judge: Callable[[Message], SweepDecision], progress: Callable[[SweepProgress], None] | None = None
+) -> SweepProgress:
+    """Ask the judge about every failed job; `progress` is told of all queues together."""
+    return await _sweep(broker, await failed_queues(broker), judge, progress)
+
+
+async def _sweep(
+    broker: Broker,
+    queues: dict[str, int],
+    judge: Callable[[Message], SweepDecision],
+    progress: Callable[[SweepProgress], None] | None,
+    *,
+    only_look: bool = False,
+    id: str = "",
+) -> SweepProgress:
+    done = SweepProgress(total=sum(queues.values()))
+    for queue in queues:
+        before = done
+
+        def tell(swept: SweepProgress, before: SweepProgress = before) -> None:
+            if progress is not None:
+                progress(_added(before, swept))
+
+        try:
+            done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look, id=id))
+        except NotFound:
+            continue  # deleted since it was listed
+    return done
+
+
+async def read_failed(
+    broker: Broker,
+    judge: Callable[[Message], SweepDecision],
+    progress: Callable[[SweepProgress], None] | None = None,
+    *,
+    id: str = "",
+) -> SweepProgress:
+    """`sweep_failed` for a judge that only looks. Queues that looking would harm are left out.
+
+    With an `id` the judge may be asked only about the jobs of that id.
+    """
+    queues = {name: held for name, held in (await failed_queues(broker)).items() if await is_browsable(broker, name)}
+    return await _sweep(broker, queues, judge, progress, only_look=True, id=id)
+
+
+async def is_browsable(broker: Broker, queue: str) -> bool:
+    """Whether looking into the queue leaves it as it was."""
+    try:
+        await broker.browse(queue, limit=0)
+    except NotBrowsable:
+        return False
+    except NotFound:
+        return True
+    return True
+
+
+async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int | None, now: float) -> int:
+    """Remove failed jobs older than `max_age` seconds and, oldest first, those above `max_count` in a queue.
+
+    `now` is Unix seconds. Returns how many were removed.
+    """
+    removed = 0
+    for queue, held in (await failed_queues(broker)).items():
+        surplus = 0 if max_count is None else held - max_count
+        if surplus <= 0 and max_age is None:
+            continue
+        try:
+            swept = await broker.sweep(queue, retention_judge(surplus, None if max_age is None else now - max_age))
+        except NotFound:
+            continue
+        removed += swept.removed
+    return removed
+
+
+def retention_judge(surplus: int, before: float | None) -> Callable[[Message], SweepDecision]:
+    """Decides about failed jobs, oldest first: the first `surplus` go, and those that failed before an instant.
+
+    A job that does not say when it failed, as another program may write it, has no age.
+    """
+    left = surplus
+
+    def decide(message: Message) -> SweepDecision:
+        nonlocal left
+        failed_at = message.failure.failed_at if message.failure else 0
+        if left > 0 or (before is not None and 0 < failed_at < before):
+            left -= 1
+            return Remove()
+        # The queue is in the order of failing, so nothing behind this one is older.
+        return Stop() if failed_at or before is None else Keep()
+
+    return decide
+
+
+def _added(before: SweepProgress, swept: SweepProgress) -> SweepProgress:
+    return replace(
+        before,
+        seen=before.seen + swept.seen,
+        removed=before.removed + swept.removed,
+        moved=before.moved + swept.moved,
+        unseen=before.unseen + swept.unseen,
+    )

@@ -1,0 +1,102 @@
+"""The handle of an enqueued job: it asks for the job's status, waits for its end and gets its result.
+
+The code that asks the broker is in palermo/client/results.py, which is imported when it is first needed: a module that
+only enqueues jobs does not pay for it.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from palermo.errors import UsageError
+
+if TYPE_CHECKING:
+    from palermo.client.interface import JobClient
+    from palermo.client.status import JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The handle of an enqueued job. False in a condition if this call stored nothing.
+
+    That is so if a before_enqueue hook refused, or if another job has its key (docs/guides/unique.md).
+
+    `palermo.job_by_id(id)` gives a handle for any job; its queue and name are "" then, since nobody was asked.
+    """
+
+    id: str
+    queue: str
+    #: Its wire name.
+    job: str
+    enqueued: bool = True
+    #: If another job has the key that this call wanted, this is the handle of that job, and here is where that job was:
+    #: "waiting", "running", or "ended" if the key stays closed after its end. "" for a job of the call's own.
+    duplicate: str = ""
+    #: Unix seconds; None where that is not known here.
+    created_at: int | None = field(default=None, repr=False, compare=False)
+    #: Whether its result is kept; None where that is not known here.
+    keep_result: bool | None = field(default=None, repr=False, compare=False)
+    _client: "JobClient | None" = field(default=None, repr=False, compare=False)
+
+    def __bool__(self) -> bool:
+        return self.enqueued
+
+    def status(self) -> "JobStatus":
+        """The job's status so far: a state in one word, with what else is known. See palermo.client.status.JobStatus.
+
+        Raises BrokerUnavailable, BrokerRefused.
+        """
+        from palermo.client import results
+
+        return results.status(self._owner(), self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the job returned, once it has ended; waits at most so many seconds, or as long as it takes.
+
+        Raises ResultTimeout; JobFailed if it failed, was discarded or cancelled; ResultNotKept for a job without
+        `keep_result` and for one that the journal has forgotten; ResultRefused where what it returned is too large or
+        cannot be serialized; JournalOff; NotFound for an id that nothing is known of; and BrokerRefused.
+        """
+        from palermo.client import results
+
+        return results.result(self._owner(), self, timeout)
+
+    def wait(self, timeout: float | None = None) -> "JobStatus":
+        """The job's status once it has ended, whether its result is kept or not.
+
+        Raises ResultTimeout, JournalOff, NotFound, BrokerRefused.
+        """
+        from palermo.client import results
+
+        return results.wait(self._owner(), self, timeout)
+
+    async def status_async(self) -> "JobStatus":
+        """`status` for asyncio programs: their event loop goes on meanwhile."""
+        from palermo.client import results
+
+        return await results.status_async(self._owner(), self)
+
+    async def result_async(self, timeout: float | None = None) -> Any:
+        """`result` for asyncio programs. Any number of tasks may wait; all share one subscription to the journal."""
+        from palermo.client import results
+
+        return await results.result_async(self._owner(), self, timeout)
+
+    async def wait_async(self, timeout: float | None = None) -> "JobStatus":
+        """`wait` for asyncio programs."""
+        from palermo.client import results
+
+        return await results.wait_async(self._owner(), self, timeout)
+
+    def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job":
+        """The handle of the job that has the key instead of this one."""
+        return replace(self, id=id, duplicate=state, enqueued=enqueued, created_at=None)
+
+    def _owner(self) -> "JobClient":
+        if self._client is None:
+            raise UsageError(f"this handle of job {self.id} has no client; palermo.job_by_id({self.id!r}) makes one.")
+        return self._client
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A client stays in its process; in another process the handle asks the default client.
+        fields = (self.id, self.queue, self.job, self.enqueued, self.duplicate, self.created_at, self.keep_result)
+        return (Job if self._client is None else self._client.unpickled_job), fields

@@ -1,0 +1,292 @@
+"""The client's private thread: one event loop, one session with the broker, opened when needed and again when lost.
+
+Other threads hand it messages and wait; their confirms overlap on the one session. Each hop between threads
+costs as much as a tenth of a whole publish. So a publish is one call into the loop and one lock back, or only the
+lock if the thread may send its message itself. client/sender.py does the work in the loop.
+
+A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns
+out to be dead, publishing again. A session that answers nothing at all for half of that time is taken for a
+black hole (a firewall that forgot us sends no reset) and replaced, while there is time to publish again.
+Publishing again may double a job and never loses one.
+"""
+
+import asyncio
+import concurrent.futures.thread  # noqa: F401 - has fork handlers of its own, before which ours must run
+import os
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from palermo.client import forking
+from palermo.client.journal_watch import JournalWatch
+from palermo.client.recorder import Recorder
+from palermo.client.sender import PendingPublish, Sender
+from palermo.client.session_keeper import CLOSE_TIMEOUT, SessionKeeper
+from palermo.contract.broker import Broker, SessionParameters
+from palermo.core.journal_records import JournalLevel
+from palermo.core.message import Message
+from palermo.core.topics import Event
+from palermo.core.unique_keys import KeyRequest
+from palermo.core.unique_rules import EnqueueAnswer
+from palermo.errors import BrokerUnavailable, PalermoError
+
+T = TypeVar("T")
+
+forking.watch()
+
+#: Seconds that a caller waits longer than the loop's own deadline: it comes to that only if the loop hangs.
+_GRACE = 0.25
+
+
+class IoThread:
+    """An event loop in a thread of its own, and the session it keeps."""
+
+    def __init__(self, session: SessionParameters, level: JournalLevel) -> None:
+        """`level` says how much of what is enqueued is written into the journal."""
+        self._timeout = session.timeout
+        #: Whether the session is on a file, and not with a server.
+        self._on_file = not session.address.hosts
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._forked: threading.Event | None = None
+        self._closed = False
+        self._loop = _new_loop()
+        self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}")
+        self._keeper = SessionKeeper(session, self._loop, self._on_open, self._on_lost)
+        self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
+        self._sender = Sender(self._keeper, self._loop, self._thread, self._timeout, self.recorder)
+        self._watch: JournalWatch | None = None
+        self._thread.start()
+
+    # -- called by other threads
+
+    async def publish_async(self, message: Message | Event) -> None:
+        """Store one message, or publish one event; returns once that is confirmed, and lets the caller's loop go on."""
+        await self._send_and_wait(message)
+
+    def enqueue_unique(self, key_request: KeyRequest) -> EnqueueAnswer:
+        """Store a job that needs a unique key; returns the broker's answer."""
+        pending = self.send((), key_requests=[key_request])
+        self.wait(pending)
+        return _only_answer(pending)
+
+    async def enqueue_unique_async(self, key_request: KeyRequest) -> EnqueueAnswer:
+        """`enqueue_unique` for another event loop."""
+        return _only_answer(await self._send_and_wait((), [key_request]))
+
+    def send(
+        self,
+        messages: Message | Event | Sequence[Message],
+        *,
+        after: PendingPublish | None = None,
+        future: "Future[None] | None" = None,
+        key_requests: Sequence[KeyRequest] = (),
+    ) -> PendingPublish:
+        """Begin to store one message, or many in their order, and jobs that need keys. The caller then calls `wait`.
+
+        With `future` the caller waits for that, in an event loop.
+        """
+        self._check_thread()
+        pending = PendingPublish(messages, after, future, key_requests)
+        try:
+            # Fast path: a thread that waits sends a message itself. benchmarks.enqueue_one: 0.66 without, 1.07 with.
+            # An event loop does not: it must not wait for a file.
+            sent = future is None and self._sender.try_send(pending)
+        except BaseException:  # Ctrl-C, perhaps in the middle of sending it
+            self.abandon(pending)
+            raise
+        if not sent:
+            try:
+                self._loop.call_soon_threadsafe(self._sender.start, pending)
+            except RuntimeError:  # the loop was closed meanwhile
+                pending.finish(self._keeper.closed_error())
+        return pending
+
+    def wait(self, pending: PendingPublish) -> None:
+        """Wait until the publish has ended, within publish_timeout, and raise its error.
+
+        Wait for publishes in a row in their order.
+        """
+        half = self._timeout / 2
+        try:
+            ended = pending.wait(half)
+            if not ended:
+                self._call(lambda: self._sender.adopt(pending))
+                ended = pending.wait(half + _GRACE)
+        except BaseException:  # Ctrl-C: nobody waits any more
+            self.abandon(pending)
+            raise
+        if not ended:
+            self.abandon(pending)
+            raise self._keeper.timeout_error(pending.last)
+        if pending.error is not None:
+            raise _copy_of(pending.error)
+
+    async def _send_and_wait(
+        self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()
+    ) -> PendingPublish:
+        future: Future[None] = Future()
+        pending = self.send(messages, future=future, key_requests=key_requests)
+        try:
+            async with asyncio.timeout(self._timeout + _GRACE):
+                await asyncio.wrap_future(future)
+            return pending
+        except TimeoutError:
+            self.abandon(pending)
+            raise self._keeper.timeout_error(pending.last) from None
+        except asyncio.CancelledError:
+            self.abandon(pending)
+            raise
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("this was called in the client's own thread, which would wait for itself.")
+
+    def abandon(self, pending: PendingPublish) -> None:
+        """Stop a publish that nobody waits for any more."""
+        self._call(lambda: self._sender.abandon(pending))
+
+    def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        """Run the coroutine function with the session, as long as that takes; its result. Only opening is bounded.
+
+        With `again` it runs a second time, on a new session, if the session proves to be lost.
+        """
+        self._check_thread()
+        if self._closed:
+            raise self._keeper.closed_error()
+        return self.result(asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop))
+
+    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""
+        self._check_thread()
+        if self._closed:
+            raise self._keeper.closed_error()
+        return asyncio.run_coroutine_threadsafe(self._with_watch(function), self._loop)
+
+    def result(self, future: "Future[T]") -> T:
+        """Wait for a future, as long as that takes; returns its result."""
+        try:
+            return future.result()
+        except CancelledError:
+            raise self._keeper.closed_error() from None
+        except BaseException:  # Ctrl-C: what it does on the broker must stop too
+            future.cancel()
+            raise
+
+    def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a record into the journal, soon."""
+        self._call(lambda: self.recorder.add(kind, fields))
+
+    def close(self) -> None:
+        """End the session and the thread, within a bounded time; what is in flight fails. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._call(lambda: self._run_task(self._shut_down()))
+        if threading.get_ident() != self._thread.ident:
+            self._thread.join(2 * CLOSE_TIMEOUT + _GRACE)
+
+    def pause_for_fork(self) -> None:
+        """Before a fork: close a session on a file, and hold still until `resume_after_fork`.
+
+        SQLite's locks belong to the process, and a child process that finds the file open takes them
+        for its own: it could wait for ever, or write where nobody reads. A connection to a
+        server is safe, since the child process never touches it.
+        """
+        if not self._on_file or not self.alive or threading.get_ident() == self._thread.ident:
+            return
+        resting = threading.Event()
+        forked = self._forked = threading.Event()
+        self._call(lambda: self._run_task(self._keeper.close_for_fork(resting, forked)))
+        resting.wait(2 * CLOSE_TIMEOUT)
+
+    def resume_after_fork(self) -> None:
+        """After a fork, in the parent: go on."""
+        if self._forked is not None:
+            self._forked.set()
+            self._forked = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be used."""
+        return not self._closed and self._thread.is_alive()
+
+    def _call(self, function: Callable[[], Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return  # the loop has been closed, and there is nothing left to do
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            # Not shutdown_default_executor: it would wait for a name lookup that hangs.
+            self._loop.close()
+
+    async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
+        found = self._keeper.session
+        session = found or await self._keeper.get_within_timeout()
+        try:
+            return await function(session)
+        except BrokerUnavailable:
+            self._keeper.give_up(session)
+            if not again or found is None:
+                raise
+        return await self._ask(function, again=False)
+
+    def _on_open(self, session: Broker) -> None:
+        self.recorder.attach(session.journal)
+
+    async def _with_watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        if self._watch is None:
+            self._watch = JournalWatch(self._keeper)
+        return await function(self._watch)
+
+    def _on_lost(self, session: Broker) -> None:
+        self.recorder.detach()
+        self._sender.restart(session)
+
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _shut_down(self) -> None:
+        self._sender.close()
+        try:
+            await self.recorder.close(CLOSE_TIMEOUT)
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            if rest:
+                await asyncio.wait(rest, timeout=CLOSE_TIMEOUT)
+            await self._keeper.close()
+        finally:
+            self._loop.stop()
+
+
+def _only_answer(pending: PendingPublish) -> EnqueueAnswer:
+    assert pending.answers is not None
+    return pending.answers[0]
+
+
+def _copy_of(error: BaseException) -> BaseException:
+    """A copy of an error to raise in this thread: an error that threads share must not collect all their tracebacks."""
+    if not isinstance(error, PalermoError):
+        return error
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

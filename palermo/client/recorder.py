@@ -1,0 +1,324 @@
+"""Writes the journal: gathers records and counts, and stores them in batches in the background.
+
+Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records for which there is no
+room meanwhile are left out and counted. The counts themselves are always kept, since adding to
+them takes no room. What was gathered last is lost with the process.
+"""
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from palermo.contract.journal import Journal
+from palermo.core.durations import Durations
+from palermo.core.journal_records import JournalLevel, Record, RecordKind, encode, is_wanted
+from palermo.core.message import Message
+from palermo.core.topics import Event
+from palermo.errors import BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.journal")
+
+#: A batch is stored this many seconds after its first record, or once it has so many records, or bytes of texts.
+FLUSH_EVERY = 0.25
+BATCH, BATCH_BYTES = 500, 500_000
+
+#: Counts are stored once there are COUNTS of them, else some seconds after the last ones: at first COUNTS_SOON, then
+#: twice as many each time up to COUNTS_EVERY, and from the first again after a rest. Each time they take some 300
+#: bytes for every job of every queue: four times a second that would be a gigabyte in ten days of one worker.
+COUNTS, COUNTS_SOON, COUNTS_EVERY = 500, 0.25, 5.0
+
+#: The most records that wait for a journal that is away; more are left out.
+MOST_WAITING = 20_000
+
+#: Seconds between two attempts to store a batch: doubled from the first to the last.
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
+
+
+class JobCounts:
+    """The counts of a queue's jobs of one name since their last counts were stored."""
+
+    __slots__ = ("outcomes", "run", "wait")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, int] = {}
+        self.wait = Durations()
+        self.run = Durations()
+
+    def record(self, at: float, queue: str, job: str) -> dict[str, Any]:
+        """The counts as a record."""
+        times = self.wait.fields("wait") | self.run.fields("run")
+        return {"kind": RecordKind.COUNTS, "at": at, "queue": queue, "job": job, **self.outcomes, **times}
+
+
+class Recorder:
+    """Gathers what one process writes into the journal. Belongs to one event loop."""
+
+    def __init__(self, level: JournalLevel, writer: str, *, now: Callable[[], float] = time.time) -> None:
+        """`writer` is the id of a worker, or another name for this process."""
+        self.level = level
+        self._writer = writer
+        self._now = now
+        self._journal: Journal | None = None
+        #: Identifies this recorder. With a batch's number it shows which batches are one that was stored twice.
+        self._source = uuid.uuid4().hex[:12]
+        self._stored = 0
+        self._waiting: deque[Record] = deque()
+        self._size = 0
+        self._counts: dict[tuple[str, str], JobCounts] = {}
+        #: How many jobs are in them; when the last were stored, by the loop's clock; how long the next may wait.
+        self._counted = 0
+        self._counts_at = -math.inf
+        self._counts_pause = COUNTS_SOON
+        #: Whether everything must be stored at once.
+        self._flushing = False
+        #: Records that are written only if they still hold when the next batch goes: the beginning of a long run.
+        self._tentative: dict[object, Record] = {}
+        self._confirmations: dict[int, asyncio.Future[None]] = {}
+        self._unstored: tuple[bytes, list[Record]] | None = None
+        self._lost = 0
+        self._failures = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def attach(self, journal: Journal) -> None:
+        """Store into this journal from now on."""
+        self._journal = journal
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._has_any:
+            self._set_timer()
+
+    def detach(self) -> None:
+        """The session is lost: keep what is gathered until the next `attach`."""
+        self._journal = None
+
+    def wants(self, kind: str) -> bool:
+        """Whether records of this kind are written down at all."""
+        return is_wanted(kind, self.level)
+
+    def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
+        """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
+        if is_wanted(kind, self.level):
+            self._append({"kind": kind, "at": self._at(at), **fields})
+
+    def add_unless_withdrawn(self, key: object, kind: str, fields: Record) -> None:
+        """Add a record unless `withdraw(key)` is called before the next batch."""
+        if is_wanted(kind, self.level):
+            self._tentative[key] = {"kind": kind, "at": self._at(None), **fields}
+            self._set_timer()
+
+    def withdraw(self, key: object) -> None:
+        """Take back the record that `add_unless_withdrawn` added under this key."""
+        self._tentative.pop(key, None)
+
+    def count(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
+        """Count one more job of this name in this queue for this outcome; its wait and its run took so many seconds."""
+        if self.level is JournalLevel.OFF:
+            return
+        counts = self._counts.get((queue, job))
+        if counts is None:
+            counts = self._counts[(queue, job)] = JobCounts()
+        counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+        if wait is not None:
+            counts.wait.add(wait)
+        if took is not None:
+            counts.run.add(took)
+        self._counted += 1
+        if self._timer is None or self._counted == COUNTS:
+            self._set_timer()
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last attempt to write the journal failed."""
+        return self._failures > 0
+
+    async def add_confirmed(self, kind: str, fields: Record, *, timeout: float) -> None:
+        """Write a record, at any level, and return once it is stored.
+
+        Raises BrokerUnavailable if that takes longer than so many seconds; the record may be stored later all the same.
+        """
+        record = {"kind": kind, "at": self._at(None), **fields}
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._confirmations[id(record)] = future
+        self._append(record)
+        if self._journal is not None and self._sending is None:
+            self._flush()
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+        except TimeoutError:
+            raise BrokerUnavailable(f"the journal did not store it within {timeout:g} s.") from None
+        finally:
+            self._confirmations.pop(id(record), None)
+
+    async def flush(self, timeout: float) -> None:
+        """Store everything that is gathered, within so many seconds."""
+        self._flushing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._has_any and self._journal is not None and not self._failures:
+                    self._flush()
+                    if self._sending is not None:
+                        await asyncio.wait({self._sending})
+        self._flushing = False
+
+    async def close(self, timeout: float) -> None:
+        """Flush a last time; nothing is written after that."""
+        await self.flush(timeout)
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    @property
+    def _has_any(self) -> bool:
+        return bool(self._counts or self._has_records)
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether there is anything besides counts."""
+        return bool(self._waiting or self._tentative or self._unstored or self._lost)
+
+    @property
+    def _counts_in(self) -> float:
+        """Seconds until the counts must be stored."""
+        if self._flushing or self._counted >= COUNTS:
+            return 0.0
+        return max(0.0, self._counts_at + self._counts_pause - asyncio.get_running_loop().time())
+
+    def _at(self, at: float | None) -> float:
+        return round(self._now() if at is None else at, 3)
+
+    def _append(self, record: Record) -> None:
+        if len(self._waiting) >= MOST_WAITING and id(record) not in self._confirmations:
+            self._lost += 1
+            return
+        self._waiting.append(record)
+        self._size += _weight(record)
+        if (len(self._waiting) >= BATCH or self._size > BATCH_BYTES) and not self._failures:
+            self._flush()
+        else:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Set the timer so that what is gathered is stored in time."""
+        if self._sending is not None or self._closed or self._journal is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + (FLUSH_EVERY if self._has_records else max(FLUSH_EVERY, self._counts_in))
+        if self._timer is not None:
+            # After a failure the timer says when to try again.
+            if self._failures or self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        journal = self._journal
+        if self._sending is not None or journal is None or not self._has_any:
+            return
+        if not self._has_records and self._counts_in > 0:
+            self._set_timer()
+            return
+        self._sending = asyncio.ensure_future(self._store(journal))
+        self._sending.add_done_callback(self._on_stored)
+
+    def _on_stored(self, task: "asyncio.Task[None]") -> None:
+        self._sending = None
+        if task.cancelled() or self._closed:
+            return
+        if (error := task.exception()) is not None:
+            log.error("the journal cannot be written: a bug", exc_info=error)
+        if self._failures:
+            pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2.0 ** (self._failures - 1))
+            self._timer = self._timer or asyncio.get_running_loop().call_later(pause, self._flush)
+        elif len(self._waiting) >= BATCH or self._confirmations:
+            self._flush()
+        elif self._has_any:
+            self._set_timer()
+
+    async def _store(self, journal: Journal) -> None:
+        batch, records = self._unstored or self._next_batch()
+        if not records:
+            return
+        self._unstored = (batch, records)
+        try:
+            await journal.append(batch)
+        except PalermoError as error:
+            self._failures += 1
+            if self._failures == 1:
+                log.warning("the journal cannot be written, jobs go on without it for now error=%r", str(error))
+            return
+        self._unstored = None
+        if self._failures:
+            log.warning("the journal is written again left_out=%d", self._lost)
+            self._failures = 0
+        for record in records:
+            if (future := self._confirmations.get(id(record))) is not None and not future.done():
+                future.set_result(None)
+
+    def _next_batch(self) -> tuple[bytes, list[Record]]:
+        """The next batch as bytes, and its records."""
+        now = self._at(None)
+        records: list[Record] = []
+        size = 0
+        while self._waiting and len(records) < BATCH and size < BATCH_BYTES:
+            record = self._waiting.popleft()
+            records.append(record)
+            size += _weight(record)
+        self._size = max(0, self._size - size)
+        if not self._waiting:
+            records += self._tentative.values()
+            self._tentative = {}
+            if self._counts_in <= 0:
+                records += [counts.record(now, queue, job) for (queue, job), counts in self._counts.items()]
+                self._counts, self._counted = {}, 0
+                at = asyncio.get_running_loop().time()
+                rested = at - self._counts_at > 2 * COUNTS_EVERY
+                self._counts_pause = COUNTS_SOON if rested else min(COUNTS_EVERY, 2 * self._counts_pause)
+                self._counts_at = at
+        if self._lost:
+            records.append({"kind": RecordKind.LOST, "at": now, "count": self._lost})
+            self._lost = 0
+        self._stored += 1
+        return encode(self._writer, records, source=self._source, number=self._stored), records
+
+
+def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Message]) -> None:
+    """Record and count these jobs, or this event, which have just been stored."""
+    if recorder.level is JournalLevel.OFF:
+        return
+    if isinstance(messages, Event):
+        fields = {"id": messages.message.id, "topic": messages.topic}
+        recorder.add(RecordKind.PUBLISHED, fields, at=messages.message.queued_at)
+        return
+    for message in (messages,) if isinstance(messages, Message) else messages:
+        recorder.count(RecordKind.ENQUEUED, message.queue, message.job)
+        if recorder.level is JournalLevel.ALL:
+            fields = {"id": message.id, "job": message.job, "queue": message.queue}
+            due = {} if message.run_at is None else {"run_at": message.run_at}
+            recorder.add(RecordKind.ENQUEUED, fields | due, at=message.queued_at)
+
+
+def _weight(value: Any) -> int:
+    """The number of characters of all texts in a value."""
+    match value:
+        case str():
+            return len(value)
+        case dict():
+            return sum(map(_weight, value.values()))
+        case list() | tuple():
+            return sum(map(_weight, value))
+    return 0

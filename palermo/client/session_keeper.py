@@ -1,0 +1,129 @@
+"""The client's session with the broker, shared by all who need it. Opened when first needed, and again after a loss.
+
+It belongs to the client's event loop, and other threads must not call it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.errors import BrokerUnavailable, PalermoError
+
+#: The most that ending a session may take, in seconds.
+CLOSE_TIMEOUT = 1.0
+
+
+class SessionKeeper:
+    """Opens, hands out, replaces and ends the session."""
+
+    def __init__(
+        self,
+        settings: SessionParameters,
+        loop: asyncio.AbstractEventLoop,
+        on_open: Callable[[Broker], None],
+        on_lost: Callable[[Broker], None],
+    ) -> None:
+        """`on_open` gets each new session; `on_lost` gets one that is given up, while users may still wait for it."""
+        self.session: Broker | None = None
+        #: When the session last answered, by the loop's clock.
+        self.last_answer_at = 0.0
+        self._settings = settings
+        self._loop = loop
+        self._on_open = on_open
+        self._on_lost = on_lost
+        self._opening: asyncio.Task[Broker] | None = None
+        #: While it is set, no session is opened, and callers that need one wait for it.
+        self._paused: asyncio.Event | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def get(self) -> Broker:
+        """The session, opened if there is none. All callers that wait share one attempt, and its error."""
+        while True:
+            while self._paused is not None:
+                await self._paused.wait()
+            if self.session is not None:
+                return self.session
+            if self._opening is None or self._opening.done():
+                self._opening = self._loop.create_task(self._open())
+                # Retrieve the error: the callers that wait may have gone by the time the attempt fails.
+                self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+            try:
+                return await asyncio.shield(self._opening)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not this caller but the attempt was cancelled, for a fork.
+
+    async def get_within_timeout(self) -> Broker:
+        """`get` within the session's timeout. Raises BrokerUnavailable."""
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                return await self.get()
+        except TimeoutError:
+            raise self.timeout_error() from None
+
+    def give_up(self, session: Broker) -> None:
+        """Give up a session that is lost, or as good as lost."""
+        if session is self.session:
+            self.session = None
+            self._on_lost(session)
+            self._end(session)
+
+    async def close_for_fork(self, resting: threading.Event, forked: threading.Event) -> None:
+        """End the session, say that nothing is open, and hold the whole loop still until the fork is done."""
+        self._paused = asyncio.Event()
+        try:
+            if self._opening is not None and self._opening.cancel():
+                await asyncio.wait([self._opening])
+            if self.session is not None:
+                self.give_up(self.session)
+            if self._ending:
+                await asyncio.wait(self._ending)
+        finally:
+            resting.set()
+            forked.wait(CLOSE_TIMEOUT)  # bounded, should the fork fail
+            self._paused.set()
+            self._paused = None
+
+    async def close(self) -> None:
+        """End the session for good."""
+        if self.session is not None:
+            self._end(self.session)
+            self.session = None
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def timeout_error(self, last: BrokerUnavailable | None = None) -> BrokerUnavailable:
+        """The error for a time limit that has passed; `last` is why the latest attempt failed."""
+        timeout_error = BrokerUnavailable(
+            f"the broker at {self._settings.address} did not answer within {self._settings.timeout:g} s."
+            + (f" {last}" if last else "")
+        )
+        timeout_error.__cause__ = last
+        return timeout_error
+
+    def closed_error(self) -> BrokerUnavailable:
+        """The error for a request to a client that is being closed."""
+        return BrokerUnavailable(f"the client of {self._settings.address} was closed meanwhile.")
+
+    async def _open(self) -> Broker:
+        self.session = await open_broker(self._settings)
+        self.last_answer_at = self._loop.time()
+        self._on_open(self.session)
+        return self.session
+
+    def _end(self, session: Broker) -> None:
+        task = self._loop.create_task(_close(session))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+async def _close(session: Broker) -> None:
+    """Close a session that may be lost: do not wait long, and ignore its errors."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await session.close()
+    except (PalermoError, OSError, TimeoutError):
+        return

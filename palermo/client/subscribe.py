@@ -1,0 +1,59 @@
+"""`@palermo.subscribe`: a function, or a class with `process`, that handles the events of some topics.
+
+The decorated function or class is a job like any other, with the payload as its one argument: it has slots, retries
+and hooks, and its failures are where all failures are. Its wire name is the name of the group.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from palermo.client.decorator import JobDecorator, declare
+from palermo.contract.events import Subscription
+from palermo.core.topics import check_group, check_pattern
+from palermo.errors import TopicInvalid
+from palermo.jobs.definition import JobSubscription, wire_name
+from palermo.jobs.job_registry import Registry
+from palermo.jobs.options import SUBSCRIBE_OPTIONS, check_options
+
+
+def subscribe(*topics: str, group: str, from_start: bool = False, **options: Any) -> JobDecorator:
+    """Let a function handle the events of these topics, once for the whole group however many workers it has.
+
+    A topic may hold `*`, one word, and `#`, any number of words. `group` names the subscriber: its events wait in a
+    queue of its own, also while none of its workers runs. With `from_start` a group that subscribes for the first time
+    begins with the events that are still kept. The options are those of a job that concern its run: `retries`,
+    `backoff`, `retry_for`, `retry_on`, `discard_on`, `timeout` and `keep_result`. The topic of the event is
+    `palermo.current_job().topic`.
+
+    A group has one function: a second one raises JobNameTaken. Raises TopicInvalid and OptionInvalid.
+    """
+    if not topics:
+        raise TopicInvalid('@palermo.subscribe got no topic; write @palermo.subscribe("order.*", group="mail").')
+    subscribes = JobSubscription(
+        group=check_group(group),
+        topics=tuple(sorted({check_pattern(topic) for topic in topics})),
+        from_start=bool(from_start),
+    )
+    check_options(options, SUBSCRIBE_OPTIONS, "@palermo.subscribe")
+    return lambda target: declare(target, _declared(subscribes, options))
+
+
+def _declared(subscribes: JobSubscription, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, "name": subscribes.group, "arguments": "one", "subscribes": subscribes}
+
+
+def subscriptions(registry: Registry, exchange: str, prefix: str) -> list[tuple[Subscription, bool]]:
+    """The subscriptions of this process's jobs, and for each whether it begins with the events that are kept."""
+    found: list[tuple[Subscription, bool]] = []
+    for name in registry.names():
+        definition = registry.get(name)
+        subscribes = definition.subscribes
+        if subscribes is not None:
+            subscription = Subscription(
+                group=subscribes.group,
+                queue=subscribes.queue(exchange, prefix),
+                topics=subscribes.topics,
+                function=wire_name(definition.target),
+            )
+            found.append((subscription, subscribes.from_start))
+    return found

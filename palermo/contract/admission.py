@@ -1,0 +1,79 @@
+"""Admission of a job that needs a unique key: decisions that are the same for all brokers.
+
+They say what the answer about a key means for a delivery, and what a settlement means for the key.
+"""
+
+from dataclasses import dataclass, replace
+
+from palermo.contract.broker import Delivery
+from palermo.contract.scheduled import wall_clock
+from palermo.core.lifecycle import Ack, Fail, Reschedule, Settlement
+from palermo.core.limits import demand_of
+from palermo.core.message import Message
+from palermo.core.time_slots import is_early
+from palermo.core.unique_keys import lock_of
+from palermo.core.unique_rules import RunOutcome, StartAnswer, StartReason, with_arguments_of
+
+
+def needs_key(delivery: Delivery) -> bool:
+    """Whether the job may run only after it was granted its key."""
+    lock = lock_of(delivery.message)
+    return lock is not None and lock.asks and not delivery.cancelled
+
+
+def is_plain(message: Message) -> bool:
+    """Whether the job may run now without asking the broker: it needs neither key nor permit, and is due."""
+    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
+        return False
+    return message.run_at is None or not is_early(message, wall_clock())
+
+
+def runs_alone(message: Message) -> bool:
+    """Whether the job runs in a call of its own even if its job takes batches: no other must wait, or end, with it."""
+    lock = lock_of(message)
+    return (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
+
+
+def admitted(delivery: Delivery, grant: StartAnswer) -> Delivery | None:
+    """The delivery with the answer about its key applied; None if it must be dropped."""
+    match grant.why:
+        case StartReason.RUN:
+            message = delivery.message
+            content = message if grant.content is None else with_arguments_of(message, grant.content)
+            return replace(delivery, message=content, grant=grant)
+        case StartReason.DUPLICATE:
+            return replace(delivery, duplicate_of=grant.holder, grant=grant)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReport:
+    """What a worker reports about a job's key before the delivery is settled."""
+
+    how: RunOutcome
+    #: Which holder of the key it was, and which start of that holder; None if the worker had not to ask for the key.
+    serial: int | None
+    starts: int | None
+    #: When it runs again, in Unix seconds.
+    run_at: float | None
+
+
+def key_report(delivery: Delivery, settlement: Settlement, *, parked: bool = False) -> KeyReport | None:
+    """The report about the job's key; None for no report. A `parked` job was started by another worker."""
+    grant, lock = delivery.grant, lock_of(delivery.message)
+    started = isinstance(grant, StartAnswer) and grant.tell
+    if lock is None or delivery.duplicate_of or not (started or parked or delivery.cancelled or not lock.asks):
+        return None
+    how, run_at = RunOutcome.AGAIN, None
+    match settlement:
+        case Ack(done):
+            how = RunOutcome.DONE if done else RunOutcome.OVER
+        case Fail():
+            how = RunOutcome.OVER
+        case Reschedule(message):
+            run_at = message.run_at
+    if not lock.asks and how is not RunOutcome.OVER:
+        return None  # the key is free again after its seconds, without a report
+    if not isinstance(grant, StartAnswer):
+        return KeyReport(how, None, None, run_at)
+    return KeyReport(how, grant.serial or None, grant.starts or None, run_at)

@@ -1,0 +1,346 @@
+"""The contract of a broker: what every adapter provides to the runtime. tests/contract/broker_contract.py checks it.
+
+A Broker is one session with the place where jobs wait. It belongs to one event loop of one process, and it never
+reconnects: once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from palermo.contract.diagnosis import Finding
+from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES, Events
+from palermo.contract.journal import Journal
+from palermo.contract.keys import UniqueKeys
+from palermo.contract.plugins import installed, own
+from palermo.contract.recurring_entries import RecurringEntries
+from palermo.contract.scheduled import ScheduledJobs
+from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.tenants import Tenants
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.address import Address
+from palermo.core.fair_scheduling import TURN
+from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
+from palermo.core.lifecycle import Settlement
+from palermo.core.limits import LimitInfo
+from palermo.core.message import Message
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
+from palermo.errors import BrokerError, PalermoError, UrlInvalid
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: see `handed` in brokers/rabbitmq/consuming/push.py
+class Delivery:
+    """A message handed to one slot of one worker, not yet settled."""
+
+    message: Message
+    #: The slot it was handed to, from 1.
+    slot: int
+    #: The broker's own value for settling it; no other code reads it.
+    token: Any = None
+    #: Whether it was handed out before. Never proof that it ran: a give-back counts too.
+    redelivered: bool = False
+    #: Whether someone cancelled the job while it waited: then it must not run.
+    cancelled: bool = False
+    #: Who cancelled it, if that is known.
+    cancelled_by: str = ""
+    #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
+    deaths: tuple[str, ...] = ()
+    #: The id of a live worker that runs a job of this id, or that knows how it ended; "" if there is none.
+    running_at: str = ""
+    #: The id of the job that has the unique key which this one needs: then this one must not run. "" if it may.
+    duplicate_of: str = ""
+    #: The answer about the unique key when the job was admitted; for palermo.contract.admission alone.
+    grant: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueInfo:
+    """One queue, as a listing shows it."""
+
+    name: str
+    #: Jobs that wait, its tenants' jobs included.
+    pending: int
+    #: Jobs that a worker holds.
+    in_progress: int
+    #: Workers that serve it.
+    workers: int
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some messages of a queue, in queue order (oldest first) unless asked for newest first."""
+
+    messages: tuple[Message, ...]
+    #: How many messages wait in the queue.
+    total: int
+    #: The ids among them that are cancelled: the worker that takes one of them drops it.
+    cancelled: frozenset[str] = frozenset()
+    #: If the page comes from a log of the queue: how many more messages the queue holds than the log; below 0 if fewer.
+    unseen: int = 0
+
+
+#: Called when a publish has ended: with None if the message is stored, else with why it is not, or may not be.
+OnPublished = Callable[[PalermoError | None], None]
+
+#: Gets a delivery, and returns whether it takes it.
+TakeDelivery = Callable[[Delivery], bool]
+
+
+class Consumer(Protocol):
+    """One worker's consumer: it has at most one unsettled delivery per slot, and holds what the prefetch allows."""
+
+    async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
+        """The next job for this slot, by the selection's priority; waits until there is one.
+
+        While it waits, it may offer a plain job to `take` in the turn of the loop in which the job comes. A plain job
+        was never handed out before, is not cancelled, is due, and needs neither key nor permit. If `take` takes it,
+        the call goes on waiting, and offers the next one once that job is settled.
+        Cancelling the call gives back a job that was on its way. Raises BrokerUnavailable when the session is lost.
+        """
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Settle a plain job with Ack(), at once. Raises what `settle` raises."""
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Do what the settlement says. There is no instant at which the job is stored nowhere.
+
+        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went back to its queue
+        meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
+        """
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        """Ask whether a job that needs a unique key may start now; returns the delivery to run and to settle.
+
+        That delivery may have other arguments than the one that came. If it has `duplicate_of`, it must not run.
+        Returns None if the delivery was settled here, because the job has ended or another worker has it. A delivery
+        that needs no key, or is cancelled, is returned as it is. Raises what `settle` raises.
+        """
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        """Ask whether a job with a limit or a rate may run now; returns after how many seconds, which are few.
+
+        Returns None if the delivery was settled here: the job is put aside, and comes again when it may run. Call it
+        after `admit`; `settle` ends the permit. Raises what `settle` raises.
+        """
+
+    async def free_slot(self, delivery: Delivery) -> None:
+        """Let the slot receive again while this delivery stays unsettled; `settle` ends it like any other."""
+
+    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        """The next job of the queue that this unsettled delivery came from, to run together with it in a batch.
+
+        It has the same wire name, may run now and was not handed out before. If the next job is another one, it stays
+        where it is, and None is returned at once. If the queue is empty, the call waits so many seconds for a job. Each
+        job of the batch is settled by itself.
+        """
+
+    async def queues_with_jobs(self) -> Collection[str]:
+        """Queues that this consumer serves now and in which jobs wait: at least one of them, if there is any.
+
+        A worker that receives nothing asks this, to learn whether it has stalled. A queue that may rightly keep its
+        jobs from an idle slot is left out.
+        """
+
+    async def pause_slot(self, slot: int) -> None:
+        """Take nothing for this slot until it calls `receive` again; a job on its way to the slot goes back."""
+
+    async def close(self) -> None:
+        """Stop taking jobs; unsettled jobs go back to their queues. May be called again."""
+
+
+class Broker(ScheduledJobs, RecurringEntries, Protocol):
+    """One session with the place where jobs wait. See the module's docstring for its life."""
+
+    #: The log of what jobs, workers and operators did.
+    journal: Journal
+    #: Events, and the groups that subscribe to them.
+    events: Events
+    #: The keys of unique jobs, and the decisions about them.
+    keys: UniqueKeys
+    #: The tenants of queues that several tenants share.
+    tenants: Tenants
+
+    async def limits(self) -> list[LimitInfo]:
+        """The keys of jobs with a limit or a rate about which something is known now, by name."""
+
+    async def publish(self, message: Message) -> None:
+        """Store the message in the queue it names, declaring the queue if it is missing; returns once it is stored.
+
+        A message whose `run_at` is in the future is not handed out before then: see palermo.contract.scheduled.
+        Raises BrokerUnavailable, BrokerRefused or PublishRefused. After any of them the message
+        may be stored or not; publishing it again is safe, but may double it.
+        """
+
+    def try_publish(self, message: Message, ended: OnPublished) -> bool:
+        """`publish` without a task, if nothing must be made or waited for first. Any thread may call it.
+
+        Returns False if nothing was begun: then the caller must use `publish`. Else `ended` is called with the outcome,
+        in the session's thread or before this returns, and must not raise. After an error the caller may use `publish`
+        too, which may do more about the error than raise it. Outside of the session's thread no error comes before this
+        returns; the call takes as long as the store may, and waits for another process only for a moment.
+        """
+
+    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
+        """`publish` for many messages, with overlapping confirms; returns how many, once all are stored.
+
+        A broker may call `sent` when all are on their way: a message published from then on is stored behind them.
+        """
+
+    async def consume(
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        on_command: OnCommand = ignore_command,
+        prefetch: Prefetch = NO_PREFETCH,
+    ) -> Consumer:
+        """Begin to take jobs for this many slots, numbered from 1, and announce this worker to others.
+
+        `tag` is `pid:<pid>@<host>`; a slot's own tag adds `/worker-<n>`. `report` is called whenever someone lists
+        workers, and must be quick. `on_command` carries out what others `command`. Paused queues are left alone.
+        `prefetch` is how many jobs a slot may hold at most.
+        """
+
+    async def queues(self) -> list[QueueInfo]:
+        """All known queues, by name; `failed` is among them once it exists."""
+
+    async def workers(self) -> WorkerList:
+        """All workers that are alive, by id; `complete` is False if some did not answer within a second."""
+
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
+        """Send a command to workers; returns the replies of those that carried it out within so many seconds, by id.
+
+        Returns as soon as all addressed workers have answered. A worker that did not answer in time may still obey.
+        """
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        """Let no worker take jobs from the queue until `resume`, across restarts; returns once that is stored.
+
+        `by` says who did it. Running jobs go on; the queue need not exist.
+        """
+
+    async def resume(self, queue: str, *, by: str = "") -> None:
+        """End a pause. Does nothing to a queue that is not paused."""
+
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+        """Mark jobs as cancelled: a worker that takes a marked job, enqueued in this second or before, drops it.
+
+        With `created_at` the mark also holds for a job that was enqueued in that second, by a clock that is ahead.
+
+        A worker that holds one of the jobs gets the command to `cancel` it; its reply is not waited for.
+        Returns once the mark is stored. A mark is forgotten once its job is dropped or has run, when
+        `sweep` moves the job out of a queue of failed jobs, and by `restore`. Of the marks for jobs that
+        never come, the newest 100,000 are kept.
+        """
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        """Take the cancel marks of these jobs back."""
+
+    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+        """Some of the messages that wait; their order and their delivery counts stay as they were.
+
+        Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm.
+        """
+
+    async def sweep(
+        self,
+        queue: str,
+        decide: Callable[[Message], SweepDecision],
+        *,
+        progress: Callable[[SweepProgress], None] | None = None,
+        only_look: bool = False,
+        id: str = "",
+    ) -> SweepProgress:
+        """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
+
+        Messages that it keeps stay in their order. Memory is bounded. Interrupted at any instant, a sweep loses
+        nothing, and at most the moves of the last moment are done twice when it is run again.
+        `only_look` promises that `decide` keeps all: then a broker may show what it knows about a queue of failed
+        jobs that looking would harm, and may leave out messages with another id if `id` is given.
+        Raises NotFound for a queue that does not exist.
+        """
+
+    async def purge(self, queue: str) -> int:
+        """Remove all messages that wait; returns how many. Raises NotFound."""
+
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
+        """Change the queue's type to `kind`, one of MIGRATABLE, and keep its messages; returns how many jobs moved.
+
+        Interrupted at any instant it loses nothing, and when it is run again it goes on. Raises NotFound,
+        and BrokerRefused from a broker whose queues have no types.
+        """
+
+    async def delete(self, queue: str) -> int:
+        """Delete the queue and all messages that wait in it; returns how many. Raises NotFound."""
+
+    async def diagnose(self) -> list[Finding]:
+        """Find what may be wrong with this broker for Palermo, by trying things out where a look is not enough.
+
+        Leaves everything as it was, and removes what it makes. Anything that goes wrong is a finding; raises nothing.
+        """
+
+    async def lost(self) -> BrokerError:
+        """Wait until the session is lost, however long that takes; returns the reason. Never returns after close."""
+
+    async def close(self) -> None:
+        """End the session. May be called again."""
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker has said that it stores nothing for now: it is not dead, so callers wait."""
+
+    def describe(self) -> str:
+        """The server or file that this session is connected to, for people; never with a password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParameters:
+    """The parameters of a broker session: the settings, in the adapter's terms."""
+
+    address: Address
+    exchange: str = DEFAULT_EXCHANGE
+    #: The type of queues that are not there yet, if the broker has several types: "classic" or "quorum".
+    queue_type: str = CLASSIC
+    #: The queues, among those, that get priorities.
+    prioritized: frozenset[str] = frozenset()
+    takes: bool = False  #: whether the session takes jobs: then everything for that is opened at once
+    tenant_order: str = TURN  #: see palermo.core.fair_scheduling
+    #: The time limit for opening the session, and for publishing one message, in seconds.
+    timeout: float = 5.0
+    #: The journal's size limit in bytes, and for how many seconds its records are kept.
+    journal_bytes: int = JOURNAL_BYTES
+    journal_age: float = JOURNAL_AGE
+    #: The prefix of the names of exchanges and queues that carry events; the exchange's name if empty.
+    events_prefix: str = ""
+    #: Whether events are kept, for so many seconds in so many bytes. If not, an event without subscribers is refused.
+    keep_events: bool = True
+    events_bytes: int = EVENTS_BYTES
+    events_age: float = EVENTS_AGE
+    name: str = "client"  #: what the session is for, if the broker can show it
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the names of exchanges and queues that carry events."""
+        return self.events_prefix or self.exchange
+
+
+def opener(address: Address) -> Callable[[SessionParameters], Any]:
+    """The session opener of the URL's scheme, by entry point `palermo.brokers`. Raises UrlInvalid if there is none."""
+    group, scheme = "palermo.brokers", address.scheme
+    found = own(group).get(scheme) or installed(group).get(scheme)
+    if found is None:
+        known = ", ".join(sorted(installed(group)))
+        raise UrlInvalid(f"no broker serves {scheme}:// (in {address}). Installed: {known}.")
+    loaded: Callable[[SessionParameters], Any] = found.load()
+    return loaded
+
+
+async def open_broker(session: SessionParameters) -> Broker:
+    """Open a new session with a broker. Raises UrlInvalid, BrokerUnavailable, BrokerRefused, StoreInvalid."""
+    opened: Broker = await opener(session.address)(session)
+    return opened

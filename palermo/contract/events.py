@@ -1,0 +1,119 @@
+"""Events: the part of a broker that brings events to the groups that subscribe to them, `Broker.events`.
+
+A publisher publishes an event once, and it comes, as a job of its own, into the queue of every group that subscribes
+to its topic. A group is known by its subscription, which lasts until it is taken back, whether or not a worker of the
+group lives. A broker may also keep events for a while: then an event that nobody subscribed to is not lost, and old
+events can be replayed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from palermo.core.topics import Event, matches
+
+if TYPE_CHECKING:
+    from palermo.contract.sweep import SweepProgress
+
+#: For how many seconds events are kept, and in how many bytes, unless settings say otherwise.
+EVENTS_AGE = 7 * 86_400.0
+EVENTS_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """A group's subscription to the events of some topics."""
+
+    group: str
+    #: The queue where its events wait; palermo.core.topics.group_queue.
+    queue: str
+    #: Patterns of topics, sorted; an event that several of them match comes once.
+    topics: tuple[str, ...]
+    #: The code that handles them, for people: `shop.mail.on_order`; "" where that is not known.
+    function: str = ""
+    #: When the group first subscribed, in Unix seconds.
+    since: float = 0.0
+
+    def wants(self, topic: str) -> bool:
+        """Whether events of this topic come to the group."""
+        return any(matches(pattern, topic) for pattern in self.topics)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has."""
+        return {
+            "group": self.group,
+            "queue": self.queue,
+            "topics": list(self.topics),
+            "function": self.function,
+            "since": self.since,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Subscription":
+        """The subscription that to_plain described. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            group=str(plain["group"]),
+            queue=str(plain["queue"]),
+            topics=tuple(map(str, plain["topics"])),
+            function=str(plain.get("function", "")),
+            since=float(plain.get("since", 0.0)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayFilter:
+    """The conditions that the kept events of a replay must meet."""
+
+    #: Only events whose topics this pattern matches; None for those that the group subscribes to.
+    topic: str | None = None
+    #: Only events published from one instant to another, in Unix seconds. An event that has no time of its own, as
+    #: events of other programs may, goes by when it was stored, as exactly as the broker knows that.
+    since: float | None = None
+    until: float | None = None
+
+    def matches(self, subscription: Subscription, topic: str, at: float | None) -> bool:
+        """Whether the replay includes an event of this topic, published at this instant as far as is known."""
+        wanted = subscription.wants(topic) if self.topic is None else matches(self.topic, topic)
+        early = at is not None and self.since is not None and at < self.since
+        late = at is not None and self.until is not None and at > self.until
+        return wanted and not early and not late
+
+
+ALL_EVENTS = ReplayFilter()
+
+
+class Events(Protocol):
+    """The part of a broker that publishes, keeps and replays events."""
+
+    async def publish(self, event: Event) -> None:
+        """Publish an event to all groups that subscribe to its topic; returns once it is stored for each of them.
+
+        Raises NoSubscriber for an event that nobody subscribes to if the session does not keep events,
+        BrokerUnavailable, BrokerRefused and PublishRefused. After the last three the event may be stored, and
+        publishing it again may double it.
+        """
+
+    async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
+        """Bring the group's events to its queue from now on, until someone unsubscribes the group.
+
+        Every worker of the group calls this when it starts: that changes nothing, repairs what was taken away, and
+        takes back patterns that are not among its topics any more. With `from_start`, a group that subscribes for the
+        first time also gets the events that are kept from before, each once, the oldest first; returns how many.
+        """
+
+    async def unsubscribe(self, group: str) -> None:
+        """Bring no more events to the group. Its queue stays, with the jobs that wait in it. Raises NotFound."""
+
+    async def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, by group."""
+
+    async def replay(
+        self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: "Callable[[SweepProgress], None] | None" = None
+    ) -> int:
+        """Give the group these kept events once more, as jobs with new ids; returns how many.
+
+        Raises NotFound for a group that does not subscribe, and BrokerRefused where events are not kept.
+        """
+
+    async def kept(self) -> int | None:
+        """About how many events are kept; None if the session does not keep them."""

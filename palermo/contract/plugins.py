@@ -1,0 +1,57 @@
+"""The plug-ins of Palermo: those that it brings itself, and the installed ones, found by their entry points.
+
+The standard library takes longer to look for entry points than a worker takes for anything else in its start. So it is
+asked only for a name that Palermo does not bring itself.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Plugin(NamedTuple):
+    """One plug-in."""
+
+    name: str
+    #: `package.module:attribute`.
+    value: str
+
+    def load(self) -> Any:
+        """Load the object that it names. Raises ImportError or AttributeError."""
+        module, _, attribute = self.value.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+#: What Palermo brings itself, by group and name. pyproject.toml lists the same.
+_OWN = {
+    "palermo.brokers": {
+        "amqp": "palermo.brokers.rabbitmq:open_rabbitmq",
+        "amqps": "palermo.brokers.rabbitmq:open_rabbitmq",
+        "sqlite": "palermo.brokers.sqlite:open_sqlite",
+    },
+    "palermo.serializers": {
+        "json": "palermo.serializers.json:JsonSerializer",
+        "msgpack": "palermo.serializers.msgpack:MsgpackSerializer",
+        "pickle": "palermo.serializers.pickle:PickleSerializer",
+    },
+    "palermo.compressions": {
+        "gzip": "palermo.serializers.compression:Gzip",
+        "zstd": "palermo.serializers.compression:Zstd",
+    },
+}
+
+
+def own(group: str) -> dict[str, Plugin]:
+    """The plug-ins of a group, such as `palermo.brokers`, that Palermo brings itself, by name."""
+    return {name: Plugin(name, value) for name, value in _OWN.get(group, {}).items()}
+
+
+@cache
+def installed(group: str) -> Mapping[str, Plugin]:
+    """All plug-ins of a group by name, without those that were installed after the first call."""
+    from importlib.metadata import entry_points
+
+    return {
+        entry.name: Plugin(entry.name, entry.value.partition("[")[0].strip()) for entry in entry_points(group=group)
+    } | own(group)

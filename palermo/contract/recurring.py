@@ -1,0 +1,228 @@
+"""The times of recurring jobs: when each is due, in words and in instants. Nothing here fires a job.
+
+cronsim reads the cron expressions. It keeps Debian cron's rules where clocks change: a time that is
+skipped in spring runs at the first instant after it, a time that comes twice in autumn runs once, and
+an expression for every hour or every few minutes goes by elapsed time. `every=` goes by elapsed
+time alone, counted from the epoch, so that all workers agree on its ticks.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from palermo.core.topology import check_job_queue
+from palermo.errors import OptionInvalid
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
+
+#: The ways to treat ticks that nobody was there to fire.
+MISSED = ("skip", "once", "all")
+
+#: The shortest time between two ticks, in seconds.
+SHORTEST = 1.0
+
+#: The longest, in seconds: a year.
+LONGEST = 366 * 86_400.0
+
+#: With `missed="all"` at most this many ticks are made up for.
+MAKE_UP = 1_000
+
+#: The longest name, in bytes of UTF-8: a job's id has the name and its tick.
+MAX_NAME_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringJob:
+    """A job that runs again and again. Raises OptionInvalid for times without meaning."""
+
+    #: Its own name, unique on the exchange; the job's wire name unless given.
+    name: str
+    #: The job's wire name.
+    job: str
+    #: Five or six fields, as in crontab(5) (six: seconds first); "" if it goes by `every`.
+    cron: str = ""
+    #: Seconds between two ticks; None if it goes by `cron`.
+    every: float | None = None
+    #: The time zone of `cron`, by its IANA name.
+    tz: str = "UTC"
+    #: How to treat ticks that nobody was there to fire: skip them, fire once, or fire all.
+    missed: str = "once"
+    enabled: bool = True
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    queue: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        if self.queue is not None:
+            check_job_queue(self.queue)
+        if not isinstance(self.cron, str) or not isinstance(self.tz, str):
+            raise OptionInvalid(f"cron={self.cron!r} and tz={self.tz!r} of recurring job {self.name!r} must be text.")
+        if bool(self.cron) == (self.every is not None):
+            raise OptionInvalid(f"recurring job {self.name!r} needs cron= or every=, and not both.")
+        if self.missed not in MISSED:
+            raise OptionInvalid(f"option missed={self.missed!r} means nothing; it may be {', '.join(MISSED)}.")
+        if self.every is not None:
+            _check_every(self.every)
+        else:
+            self.next(datetime.now(UTC).timestamp())
+
+    @property
+    def times(self) -> tuple[str, float | None, str]:
+        """The fields that say when it is due."""
+        return self.cron, self.every, self.tz if self.cron else ""
+
+    def ticks(self, after: float) -> Iterator[float]:
+        """The instants at which it is due, in Unix seconds, each later than `after` and than the one before."""
+        if self.every is not None:
+            step, index = self.every, int(after // self.every)
+            while True:
+                index += 1
+                if index * step > after:
+                    yield index * step
+        last = after
+        for moment in self._sim(datetime.fromtimestamp(after, UTC)):
+            instant = moment.timestamp()
+            if instant > last:  # where clocks go back, local times repeat
+                last = instant
+                yield instant
+
+    def next(self, after: float) -> float:
+        """The first tick later than `after`. Raises OptionInvalid for an expression that is never due again."""
+        for tick in self.ticks(after):
+            return tick
+        raise OptionInvalid(f"cron={self.cron!r} of recurring job {self.name!r} is never due.")
+
+    def due(self, last: float, now: float) -> tuple[list[float], float]:
+        """The ticks to fire now, none later than `now`, if `last` was the last one; and the next one to wait for."""
+        passed: list[float] = []
+        upcoming = self.next(last)
+        if upcoming > now:
+            return [], upcoming
+        if self.missed == "all":
+            passed = list(islice((tick for tick in _until(self.ticks(last), now)), MAKE_UP))
+        else:
+            (newest,) = deque(_until(self.ticks(self._shortly_before(last, now)), now), maxlen=1)
+            late = now - newest
+            # A tick that has only just come is on time, whatever was missed before it.
+            passed = [newest] if self.missed == "once" or late < _ON_TIME else []
+        return passed, self.next(now)
+
+    def in_words(self) -> str:
+        """When it runs, for people."""
+        if self.every is not None:
+            return f"Every {_duration(self.every)}"
+        return f"{self._sim(datetime.now(UTC)).explain()} ({self.tz})"
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "args"} | {
+            "args": list(self.args),
+            "kwargs": dict(self.kwargs),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RecurringJob":
+        """The recurring job that to_plain described; fields that this version does not know are left out."""
+        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        return cls(**{**known, "args": tuple(known.get("args", ()))})
+
+    def switched(self, *, on: bool) -> "RecurringJob":
+        """The same recurring job, enabled or not."""
+        return replace(self, enabled=on)
+
+    def _sim(self, after: datetime) -> "CronSim":
+        # Imported here, since most workers and programs have no recurring job.
+        from zoneinfo import ZoneInfo
+
+        from cronsim import CronSim, CronSimError
+
+        try:
+            zone = ZoneInfo(self.tz)
+        except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+            raise OptionInvalid(
+                f"option tz={self.tz!r} is no time zone that this machine knows; give one such as 'Europe/Rome'"
+                " (without a system database: pip install tzdata)."
+            ) from None
+        try:
+            return CronSim(self.cron, after.astimezone(zone))
+        except CronSimError as error:
+            raise OptionInvalid(
+                f"option cron={self.cron!r} cannot be read: {error}. Write it as crontab(5) has it."
+            ) from None
+
+    def _shortly_before(self, last: float, now: float) -> float:
+        """The instant from which to look for the newest tick that has passed, to skip most ticks since `last`."""
+        if self.every is not None:
+            return max(last, now - 2 * self.every)
+        near = max(last, now - 2 * 86_400.0)
+        # A rare expression may have no tick within two days.
+        return near if next(iter(self.ticks(near)), now + 1) <= now else last
+
+
+#: Seconds by which a tick may be late and still counts as on time.
+_ON_TIME = 5.0
+
+
+def _until(ticks: Iterator[float], now: float) -> Iterator[float]:
+    for tick in ticks:
+        if tick > now:
+            return
+        yield tick
+
+
+def _check_name(name: object) -> None:
+    size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
+    if not isinstance(name, str) or not 1 <= size <= MAX_NAME_BYTES or name != name.strip() or not name.isprintable():
+        raise OptionInvalid(
+            f"recurring job name {str(name)[:80]!r} cannot be used: it is text of 1 to {MAX_NAME_BYTES} bytes without"
+            " blanks at the ends."
+        )
+
+
+def _check_every(every: object) -> None:
+    if isinstance(every, bool) or not isinstance(every, int | float) or not SHORTEST <= every <= LONGEST:
+        raise OptionInvalid(f"option every={every!r} means nothing; give seconds, from 1 to a year of them.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds % 86_400 == 0:
+        count, unit = seconds / 86_400, "day"
+    elif seconds % 3_600 == 0:
+        count, unit = seconds / 3_600, "hour"
+    elif seconds % 60 == 0:
+        count, unit = seconds / 60, "minute"
+    else:
+        count, unit = seconds, "second"
+    return unit if count == 1 else f"{count:g} {unit}s"
+
+
+def every_seconds(value: timedelta | float) -> float:
+    """The value of `every=` in seconds. Raises OptionInvalid."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    _check_every(seconds)
+    return float(seconds)
+
+
+def configured(schedule: Mapping[str, Mapping[str, Any]]) -> list[RecurringJob]:
+    """The recurring jobs of the setting `schedule`. Raises OptionInvalid."""
+    return [_configured(name, table) for name, table in schedule.items()]
+
+
+def _configured(name: str, table: Mapping[str, Any]) -> RecurringJob:
+    every = table.get("every")
+    return RecurringJob(
+        name=name,
+        job=table["job"],
+        cron=table.get("cron", ""),
+        every=None if every is None else every_seconds(every),
+        tz=table.get("tz", "UTC"),
+        missed=table.get("missed", "once"),
+        args=tuple(table.get("args", ())),
+        kwargs=dict(table.get("kwargs", {})),
+        queue=table.get("queue"),
+    )

@@ -1,0 +1,234 @@
+"""Entries of recurring jobs: the part of a broker that stores recurring jobs and publishes them at their times.
+
+An entry is a recurring job as the broker stores it: its times, the job that is published at each of them,
+and how far it has come. This module computes the entry's next state, after a tick or a change by hand, by one rule
+for all brokers. A broker stores the jobs and the entry's next state together or not at all.
+So a tick fires once, whichever process dies, and at whatever instant.
+"""
+
+import base64
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from palermo.contract.recurring import RecurringJob
+from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.errors import NotFound
+
+#: The headers of a job that an entry has published: the entry's name, and its tick in Unix seconds.
+RECURRING, TICK = "recurring", "tick"
+
+#: The origins of an entry: the code of a module, whose name follows; the configuration; and everything else.
+CODE, CONFIG, RUNTIME = "code:", "config", "runtime"
+
+#: The changes of an entry; "run" fires it now.
+PUT, REMOVE, SWITCH, RUN = "put", "remove", "switch", "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringEntry:
+    """A recurring job as the broker stores it."""
+
+    #: When it is due. Its arguments are in the message.
+    recurring: RecurringJob
+    #: The job that is published, without its id and its instants.
+    message: Message
+    #: Who declared it: "code:<module>", "config" or "runtime".
+    origin: str
+    #: Ticks up to this instant, in Unix seconds, are done.
+    since: float
+    #: Seconds from its publication within which a job must be started; None for no limit.
+    expires: float | None = None
+    #: When it fired last, in Unix seconds: the newest tick, or the instant of a run by hand.
+    last_run: float | None = None
+    #: The id of the job that was last published by hand.
+    run_id: str = ""
+    #: Counts the entry's states: the higher one is the newer.
+    version: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.recurring.name
+
+    @property
+    def next(self) -> float | None:
+        """The instant at which it is due; None while it is disabled."""
+        return self.recurring.next(self.since) if self.recurring.enabled else None
+
+    def fired(self, now: float) -> "tuple[list[Message], RecurringEntry]":
+        """The jobs to publish now, none for a tick later than `now`, and the entry after that."""
+        due = self.next
+        if due is None or due > now:
+            return [], self
+        ticks, _ = self.recurring.due(self.since, now)
+        jobs = [self._job(f"{self.name}@{text(tick)}", tick, now) for tick in ticks]
+        last = ticks[-1] if ticks else self.last_run
+        return jobs, replace(self, since=now, last_run=last, version=self.version + 1)
+
+    def renewed(self) -> "RecurringEntry":
+        """The same entry as a newer state."""
+        return replace(self, version=self.version + 1)
+
+    def _job(self, id: str, tick: float, now: float) -> Message:
+        return replace(
+            self.message,
+            id=id,
+            created_at=int(now),
+            queued_at=now,
+            expires_at=None if self.expires is None else now + self.expires,
+            extra={**self.message.extra, RECURRING: self.name, TICK: tick},
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has."""
+        message = self.message
+        return {
+            "recurring": self.recurring.to_plain(),
+            "message": {
+                "content_type": message.content_type,
+                "content_encoding": message.content_encoding,
+                "headers": to_headers(message),
+                **({"properties": dict(message.properties)} if message.properties else {}),
+                "body": base64.b64encode(message.body).decode(),
+            },
+            "origin": self.origin,
+            "since": self.since,
+            "expires": self.expires,
+            "last_run": self.last_run,
+            "run_id": self.run_id,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RecurringEntry":
+        """The entry that to_plain described. Raises KeyError, TypeError, ValueError or OptionInvalid if it did not."""
+        recurring, sent = RecurringJob.from_plain(plain["recurring"]), plain["message"]
+        message = from_wire(
+            message_id=recurring.name,
+            content_type=sent["content_type"],
+            content_encoding=sent["content_encoding"],
+            headers=sent["headers"],
+            body=base64.b64decode(sent["body"]),
+            taken_from=None,
+            new_id=lambda: recurring.name,
+            properties=sent.get("properties") or NO_HEADERS,
+        )
+        last, expires = plain.get("last_run"), plain.get("expires")
+        return cls(
+            recurring=recurring,
+            message=message,
+            origin=str(plain["origin"]),
+            since=float(plain["since"]),
+            expires=None if expires is None else float(expires),
+            last_run=None if last is None else float(last),
+            run_id=str(plain.get("run_id", "")),
+            version=int(plain["version"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryChange:
+    """A change to one entry."""
+
+    name: str
+    action: str
+    #: For "put": the new entry.
+    entry: RecurringEntry | None = None
+    #: For "switch": whether it is enabled from now on.
+    on: bool = True
+    #: For "run": the id of the job.
+    id: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has."""
+        entry = None if self.entry is None else self.entry.to_plain()
+        return {"name": self.name, "action": self.action, "entry": entry, "on": self.on, "id": self.id}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "EntryChange":
+        """The change that to_plain wrote."""
+        entry = plain["entry"]
+        return cls(
+            name=str(plain["name"]),
+            action=str(plain["action"]),
+            entry=None if entry is None else RecurringEntry.from_plain(entry),
+            on=bool(plain["on"]),
+            id=str(plain["id"]),
+        )
+
+    def made_to(self, old: RecurringEntry | None, now: float) -> tuple[RecurringEntry | None, list[Message]]:
+        """The entry after this change, None if removed, and the jobs to publish with it. The same entry: no change.
+
+        Raises NotFound for an entry that is not there.
+        """
+        if self.action == PUT and self.entry is not None:
+            return _put(old, self.entry, now), []
+        if old is None:
+            raise NotFound(f"no recurring job {self.name!r}; `palermo recurring list` shows those that there are.")
+        match self.action:
+            case "remove":
+                return None, []
+            case "switch" if self.on != old.recurring.enabled:
+                switched = old.recurring.switched(on=self.on)
+                # Ticks that were due while it was disabled have not been missed.
+                return replace(old, recurring=switched, since=now, version=old.version + 1), []
+            case "run" if self.id != old.run_id:
+                job = old._job(self.id, now, now)
+                return replace(old, last_run=now, run_id=self.id, version=old.version + 1), [job]
+        return old, []
+
+
+def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> RecurringEntry:
+    """The new entry, with the history of the old one; the old one if nothing differs."""
+    if old is None:
+        return replace(new, since=min(new.since, now))
+    times = old.recurring.times == new.recurring.times
+    merged = replace(
+        new,
+        recurring=new.recurring.switched(on=old.recurring.enabled),
+        since=old.since if times else now,
+        last_run=old.last_run,
+        run_id=old.run_id,
+        version=old.version,
+    )
+    return old if merged == old else merged.renewed()
+
+
+def text(tick: float) -> str:
+    """An instant as it is written in a job's id."""
+    moment = datetime.fromtimestamp(tick, UTC)
+    return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def run_id(name: str, now: float) -> str:
+    """An id for a job that an entry publishes by hand; no tick has the same id."""
+    return f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}"
+
+
+class RecurringEntries(Protocol):
+    """Recurring jobs on a broker. The leader fires them: see palermo.contract.scheduled.
+
+    Each change is done once, even if a process dies meanwhile, and returns when it is stored. All raise
+    BrokerUnavailable.
+    """
+
+    async def recurring(self) -> list[RecurringEntry]:
+        """All entries, by name."""
+
+    async def put_recurring(self, entry: RecurringEntry) -> None:
+        """Add an entry, which makes up for ticks since its `since`, or replace the entry of its name.
+
+        A replaced entry stays enabled or disabled. If the times are the same, it also keeps how far it has come: it
+        still makes up for what it missed meanwhile.
+        """
+
+    async def remove_recurring(self, name: str) -> None:
+        """Remove an entry. Raises NotFound."""
+
+    async def switch_recurring(self, name: str, *, on: bool) -> None:
+        """Let an entry fire at its times, or not. Ticks while it is disabled are not missed ones. Raises NotFound."""
+
+    async def fire_recurring(self, name: str) -> str:
+        """Publish an entry's job now, enabled or not, and keep its times; returns the job's id. Raises NotFound."""

@@ -1,0 +1,223 @@
+"""Rows of jobs, queues and workers: every listing shows them, and `--json` prints them.
+
+The fields are a contract, the same in the library, on the command line and over HTTP:
+scripts are written against them. A row is always something JSON can hold, whatever the message holds. A value that does
+not apply, or cannot be decoded without running foreign code, is None.
+"""
+
+import base64
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum
+from typing import Any
+
+from palermo.contract.broker import QueueInfo
+from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers
+from palermo.contract.wire_classes import Unrestored
+from palermo.contract.worker_info import WorkerInfo
+from palermo.core.arguments import unpack
+from palermo.core.failure import printable
+from palermo.core.lifecycle import JobState, attempts
+from palermo.core.limits import LimitInfo
+from palermo.core.message import Message
+from palermo.core.preview import preview
+from palermo.errors import SerializationError
+
+Row = dict[str, Any]
+
+#: The state of a job that waits and was cancelled: the worker that takes it drops it. All other states are JobState's.
+CANCELLED = "cancelled"
+
+#: The state of a job that is due later.
+SCHEDULED = "scheduled"
+
+#: The web decodes no body with more bytes than this, decompressed: a message that anybody may have written must not
+#: cost a server much. Its preview is shown instead.
+MAX_SHOWN = 65_536
+
+#: Containers nested deeper than this are shown as "…".
+_MAX_DEPTH = 100
+
+#: Python refuses to write longer integers in decimal (sys.set_int_max_str_digits, 4,300 digits by default).
+_MAX_INTEGER_BITS = 14_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of rows."""
+
+    rows: list[Row]
+    #: How many rows there are in all; None if there are more and nobody counted them.
+    total: int | None
+    #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone.
+    unseen: int = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def job_row(message: Message, state: JobState, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
+    """One job that waits or has failed. This unpickles nothing, and decodes no body above `max_bytes` bytes."""
+    arguments = arguments_of(message, serializers, max_bytes=max_bytes)
+    args, kwargs = arguments if arguments is not None else (None, None)
+    shown = message.preview
+    if shown is None and args is not None and kwargs is not None:
+        shown = preview(args, kwargs)
+    failure = message.failure
+    if state is JobState.PENDING and failure is not None:
+        state = JobState.RETRYING
+    return {
+        "id": printable(message.id),
+        "job": printable(message.job) or None,
+        "queue": printable(message.queue),
+        "state": state.value,
+        "args": as_json(args),
+        "kwargs": as_json(kwargs),
+        "preview": None if shown is None else printable(shown),
+        "content_type": printable(message.content_type),
+        "created_at": iso_instant(message.created_at),
+        "run_at": iso_instant(message.run_at),
+        "retries": message.retries,
+        "failed_at": iso_instant(failure.failed_at) if failure and failure.failed_at else None,
+        "error": None
+        if failure is None
+        else {
+            "class": printable(failure.exception_class),
+            "message": printable(failure.message),
+            "traceback": printable(failure.stack_trace),
+        },
+        "attempts": [
+            {
+                "attempt": attempt.number,
+                "class": printable(attempt.exception_class),
+                "message": printable(attempt.message),
+                "failed_at": iso_instant(attempt.failed_at) if attempt.failed_at else None,
+            }
+            for attempt in attempts(message, state)
+        ],
+        "worker": None if message.worker is None else printable(message.worker),
+        "priority": message.priority,
+        "tenant": printable(message.tenant) or None,
+        "topic": printable(message.topic) or None,
+    }
+
+
+def arguments_of(
+    message: Message, serializers: Serializers, *, one: bool = False, max_bytes: int = MAX_DECOMPRESSED
+) -> tuple[list[object], dict[str, object]] | None:
+    """The arguments of a message; None if they cannot be had without running foreign code, or exceed `max_bytes` bytes.
+
+    `one` is for jobs declared with arguments="one": the body is their single argument, as an event's body always is.
+    """
+    try:
+        decoded = serializers.decode_for_display(message, most=max_bytes)
+        return unpack(decoded, message.arguments, one=one or bool(message.topic))
+    except SerializationError:
+        return None
+
+
+def queue_row(info: QueueInfo) -> Row:
+    """One queue."""
+    return {
+        "name": printable(info.name),
+        "pending": info.pending,
+        "in_progress": info.in_progress,
+        "workers": info.workers,
+        "paused": info.paused,
+    }
+
+
+def limit_row(info: LimitInfo) -> Row:
+    """One key of jobs with a limit or a rate."""
+    return {
+        "key": printable(info.key),
+        "limit": info.limit,
+        "rate": info.rate or None,
+        "running": info.running,
+        "waiting": info.waiting,
+    }
+
+
+def worker_row(info: WorkerInfo) -> Row:
+    """One worker, with the jobs it runs."""
+    return {
+        "id": as_json(info.id),
+        "host": as_json(info.host),
+        "pid": info.pid,
+        "queues": as_json(info.queues),
+        "slots": info.slots,
+        "state": info.state,
+        "started_at": iso_instant(info.started_at),
+        "processed": info.processed,
+        "failed": info.failed,
+        "clock": info.clock,
+        "jobs": [
+            {
+                "id": as_json(running.id),
+                "job": as_json(running.job),
+                "queue": as_json(running.queue),
+                "started_at": iso_instant(running.started_at),
+                "progress": running.progress,
+                "text": as_json(running.text),
+                "line": as_json(running.line),
+            }
+            for running in info.jobs
+        ],
+    }
+
+
+def iso_instant(seconds: float | None) -> str | None:
+    """Unix seconds as ISO 8601 in UTC; None for None and for an instant that no calendar holds."""
+    if seconds is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    timespec = "milliseconds" if moment.microsecond else "seconds"
+    return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def as_json(value: object, depth: int = 0) -> Any:
+    """The value as JSON has it: its equivalent if there is one, else its text form."""
+    match value:
+        case None | bool():
+            return value
+        case int() if not isinstance(value, Enum):
+            return value if value.bit_length() <= _MAX_INTEGER_BITS else hex(value)
+        case str() if not isinstance(value, Enum):
+            return printable(value)
+        case float() if not isinstance(value, Enum):
+            return value if math.isfinite(value) else repr(value)
+        case _ if depth >= _MAX_DEPTH:
+            return "…"
+        case Enum():
+            return as_json(value.value, depth + 1)
+        case Unrestored(kind="dict", value=list(pairs)):
+            return {_key(key): as_json(item, depth + 1) for key, item in pairs}
+        case Unrestored():
+            return as_json(value.value, depth + 1)
+        case bytes() | bytearray() | memoryview():
+            return base64.b64encode(value).decode()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return {_key(key): as_json(item, depth + 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [as_json(item, depth + 1) for item in value]
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return {field.name: as_json(getattr(value, field.name), depth + 1) for field in fields(value)}
+        case _:
+            return printable(str(value))
+
+
+def _key(key: object) -> str:
+    shown = as_json(key, _MAX_DEPTH - 1)
+    return shown if isinstance(shown, str) else str(shown)

@@ -1,0 +1,149 @@
+"""Scheduled jobs: the part of a broker that keeps jobs until they are due.
+
+A job whose `run_at` is in the future waits apart from its queue until then. On RabbitMQ one session is the leader and
+keeps the time, and others take over when it ends. The leader alone decides what becomes of a scheduled job. So if a job
+comes due and is cancelled at the same time, exactly one of the two happens.
+Jobs that wait to be tried again are scheduled jobs too: they bear the error of the try before.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+from palermo.core.message import Message
+
+#: CLOCK_REALTIME_COARSE, for which Python has no name. time.localtime(), strftime() and programs that call time(2) read
+#: it. It stands still between two ticks of the kernel, and so lags behind time.time() by up to 10 ms.
+_COARSE = 5
+
+
+def wall_clock() -> float:
+    """The Unix time that all clocks of this machine have reached: a job that is due now sees no earlier time."""
+    return time.clock_gettime(_COARSE) if sys.platform == "linux" else time.time()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledFilter:
+    """The conditions that scheduled jobs must meet, all at once; a filter without conditions matches every job."""
+
+    #: These ids; None for any.
+    ids: frozenset[str] | None = None
+    #: The queue and the job's wire name; they may hold `*`, `?` and `[…]`.
+    queue: str | None = None
+    job: str | None = None
+    #: Only jobs that wait to be tried again, or only the others; None for both.
+    retries: bool | None = None
+    #: Only jobs due from one instant to another, both included, in Unix seconds: others need not even be read.
+    due: tuple[float, float] | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether the filter has no condition."""
+        return self == ScheduledFilter()
+
+    def matches(self, message: Message) -> bool:
+        """Whether this message meets the conditions."""
+        return (
+            (self.ids is None or message.id in self.ids)
+            and (self.queue is None or _named(message.queue, self.queue))
+            and (self.job is None or _named(message.job, self.job))
+            and (self.retries is None or self.retries is (message.failure is not None))
+            and (self.due is None or self.due[0] <= (message.run_at or 0.0) <= self.due[1])
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        ids = None if self.ids is None else sorted(self.ids)
+        return {"ids": ids, "queue": self.queue, "job": self.job, "retries": self.retries, "due": self.due}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "ScheduledFilter":
+        """The conditions that to_plain wrote."""
+        ids = plain.get("ids")
+        return cls(
+            ids=None if ids is None else frozenset(map(str, ids)),
+            queue=plain.get("queue"),
+            job=plain.get("job"),
+            retries=plain.get("retries"),
+            due=tuple(plain["due"]) if plain.get("due") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledPage:
+    """Jobs that are due later, in the order of their instants."""
+
+    messages: tuple[Message, ...]
+    #: How many jobs meet the conditions in all.
+    total: int
+    #: The ids of the jobs that somebody cancelled: they are dropped when they are due.
+    cancelled: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredJob:
+    """A scheduled job that was cancelled, put into its queue or among the failed, or given another instant."""
+
+    id: str
+    job: str
+    queue: str
+    #: When it was due before, in Unix seconds.
+    run_at: float
+
+
+#: The actions on scheduled jobs; "run" puts them into their queues now, "give up" puts those that wait to be
+#: tried again among the failed, as if their last retry had been the last.
+CANCEL, RUN, MOVE, GIVE_UP = "cancel", "run", "move", "give up"
+
+
+#: Gets the jobs that recurring jobs have published.
+OnJobs = Callable[[Sequence[Message]], None]
+
+
+def ignore_jobs(jobs: Sequence[Message]) -> None:
+    """Do nothing with the jobs."""
+
+
+class ScheduledJobs(Protocol):
+    """The part of a broker that keeps jobs until they are due, and publishes them then."""
+
+    async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
+        """Take part in the leader election as long as the session lasts. The leader publishes jobs when they are due.
+
+        The session leads if no other does, and else stands by; `is_leader` says whether it leads now.
+        `fired` gets the jobs that recurring jobs have published when their time came.
+        Returns when the session is lost or closed. The worker cancels this call when it stops.
+        """
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this session is the leader, which publishes jobs when they are due."""
+
+    async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
+        """Some of the jobs that are due later, soonest first."""
+
+    async def alter_scheduled(
+        self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[AlteredJob]:
+        """Cancel these jobs, put them into their queues now, have them run at another instant, or give them up.
+
+        Returns the jobs that were there.
+
+        A job that is not among them has come due before, or was not there: nothing was done to it.
+        `at` is the instant for "move", in Unix seconds; one that has passed is the same as "run". `failed_per_queue` is
+        for "give up": the failed jobs of every queue lie apart. "give up" leaves alone jobs that do not wait to be
+        tried again. Returns once all is stored. If interrupted, each job has been altered or not, or at most is
+        there twice.
+        """
+
+
+def filter_for(chosen: ScheduledFilter, action: str) -> ScheduledFilter:
+    """The filter for the jobs that an action is for: only retries can be given up."""
+    return replace(chosen, retries=True) if action == GIVE_UP and chosen.retries is None else chosen
+
+
+def _named(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)

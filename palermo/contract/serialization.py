@@ -1,0 +1,421 @@
+"""Values to bytes and back: the contract for serializers, and the registry that finds them by media type.
+
+A body is made in this order, and unmade in reverse: serialize, sign, compress. The law is
+docs/internals/wire.md: looking at a message never runs foreign code, decoding never imports anything,
+and a value that goes in comes out exactly or not at all.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, Protocol, TypeVar
+
+from palermo.contract.plugins import Plugin, installed, own
+from palermo.contract.wire_classes import FOR_DISPLAY, NO_CLASSES, dotted_name
+from palermo.core.arguments import pack, single
+from palermo.core.message import MAX_BODY, Message
+from palermo.core.topics import OCTETS, is_untyped, with_media_type
+from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+
+C = TypeVar("C", bound=type)
+
+SIGNED = "application/x-palermo-signed"
+
+#: The greatest size of a decompressed body, in bytes.
+MAX_DECOMPRESSED = 64_000_000
+
+#: Found by name, like an entry point: the contract does not import adapters.
+_SIGNED_WRAPPER = "palermo.serializers.signed:Signed"
+
+#: Values of content_encoding from other clients that are no compression (kombu and Spring write the charset).
+_NO_COMPRESSION = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit"})
+
+
+class Encoded(NamedTuple):
+    """A job's arguments, ready for the wire: these fields of a Message."""
+
+    content_type: str
+    content_encoding: str
+    body: bytes
+    #: "" or "both", see core/arguments.py.
+    arguments: str
+
+
+class Serializer(Protocol):
+    """One way to write values as bytes. Stateless, and safe to use from several threads."""
+
+    #: One word, as in `serializer="json"` and `--accept pickle`.
+    name: str
+    #: As in the property content_type: lower case, without parameters.
+    media_type: str
+    #: Whether `loads` runs nothing that the bytes choose. Only safe ones are decoded in order to be shown.
+    safe: bool
+
+    def dumps(self, value: object) -> bytes:
+        """The value as bytes.
+
+        `value` is what `core.arguments.pack` returned. An EncodeError names the culprit from
+        there: its text begins with a path such as ``args[0]["when"]``.
+        """
+        ...
+
+    def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
+        """The value in the bytes; dataclasses and enums only of `classes`, by dotted name. Raises DecodeError.
+
+        With FOR_DISPLAY as `classes`, dataclasses and enums come back as Unrestored.
+        """
+        ...
+
+
+class Compression(Protocol):
+    """One way to compress bytes."""
+
+    #: As in the property content_encoding.
+    name: str
+
+    def compress(self, data: bytes) -> bytes: ...
+
+    def decompress(self, data: bytes, limit: int) -> bytes:
+        """The original bytes. Raises BodyTooLarge before they grow above `limit`, DecodeError if they are damaged."""
+        ...
+
+
+class Signing(Protocol):
+    """The wrapper that proves who wrote a body: palermo/serializers/signed.py."""
+
+    def wrap(self, body: bytes, *, content_type: str, job: str, id: str) -> bytes: ...
+
+    def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
+        """The inner media type and body, verified. Raises SignatureInvalid, DecodeError."""
+        ...
+
+    def unwrap_unverified(self, body: bytes) -> tuple[str, bytes]:
+        """The inner media type and body, not verified: to be shown, never to be run. Raises DecodeError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """The serializers that a worker decodes, by name or media type.
+
+    Signed is not a format but a proof: a signed body is verified, and the body inside must
+    be accepted all the same. ``only("signed")`` asks for that proof of every message.
+    """
+
+    #: None for every safe serializer.
+    named: frozenset[str] | None = None
+    #: Accepted in addition.
+    besides: frozenset[str] = frozenset()
+    #: Whether unsigned messages are refused.
+    signed_only: bool = False
+
+    @classmethod
+    def default(cls) -> "Accept":
+        """Accept every safe serializer, signed or not."""
+        return cls()
+
+    @classmethod
+    def only(cls, *names: str) -> "Accept":
+        """Accept these and nothing else.
+
+        With "signed" among them every message must be signed, and the others say what may
+        be inside: ``only("signed")`` any safe serializer, ``only("signed", "pickle")`` pickle.
+        """
+        wanted = frozenset(media_type(name) for name in names)
+        inner = wanted - {"signed", SIGNED}
+        return cls(named=inner or (None if wanted else inner), signed_only=inner != wanted)
+
+    def also(self, *names: str) -> "Accept":
+        """Accept these too."""
+        return replace(self, besides=self.besides | {media_type(name) for name in names} - {"signed", SIGNED})
+
+    def permits(self, serializer: Serializer) -> bool:
+        """Whether a body of this serializer may be decoded."""
+        if serializer.safe and self.named is None:
+            return True
+        names = {serializer.name, serializer.media_type}
+        if names & self.besides:
+            return True
+        return serializer.safe if self.named is None else bool(names & self.named)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names and media types that were given, for `Serializers.check`."""
+        return (self.named or frozenset()) | self.besides
+
+
+class Serializers:
+    """The serializers and compressions that a process knows. Callers can add and remove some at run time."""
+
+    def __init__(self, *, signing_keys: Sequence[str | bytes] = ()) -> None:
+        """Starts empty; see `default`. Signed bodies are verified with any of the keys, and signed with the first.
+
+        Raises SettingInvalid for a key under 16 bytes.
+        """
+        self._keys = tuple(signing_keys)
+        self._signing: Signing | None = self._wrapper() if signing_keys else None
+        self._serializers: dict[str, Serializer] = {}
+        self._compressions: dict[str, Compression] = {}
+        self._classes: dict[str, type] = {}
+        #: Whether what Palermo brings itself, and what else is installed, is still to be loaded.
+        self._undiscovered = self._unsearched = False
+        self._broken: list[str] = []
+
+    @classmethod
+    def default(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
+        """A registry with all that is installed, by the entry points palermo.serializers and palermo.compressions."""
+        serializers = cls(signing_keys=signing_keys)
+        serializers._undiscovered = serializers._unsearched = True
+        return serializers
+
+    def encode(
+        self,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        *,
+        job: str,
+        id: str,
+        serializer: str = "json",
+        compression: str = "",
+        sign: bool = False,
+        one: bool = False,
+    ) -> Encoded:
+        """The arguments of a call, ready for the wire.
+
+        `one` is for jobs declared with arguments="one": the body is their single argument as it is.
+
+        Raises EncodeError naming the path to what cannot be written, BodyTooLarge above 16 MiB
+        (64 MB before compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and
+        ArgumentsInvalid if `one` meets another number of arguments.
+        """
+        value, arguments = single(args, kwargs, job) if one else pack(args, kwargs)
+        chosen = self.get(serializer)
+        body = chosen.dumps(value)
+        content_type = chosen.media_type
+        if sign:
+            body = self._signer().wrap(body, content_type=content_type, job=job, id=id)
+            content_type = SIGNED
+        if compression:
+            if len(body) > MAX_DECOMPRESSED:
+                raise _too_large(job, len(body), "before compression", MAX_DECOMPRESSED)
+            packer = self.compression(compression)
+            body, compression = packer.compress(body), packer.name
+        if len(body) > MAX_BODY:
+            raise _too_large(job, len(body), f"as {chosen.name}", MAX_BODY)
+        return Encoded(content_type=content_type, content_encoding=compression, body=body, arguments=arguments)
+
+    def decode(self, message: Message, *, accept: Accept, classes: Mapping[str, type] = NO_CLASSES) -> object:
+        """The value in a message's body, for a job to run with; None for an empty body.
+
+        `classes` are the dataclasses and enums that may be restored, see `classes_in`.
+
+        Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
+        """
+        if untyped := message.content_type == OCTETS:
+            message = with_media_type(message)
+        kind = media_type(message.content_type)
+        if kind == SIGNED:
+            job, id = message.signed_job, message.signed_id
+            kind, body = self._signer().unwrap(self._decompressed(message), job=job, id=id)
+            serializer = self._permitted(media_type(kind), message, accept)
+        elif accept.signed_only:
+            raise MediaTypeRefused(
+                f"message {message.id} is not signed and this worker accepts only signed messages. "
+                "Enqueue it with sign=True and a key that this worker has."
+            )
+        elif not message.body:
+            return None
+        elif untyped and is_untyped(message):
+            return message.body
+        else:
+            serializer = self._permitted(kind, message, accept)
+            body = self._decompressed(message)
+        return serializer.loads(body, {**self._classes, **classes} if self._classes else classes) if body else None
+
+    def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
+        """The value in a message's body, to be shown and never to be run; None for an empty body.
+
+        Needs no key for a signed body unless it must be verified, and restores no class: see
+        Unrestored. Raises SerializationError, MediaTypeRefused for a serializer that is not safe, and BodyTooLarge for
+        a body of more than `most` bytes.
+        """
+        if len(message.body) > most:
+            raise BodyTooLarge(f"the body of message {message.id} has {len(message.body):,} bytes, above {most:,}.")
+        kind, body = self._inside(message, verify=verify, most=most)
+        if not body or is_untyped(with_media_type(message)):
+            return body or None
+        serializer = self.get(kind)
+        if not serializer.safe:
+            raise MediaTypeRefused(f"message {message.id} is {kind}, which is not decoded in order to be shown.")
+        return serializer.loads(body, FOR_DISPLAY)
+
+    def written_by(self, message: Message) -> str:
+        """The media type of the serializer that wrote a body, inside its signature if it has one.
+
+        Raises BodyTooLarge, DecodeError, MediaTypeUnknown.
+        """
+        return self._inside(message, verify=False)[0]
+
+    def get(self, name: str) -> Serializer:
+        """The serializer of a name or a media type, which may carry parameters. Raises MediaTypeUnknown."""
+        serializer = self._serializers.get(name)
+        if serializer is None:
+            self._discover()
+            name = media_type(name)
+            if name not in self._serializers:
+                self._search()
+            serializer = self._serializers.get(name)
+        if serializer is None:
+            raise self._unknown("serializer", name, self.names())
+        return serializer
+
+    def compression(self, name: str) -> Compression:
+        """The compression of a name as in content_encoding. Raises MediaTypeUnknown."""
+        self._discover()
+        wanted = name.strip().lower().removeprefix("x-")
+        if wanted not in self._compressions:
+            self._search()
+        if wanted not in self._compressions:
+            raise self._unknown("compression", name, self.compressions())
+        return self._compressions[wanted]
+
+    def names(self) -> list[str]:
+        """The names of all serializers, sorted."""
+        self._discover()
+        self._search()
+        return sorted({serializer.name for serializer in self._serializers.values()})
+
+    def compressions(self) -> list[str]:
+        """The names of all compressions, sorted."""
+        self._discover()
+        self._search()
+        return sorted(self._compressions)
+
+    def register(self, serializer: Serializer) -> None:
+        """Add a serializer under its name and its media type; it replaces what was there."""
+        self._discover()
+        self._add_serializer(serializer)
+
+    def unregister(self, name: str) -> None:
+        """Take a serializer away, by name or media type. Raises MediaTypeUnknown."""
+        gone = self.get(name)
+        self._serializers = {key: kept for key, kept in self._serializers.items() if kept is not gone}
+
+    def register_compression(self, compression: Compression) -> None:
+        """Add a compression; it replaces one of the same name."""
+        self._discover()
+        self._add_compression(compression)
+
+    def unregister_compression(self, name: str) -> None:
+        """Take a compression away. Raises MediaTypeUnknown."""
+        del self._compressions[self.compression(name).name]
+
+    def register_class(self, cls: C) -> C:
+        """Let a dataclass or enum be restored in every job, besides those that its annotations name. A decorator."""
+        self._classes[dotted_name(cls)] = cls
+        return cls
+
+    @property
+    def classes(self) -> Mapping[str, type]:
+        """The classes that register_class was given, by dotted name."""
+        return self._classes
+
+    def check(self, accept: Accept) -> None:
+        """Raise MediaTypeUnknown if `accept` names something that is not registered.
+
+        What Palermo brings itself is loaded after that: a worker's slots, forked later, need not load it again.
+        """
+        self._discover()
+        for name in sorted(accept.names):
+            self.get(name)
+
+    def _permitted(self, kind: str, message: Message, accept: Accept) -> Serializer:
+        serializer = self.get(kind)
+        if accept.permits(serializer):
+            return serializer
+        known = {each.media_type: each for each in self._serializers.values()}
+        accepted = ", ".join(sorted(name for name, each in known.items() if accept.permits(each))) or "nothing"
+        raise MediaTypeRefused(
+            f"message {message.id} is {kind} and this worker accepts only {accepted}. "
+            f"Add --accept {serializer.name} if you trust the publisher."
+        )
+
+    def _decompressed(self, message: Message, most: int = MAX_DECOMPRESSED) -> bytes:
+        encoding = message.content_encoding
+        if not encoding or not message.body or encoding.strip().lower() in _NO_COMPRESSION:
+            # Another program may send more than ours do: its values take many times that size, and minutes to read.
+            if len(message.body) > MAX_DECOMPRESSED:
+                raise _too_large(message.job, len(message.body), "in this message", MAX_DECOMPRESSED)
+            return message.body
+        return self.compression(encoding).decompress(message.body, most)
+
+    def _inside(self, message: Message, *, verify: bool, most: int = MAX_DECOMPRESSED) -> tuple[str, bytes]:
+        """The media type and the body as the serializer wrote them, without compression and signature."""
+        kind, body = media_type(with_media_type(message).content_type), self._decompressed(message, most)
+        if kind == SIGNED:
+            if verify:
+                kind, body = self._signer().unwrap(body, job=message.signed_job, id=message.signed_id)
+            else:
+                kind, body = self._wrapper().unwrap_unverified(body)
+        return media_type(kind), body
+
+    def _wrapper(self) -> Signing:
+        signing: Signing = pkgutil.resolve_name(_SIGNED_WRAPPER)(self._keys)
+        return signing
+
+    def _signer(self) -> Signing:
+        if self._signing is None:
+            raise SignatureInvalid(
+                "signed messages need a key, and none is set here. Set signing_keys to the key of those who publish."
+            )
+        return self._signing
+
+    def _discover(self) -> None:
+        """Load what Palermo brings itself, once."""
+        if self._undiscovered:
+            self._load(own)
+            # Last, so that another thread does not find half of them and report the rest as unknown.
+            self._undiscovered = False
+
+    def _search(self) -> None:
+        """Load what else is installed, once."""
+        if self._unsearched:
+            self._load(lambda group: {name: each for name, each in installed(group).items() if name not in own(group)})
+            self._unsearched = False
+
+    def _load(self, plugins: Callable[[str], Mapping[str, Plugin]]) -> None:
+        """Load these plug-ins. A package that cannot be imported must not keep the others from loading."""
+        serializer, compression = self._add_serializer, self._add_compression
+        for group, add in (("palermo.serializers", serializer), ("palermo.compressions", compression)):
+            for entry in plugins(group).values():
+                try:
+                    add(entry.load()())
+                except (ImportError, AttributeError) as error:
+                    self._broken.append(f"{entry.name} ({entry.value}) could not be imported: {error}")
+
+    def _add_serializer(self, serializer: Serializer) -> None:
+        self._serializers[media_type(serializer.name)] = serializer
+        self._serializers[media_type(serializer.media_type)] = serializer
+
+    def _add_compression(self, compression: Compression) -> None:
+        self._compressions[compression.name] = compression
+
+    def _unknown(self, what: str, name: str, known: Iterable[str]) -> MediaTypeUnknown:
+        return MediaTypeUnknown(
+            f"no {what} {name[:80]!r} is registered (there are: {', '.join(known) or 'none'}). "
+            + "; ".join((*self._broken, "check the name, or install the package that brings it."))
+        )
+
+
+@lru_cache(maxsize=256)
+def media_type(text: str) -> str:
+    """The media type, or the name of a serializer, in lower case and without parameters."""
+    return text.partition(";")[0].strip().lower()
+
+
+def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"the arguments of {job} measure {size:,} bytes {how} and must fit {limit:,}. "
+        "Store the data elsewhere and pass a reference to it."
+    )

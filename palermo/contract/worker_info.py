@@ -1,0 +1,140 @@
+"""Worker info: what a worker tells others about itself, the commands that others send to it, and its replies."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that a worker runs at this moment."""
+
+    id: str
+    job: str
+    queue: str
+    slot: int
+    #: Unix seconds.
+    started_at: float
+    #: How far the job says it is: a fraction from 0 to 1, and in words; None and "" if it does not tell.
+    progress: float | None = None
+    text: str = ""
+    #: The newest line that it logged about itself, at most 200 characters of it; "" if none.
+    line: str = ""
+
+
+#: The states of a worker.
+STATES = ("starting", "idle", "working", "paused", "quiet", "stopping")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """One worker, as it describes itself."""
+
+    #: `pid:<pid>@<host>`.
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    slots: int
+    #: One of STATES.
+    state: str
+    #: Unix seconds.
+    started_at: float
+    processed: int = 0
+    failed: int = 0
+    jobs: tuple[RunningJob, ...] = ()
+    #: The ids of jobs that ended here after the broker had taken them back: this worker can say how.
+    outcomes: tuple[str, ...] = ()
+    #: Jobs with a limit or a rate, as pairs of key and job id: those it runs, and those it awaits permission for.
+    permits: tuple[tuple[str, str], ...] = ()
+    asks: tuple[tuple[str, str], ...] = ()
+    #: Whether it is the leader, which brings delayed jobs to their queues when they are due.
+    clock: bool = False
+
+    def has(self, id: str) -> bool:
+        """Whether it runs this job, waits for permission to run it, or can say how it ended."""
+        known = *self.outcomes, *(job.id for job in self.jobs), *(job for _, job in (*self.permits, *self.asks))
+        return id in known
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        return {
+            **{name: getattr(self, name) for name in self.__slots__ if name not in _LISTS},
+            "queues": list(self.queues),
+            "outcomes": list(self.outcomes),
+            "permits": [list(pair) for pair in self.permits],
+            "asks": [list(pair) for pair in self.asks],
+            "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
+        """The worker that to_plain described; fields this version does not know are left out."""
+        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        jobs = tuple(
+            RunningJob(**{name: job[name] for name in RunningJob.__slots__ if name in job})
+            for job in plain.get("jobs", ())
+        )
+        lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
+        pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
+        return cls(**{**known, **lists, **pairs, "jobs": jobs})
+
+
+class WorkerList(list[WorkerInfo]):
+    """The workers that have answered, in the order of their ids."""
+
+    def __init__(self, workers: Iterable[WorkerInfo] = (), *, complete: bool = True) -> None:
+        super().__init__(sorted(workers, key=lambda worker: worker.id))
+        #: Whether all living workers have answered. One that has not may run any job.
+        self.complete = complete
+
+
+#: The fields of a WorkerInfo that are lists in JSON.
+_LISTS = ("jobs", "queues", "outcomes", "permits", "asks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCommand:
+    """A command to workers: palermo/worker/parent/orders.py lists the actions and the replies."""
+
+    action: str
+    #: The job that the command is about, if there is one.
+    id: str = ""
+    #: The ids of the workers that the command is for; empty for all.
+    workers: tuple[str, ...] = ()
+    #: Who gave the command, for the workers' logs.
+    by: str = ""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        return {"ask": self.action, "id": self.id, "workers": list(self.workers), "by": self.by}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerCommand":
+        """The command that to_plain wrote; a malformed value counts as absent."""
+        text = {name: found if isinstance(found := plain.get(name), str) else "" for name in ("ask", "id", "by")}
+        named = plain.get("workers")
+        workers = tuple(str(one) for one in named) if isinstance(named, list) else ()
+        return cls(action=text["ask"], id=text["id"], by=text["by"], workers=workers)
+
+    def is_for(self, worker: str) -> bool:
+        """Whether this worker must carry out the command."""
+        return not self.workers or worker in self.workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandReply:
+    """One worker's reply to a command."""
+
+    #: The worker's id.
+    worker: str
+    #: JSON values.
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: Carries out a command: returns the values of the reply, or None (no reply) if the command is not for this worker.
+OnCommand = Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]
+
+
+async def ignore_command(command: WorkerCommand) -> None:
+    """Carry out no command."""

@@ -1,0 +1,149 @@
+"""The shapes of backoff, as values that a job declares: how long a failed job waits for its next try.
+
+Pure: attempt, error and chance are arguments, seconds are the result. The first failure is attempt 1.
+The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retry from 0.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from palermo.errors import OptionInvalid
+
+#: A function that gives the seconds until the next try, by the number of tries so far and a random number from 0 to 1.
+BackoffFunction = Callable[[int, float], float]
+
+#: The values that a user's own function may give instead of seconds.
+FAIL, DISCARD = "fail", "discard"
+
+#: The longest that a policy may make a job wait, in seconds: ten years.
+MAX_DELAY = 10 * 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """Always the same delay."""
+
+    delay: float
+
+    def __call__(self, attempt: int, chance: float) -> float:
+        return self.delay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """`step` seconds more each time, never more than `cap`."""
+
+    step: float
+    cap: float = MAX_DELAY
+
+    def __call__(self, attempt: int, chance: float) -> float:
+        return min(self.cap, self.step * attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exponential:
+    """`base` first, then `factor` times as long each time, never more than `cap`.
+
+    `jitter` is the part of a wait, from 0 to 1, that chance may take away: with 0.5 a job waits between half and all
+    of it.
+    """
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = MAX_DELAY
+    jitter: float = 0.0
+
+    def __call__(self, attempt: int, chance: float) -> float:
+        try:
+            full = self.base * self.factor ** (attempt - 1)
+        except OverflowError:
+            full = self.cap
+        return min(self.cap, full) * (1 - self.jitter * chance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayList:
+    """The given delays, one after the other; the last one again and again."""
+
+    delays: tuple[float, ...]
+
+    def __call__(self, attempt: int, chance: float) -> float:
+        return self.delays[min(attempt, len(self.delays)) - 1]
+
+
+def quartic(attempt: int, chance: float) -> float:
+    """Sidekiq's backoff: 15 to 25 seconds, then half a minute, a minute and a half … 25 retries take three weeks."""
+    n = attempt - 1
+    return min(MAX_DELAY, n**4 + 15 + chance * 10 * (n + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CustomBackoff:
+    """A user's function of attempt and error: it gives seconds, None for the default shape, "fail" or "discard"."""
+
+    function: Callable[[int, BaseException | None], object]
+
+
+Backoff = BackoffFunction | CustomBackoff
+
+NAMED_BACKOFFS: dict[str, BackoffFunction] = {
+    "exponential": quartic,
+    "linear": Linear(step=15.0),
+    "fixed": Fixed(delay=15.0),
+}
+
+
+def backoff(value: object) -> Backoff:
+    """The backoff that `backoff=` means: a name, seconds, a list of seconds, a shape, or a user's own function.
+
+    Raises OptionInvalid.
+    """
+    match value:
+        case Fixed() | Linear() | Exponential() | DelayList():
+            return value
+        case str() if value in NAMED_BACKOFFS:
+            return NAMED_BACKOFFS[value]
+        case bool() | str():
+            pass
+        case int() | float() if 0 <= value <= MAX_DELAY:
+            return Fixed(delay=float(value))
+        case list() | tuple() if value and all(is_delay(one) for one in value):
+            return DelayList(delays=tuple(float(one) for one in value))
+        case _ if callable(value) and not isinstance(value, type):
+            return CustomBackoff(value)
+    raise OptionInvalid(
+        f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds, a list of"
+        " seconds, palermo.Exponential(…) or a function of the attempt and the error."
+    )
+
+
+def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException | None = None) -> float | str:
+    """The seconds to wait after this attempt; FAIL or DISCARD where the user's own function says so.
+
+    Raises OptionInvalid for any other value, and whatever the user's function raises.
+    """
+    if isinstance(backoff, CustomBackoff):
+        value = backoff.function(attempt, error)
+        if value is None:
+            value = quartic(attempt, chance)
+        elif value in (FAIL, DISCARD):
+            return str(value)
+    else:
+        value = backoff(attempt, chance)
+    if not is_delay(value):
+        raise OptionInvalid(
+            f"backoff gave {value!r} for attempt {attempt}; it must be seconds, from 0 to ten years"
+            ' (a function of your own may also give None, "fail" or "discard").'
+        )
+    return float(value)
+
+
+def total_delays(shape: BackoffFunction, retries: int) -> Sequence[float]:
+    """The wait before each of so many retries, with 0.5 for chance."""
+    return [float(shape(attempt, 0.5)) for attempt in range(1, retries + 1)]
+
+
+def is_delay(value: object) -> TypeGuard[float]:
+    """Whether this is a number of seconds that a job may wait."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY

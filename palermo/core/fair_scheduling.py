@@ -1,0 +1,94 @@
+"""The fair scheduler of one queue's tenants: the next turn goes to the tenant that has waited longest for its share.
+
+Every tenant that has jobs waiting stands at a mark. The tenant at the lowest mark is served, and moves on by a
+stride. In the order "turn" the stride is 1 / share, so that of two tenants with shares 2 and 1 the first is served
+twice as often (stride scheduling). In the order "random" the stride is drawn from the exponential distribution of
+that mean. That makes each pick a draw among all that wait, weighted by their shares, whatever was drawn before.
+
+How many jobs a tenant has makes no difference. Chance is an argument.
+"""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from math import log1p
+
+#: The orders in which tenants are served; the first is the default.
+TURN, RANDOM = TENANT_ORDERS = ("turn", "random")
+
+#: The smallest and the largest share; a tenant has 1 unless said otherwise.
+LEAST_SHARE, MOST_SHARE = 0.001, 1_000.0
+
+#: Bytes of UTF-8 that a tenant's name may have.
+MAX_TENANT_BYTES = 255
+
+
+def stride(share: float, order: str, chance: float) -> float:
+    """How far a tenant moves on when it is served; `chance` is from 0 to below 1."""
+    share = min(max(share, LEAST_SHARE), MOST_SHARE)
+    return 1.0 / share if order == TURN else -log1p(-chance) / share
+
+
+def is_tenant(name: object) -> bool:
+    """Whether this may be a tenant's name: text of 1 to 255 bytes without blanks at its ends."""
+    if not isinstance(name, str) or name != name.strip():
+        return False
+    try:
+        return 1 <= len(name.encode()) <= MAX_TENANT_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+class StrideScheduler:
+    """The tenants that have jobs waiting, and the tenant whose turn is next."""
+
+    def __init__(self, order: str, chance: Callable[[], float]) -> None:
+        self._order = order
+        self._chance = chance
+        #: The mark of the tenant that was served last; a tenant that joins begins from there.
+        self._now = 0.0
+        self._heap: list[tuple[float, int, str]] = []
+        self._marks: dict[str, tuple[float, int]] = {}
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._marks
+
+    def join(self, tenant: str, share: float = 1.0) -> None:
+        """Add a tenant that has jobs: its first turn comes when all tenants that wait now have had theirs.
+
+        A tenant that is there already is left as it is.
+        """
+        if tenant not in self._marks:
+            self._put(tenant, self._now + self._stride(share))
+
+    def leave(self, tenant: str) -> None:
+        """Remove a tenant that has no jobs any more."""
+        self._marks.pop(tenant, None)
+
+    def next(self) -> str | None:
+        """The tenant whose turn it is; None if no tenant waits. The turn stays with it until `served`."""
+        while self._heap:
+            mark, number, tenant = self._heap[0]
+            if self._marks.get(tenant) == (mark, number):
+                return tenant
+            heapq.heappop(self._heap)
+        self._now = 0.0
+        return None
+
+    def served(self, tenant: str, share: float = 1.0) -> None:
+        """Note that a tenant has had its turn, and put it back among the others."""
+        mark, _ = self._marks[tenant]
+        self._now = max(self._now, mark)
+        self._put(tenant, mark + self._stride(share))
+
+    def _stride(self, share: float) -> float:
+        return stride(share, self._order, 0.0 if self._order == TURN else self._chance())
+
+    def _put(self, tenant: str, mark: float) -> None:
+        place = (mark, next(self._numbers))
+        self._marks[tenant] = place
+        heapq.heappush(self._heap, (*place, tenant))

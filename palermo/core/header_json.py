@@ -1,0 +1,93 @@
+"""Header values as JSON, without loss.
+
+JSON has text, numbers, booleans, None, lists and objects. All other values that an AMQP field
+table may hold are written as `{"$": kind, "v": …}`. A user's own object with a key "$" is
+written that way too, so that it cannot be mistaken for a tag.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from palermo.core.message import HeaderValue, Opaque
+from palermo.errors import EncodeError
+
+TAG = "$"
+
+#: Python refuses to read or write a decimal number of more than 4,300 digits; hexadecimal has no such limit.
+_WORD = 1 << 64
+
+#: The types whose values are written as they are.
+_FLAT = frozenset({str, bool, float, type(None)})
+
+
+def to_json(value: HeaderValue, path: str = "") -> Any:
+    """The value as JSON values. Raises EncodeError, which names the path to the part that no header can hold."""
+    match value:
+        case None | bool() | str() | float():
+            return value
+        case int():
+            return value if -_WORD < value < _WORD else _tagged("int", hex(value))
+        case Mapping():
+            for key in value:
+                if not isinstance(key, str):
+                    raise EncodeError(f"header {path or '(top)'} has a key {key!r} that is not text.")
+            plain = {
+                key: item if type(item) in _FLAT else to_json(item, f"{path}[{key!r}]") for key, item in value.items()
+            }
+            return _tagged("dict", list(plain.items())) if TAG in plain else plain
+        case list() | tuple():
+            return [to_json(item, f"{path}[{position}]") for position, item in enumerate(value)]
+        case Opaque():
+            return _tagged("opaque", b64encode(value).decode())
+        case bytes() | bytearray():
+            return _tagged("bytes", b64encode(value).decode())
+        case datetime():
+            return _tagged("datetime", value.isoformat())
+        case Decimal():
+            return _tagged("decimal", str(value))
+        case _:
+            raise EncodeError(
+                f"header {path} is {type(value).__name__}, which no header can hold."
+                " Put it into the arguments, or make it text."
+            )
+
+
+def _tagged(kind: str, value: Any) -> dict[str, Any]:
+    return {TAG: kind, "v": value}
+
+
+def from_json(value: Any) -> HeaderValue:
+    """The value that `to_json` wrote. Raises KeyError, TypeError or ValueError for an invalid tag."""
+    match value:
+        case dict():
+            return untagged({key: from_json(item) for key, item in value.items()})
+        case list():
+            return [from_json(item) for item in value]
+    return value
+
+
+def untagged(found: dict[str, Any]) -> HeaderValue:
+    """The value that a JSON object stands for; its parts have been read already. Raises as `from_json` does."""
+    match found.get(TAG):
+        case None:
+            return found
+        case "dict":
+            return dict(found["v"])
+        case "opaque":
+            return Opaque(b64decode(found["v"]))
+        case "bytes":
+            return b64decode(found["v"])
+        case "datetime":
+            return datetime.fromisoformat(found["v"])
+        case "decimal":
+            try:
+                return Decimal(found["v"])
+            except ArithmeticError:
+                raise ValueError(f"{found['v']!r} is no decimal number") from None
+        case "int":
+            return int(found["v"], 16)
+        case kind:
+            raise ValueError(f"unknown kind {kind!r}")

@@ -1,0 +1,127 @@
+"""The journal's records of jobs, workers and operators, and the batches in which a broker stores them.
+
+A record is a dict with `kind`, `at` (Unix seconds) and the fields that are named at its kind below.
+A batch is JSON with many records, a version and the writer's name. A reader skips kinds that it does
+not know, and batches of a later version, so that old and new versions may be used side by side.
+docs/guides/journal.md has the table of kinds; a test compares.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+#: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
+VERSION = 1
+
+#: How large a journal grows, in bytes, and how old, in seconds, unless settings say otherwise.
+JOURNAL_BYTES = 1_000_000_000
+JOURNAL_AGE = 30 * 86_400.0
+
+Record = Mapping[str, Any]
+
+
+class JournalLevel(StrEnum):
+    """How much is written down."""
+
+    OFF = "off"  #: nothing, so that no history is known
+    FAILURES = "failures"  #: failures, actions of people, and counts of jobs with their outcomes and durations
+    ALL = "all"  #: every job, from being enqueued to its end
+
+
+class RecordKind(StrEnum):
+    """What a record is about. Fields in brackets are left out where they would say nothing."""
+
+    # A job: each record has id, job, queue; records that a worker writes have attempt and slot too.
+    ENQUEUED = "enqueued"  #: [run_at]
+    STARTED = "started"  #: wait
+    PROGRESS = "progress"  #: [fraction, 0 to 1] [text]
+    LOG = "log"  #: text: a line that the job wrote about itself
+    LIMITED = "limited"  #: key [limit] [rate]: put aside by its limit or rate, before it ran
+    SUCCEEDED = (
+        "succeeded"  #: wait, took [skipped] [result: see palermo.core.stored_result] [refused: why it is not kept]
+    )
+    FAILED = "failed"  #: wait, took, error, message
+    RETRIED = "retried"  #: wait, took, error, message, delay
+    SNOOZED = "snoozed"  #: wait, took, delay
+    RELEASED = "released"  #: wait, took: given back, since its worker was stopped
+    DISCARDED = "discarded"  #: wait, took, reason: as its own code or its policy said
+    CANCELLED = "cancelled"  #: wait, took, by [ran]
+    # An event that was published to all groups: id, topic. In each group it becomes a job with the id `<id>@<group>`.
+    PUBLISHED = "published"
+    # Counts since the writer's last such record: queue, job, and a number for each outcome that occurred: enqueued, or
+    # a kind that ends a run. [wait] and [run] are histograms in seconds, with [wait_sum], [wait_min], [wait_max] and
+    # the same of run.
+    COUNTS = "counts"
+    # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, and [code], or [anew].
+    WORKER_UP = "worker_up"
+    WORKER_DOWN = "worker_down"
+    # A recurring job's turn: name, id, job, queue.
+    FIRED = "fired"
+    # What a person did: action, by, source, outcome (done, refused, failed) [queue] [ids] [count] [what]. An action on
+    # more than 1,000 ids makes several records; from the second on they have [part].
+    ACTION = "action"
+    # Records that were not written, since the journal was away or slow: count.
+    LOST = "lost"
+
+
+#: The kinds that end a run of a job, and whether the job itself is over then.
+RUN_ENDS: Mapping[str, bool] = {
+    RecordKind.SUCCEEDED: True,
+    RecordKind.FAILED: True,
+    RecordKind.RETRIED: False,
+    RecordKind.SNOOZED: False,
+    RecordKind.RELEASED: False,
+    RecordKind.DISCARDED: True,
+    RecordKind.CANCELLED: True,
+}
+
+#: The kinds that a writer leaves out at level "failures".
+_ONLY_ALL = frozenset(
+    {
+        *(RecordKind.PUBLISHED, RecordKind.ENQUEUED, RecordKind.STARTED, RecordKind.LIMITED),
+        *(RecordKind.SUCCEEDED, RecordKind.SNOOZED, RecordKind.RELEASED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Records that were stored together."""
+
+    #: Its place in the journal: later batches have higher numbers, not always the next one.
+    position: int
+    #: Who wrote it: a worker's id, or another name that the writer gave itself; "" for none.
+    writer: str
+    records: Sequence[Record]
+    #: `source` identifies one life of the writer, and `number` counts the batches of that life. A batch that was
+    #: stored twice, since the broker did not answer the first time, has the same of both.
+    source: str = ""
+    number: int = 0
+
+
+def is_wanted(kind: str, level: JournalLevel) -> bool:
+    """Whether records of this kind are written at this level."""
+    return level is JournalLevel.ALL or (level is JournalLevel.FAILURES and kind not in _ONLY_ALL)
+
+
+def encode(writer: str, records: Sequence[Record], *, source: str = "", number: int = 0) -> bytes:
+    """The bytes of a batch, for a broker to store."""
+    batch = {"version": VERSION, "writer": writer, "source": source, "number": number, "records": records}
+    return json.dumps(batch, separators=(",", ":")).encode()
+
+
+def decode(position: int, body: bytes) -> RecordBatch:
+    """The batch that `encode` made; without records if a later version, or an unknown program, wrote it."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    match found:
+        case {"version": int(version), "records": list(records)} if version <= VERSION:
+            known = [one for one in records if isinstance(one, dict) and "kind" in one and "at" in one]
+            writer, source = (text if isinstance(text := found.get(name), str) else "" for name in ("writer", "source"))
+            number = found.get("number")
+            return RecordBatch(position, writer, known, source, number if isinstance(number, int) else 0)
+    return RecordBatch(position, "", ())

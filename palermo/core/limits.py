@@ -1,0 +1,419 @@
+"""Limits and rates: how many runs of a job go on at once, how often it runs, and which message may run now.
+
+Pure: the state, the request and the time are arguments. One decider applies the rules, one request at a time: on
+RabbitMQ the leader's session, on the embedded broker a transaction. docs/guides/limits.md says what users may expect.
+
+A job that may not run now is postponed until an instant, so that it takes no slot. When a permit is free, it is offered
+to the first of the jobs that wait for one. A job that waits for a rate gets a reserved run, and comes back for that.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from palermo.core.message import MAX_SECONDS, Message
+from palermo.errors import OptionInvalid
+
+#: The headers of a message that is limited.
+LIMIT, LIMIT_KEY, RATE = "limit", "limit-key", "rate"
+
+#: The header of a job that has a reservation by its rate: the number of the run that is reserved.
+RESERVATION = "rate-turn"
+
+#: The largest limit, and the largest number of a rate.
+MAX_LIMIT = 1_000_000
+
+#: The longest key that a user may give.
+MAX_KEY_BYTES = 255
+
+#: The factor by which the gaps are longer than the rate asks for. The time from the grant to the job's first line
+#: varies, which would put more runs into some second than the rate allows.
+SLACK = 1.01
+
+#: Seconds that a slot may wait for a reserved run that is near: postponing the job takes about as long.
+SLOT_WAIT = 0.1
+
+#: The most seconds before its reserved run at which a job comes back; half of a gap where that is less, so that of two
+#: reserved runs one is waited for in a slot.
+EARLY = 0.02
+
+#: Seconds between two runs, below which the decider does not wait for a job that is late for its reserved run.
+LATE_RUN_GAP = 0.25
+
+#: Seconds for which a job that waits for a permit is postponed: the least for the next ones, so that a permit can be
+#: offered to them, and more for those that have others before them.
+MIN_POSTPONEMENT, MAX_POSTPONEMENT = 4.0, 60.0
+
+#: A waiting job comes back after this part (one fourth) of its expected wait: no permit can be offered to a job that is
+#: still far from its queue.
+WAIT_PART = 4
+
+#: Seconds within which a job that was offered a permit, or was due to come back, must come; then it loses its place.
+OFFER_TIMEOUT = 5.0
+
+#: Seconds for which a free permit is kept for the job that it was offered to. The job comes within them unless its
+#: queue is long; then other jobs that ask meanwhile must not wait for it.
+OFFER_HELD_FOR = 0.02
+
+#: Seconds from the grant after which a living worker must say that it runs the job, or the permit ends.
+GRACE = 2.0
+
+_UNITS = {
+    **dict.fromkeys(("s", "sec", "second"), 1.0),
+    **dict.fromkeys(("m", "min", "minute"), 60.0),
+    **dict.fromkeys(("h", "hour"), 3_600.0),
+    **dict.fromkeys(("d", "day"), 86_400.0),
+}
+#: Compiled at its first use; most workers never use it.
+_WRITTEN = r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<every>[0-9]{0,6})\s*(?P<unit>[a-z]+)\s*\Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate: `count` runs in `period` seconds, evenly spread."""
+
+    count: int
+    period: float
+
+    @classmethod
+    def parse(cls, text: object) -> "Rate":
+        """The rate written as `100/min`, `50/s` or `1/15min`. Raises OptionInvalid."""
+        found = re.match(_WRITTEN, text) if isinstance(text, str) else None
+        unit = _UNITS.get(found["unit"]) if found else None
+        every = int(found["every"] or 1) if found else 0
+        if found is None or unit is None or not every or not 1 <= int(found["count"]) <= MAX_LIMIT:
+            raise OptionInvalid(f"rate={text!r} means nothing; write 50/s, 100/min, 1000/h or 1/15min.")
+        return cls(int(found["count"]), every * unit)
+
+    @property
+    def gap(self) -> float:
+        """Seconds between two runs."""
+        return self.period / self.count * SLACK
+
+    @property
+    def early(self) -> float:
+        """Seconds before its reserved run at which a job comes back."""
+        return min(EARLY, self.gap / 2)
+
+    @property
+    def leeway(self) -> float:
+        """Seconds by which a run may be late without delaying the next one.
+
+        Half of the seconds that SLACK adds to a period, and half a gap at most.
+        """
+        return min(self.period * (SLACK - 1) / 2, self.gap / 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitDemand:
+    """What a job needs before it may run."""
+
+    key: str
+    #: How many jobs with this key may run at once; None for any number.
+    limit: int | None = None
+    rate: Rate | None = None
+    #: The rate as it was written.
+    written: str = ""
+    #: Whether this run was reserved for the job.
+    reserved: bool = False
+
+
+def check_key(key: object) -> str:
+    """The key, if it is a valid limit_key. Raises OptionInvalid."""
+    try:
+        if isinstance(key, str) and 1 <= len(key.encode()) <= MAX_KEY_BYTES:
+            return key
+    except UnicodeEncodeError:
+        pass
+    raise OptionInvalid(
+        f"limit_key={str(key)[:40]!r} ({type(key).__name__}) is no key; give text of 1 to {MAX_KEY_BYTES} bytes of"
+        " UTF-8, or a function of the job's arguments that does."
+    )
+
+
+def has_reservation(message: Message) -> bool:
+    """Whether the run that the message waits for was reserved for it."""
+    return message.extra.get(RESERVATION) == message.attempt
+
+
+def demand_of(message: Message) -> LimitDemand | None:
+    """The demand in a message's headers; None if it is not limited, or the headers are not valid."""
+    extra = message.extra
+    if LIMIT not in extra and RATE not in extra:
+        return None
+    limit, written, key = extra.get(LIMIT), extra.get(RATE), extra.get(LIMIT_KEY)
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MAX_LIMIT:
+        limit = None
+    try:
+        rate = None if written is None else Rate.parse(written)
+    except OptionInvalid:
+        rate = None
+    if limit is None and rate is None:
+        return None
+    return LimitDemand(
+        key=key if isinstance(key, str) and key else message.job,
+        limit=limit,
+        rate=rate,
+        written=str(written) if rate is not None else "",
+        reserved=has_reservation(message),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """Run the job in `wait` seconds, which are few."""
+
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunLater:
+    """Postpone the job until the instant `at`, in Unix seconds."""
+
+    at: float
+    #: Whether a run is reserved for it then; else the job only asks again.
+    reserved: bool = False
+
+
+def limit_headers(job: str, limit: int | None, key: str, rate: str | None) -> dict[str, Any]:
+    """The headers of a job with these options; none if it is not limited. Keys are each job's own.
+
+    Raises OptionInvalid for a key without a limit.
+    """
+    if limit is None and rate is None:
+        if key:
+            raise OptionInvalid("limit_key says nothing without limit= or rate=.")
+        return {}
+    headers: dict[str, Any] = {LIMIT_KEY: f"{job}:{key}"} if key else {}
+    if limit is not None:
+        headers[LIMIT] = limit
+    if rate is not None:
+        headers[RATE] = rate
+    return headers
+
+
+def postponed(message: Message, decision: RunLater) -> Message:
+    """The message as it is stored until it may run."""
+    extra = {name: value for name, value in message.extra.items() if name != RESERVATION}
+    if decision.reserved:
+        extra[RESERVATION] = message.attempt
+    return replace(message, run_at=min(decision.at, MAX_SECONDS - 1), extra=extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateState:
+    """The state of a rate, in Unix seconds."""
+
+    #: The instant before which nothing may run.
+    next: float = 0.0
+    #: The first instant that is not reserved for any job.
+    free: float = 0.0
+    #: The same for jobs that came too late, or too many at once, for the runs that were reserved for them.
+    again: float = 0.0
+
+    def request(self, rate: Rate, now: float, *, reserved: bool) -> "tuple[RateState, RunNow | RunLater]":
+        """The new state and the answer for a job that wants to run; `reserved` says that it was told to come now.
+
+        Runs are a gap apart, whenever jobs ask: reservations only spare waiting jobs from asking all the time. A run
+        that is late by no more than the leeway does not delay the next one. So the rate is kept, and any period has one
+        run too many at most.
+        """
+        start = max(now, self.next)
+        overdue = now - self.next >= max(0.0, rate.gap - LATE_RUN_GAP)
+        if not reserved and not overdue and max(self.free, self.next) > now + SLOT_WAIT:
+            at = max(self.free, self.next)
+            return replace(self, free=at + rate.gap), RunLater(at - rate.early, reserved=True)
+        if start > now + SLOT_WAIT:
+            at = max(self.again, start)
+            return replace(self, again=at + rate.gap), RunLater(at - rate.early, reserved=True)
+        after = max(self.next, now - rate.leeway) + rate.gap
+        return replace(self, next=after, free=max(self.free, after)), RunNow(start - now)
+
+
+PermitHolder = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _KeyState:
+    limit: int | None = None
+    written: str = ""
+    rate_state: RateState = RateState()
+    #: The holders of permits, each a worker and a job's id, with the instants of their grants.
+    running: dict[PermitHolder, float] = field(default_factory=dict)
+    #: Those of them that may not run at all: they only asked, and the decider before this one may have let them run.
+    unconfirmed: set[PermitHolder] = field(default_factory=set)
+    #: Ids of jobs that were offered a permit, and of jobs that wait for one, the first first; each with the instant at
+    #: which it loses its place.
+    offered: dict[str, float] = field(default_factory=dict)
+    waiting_line: dict[str, float] = field(default_factory=dict)
+    #: Seconds that recent runs took, a moving mean; 0 until one has ended.
+    mean_run: float = 0.0
+
+    def forget(self, now: float) -> None:
+        for known in (self.offered, self.waiting_line):
+            for id in [id for id, until in known.items() if until < now]:
+                del known[id]
+
+    @property
+    def free(self) -> int:
+        return 1 if self.limit is None else self.limit - len(self.running) - len(self.offered)
+
+    def may_run(self, id: str, now: float) -> bool:
+        """Whether this job may run now: permits are kept for a moment for the jobs that they were offered to."""
+        kept = sum(until - OFFER_TIMEOUT + OFFER_HELD_FOR > now for other, until in self.offered.items() if other != id)
+        return self.limit is None or len(self.running) + kept < self.limit
+
+    def expected_run(self, now: float) -> float:
+        """Seconds that a run takes, as far as is known from runs that have ended and runs that go on."""
+        return max(self.mean_run, now - min(self.running.values(), default=now))
+
+    def is_idle(self, now: float) -> bool:
+        return not self.running and not self.offered and not self.waiting_line and self.rate_state.free <= now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitInfo:
+    """One limited key, as a listing shows it."""
+
+    key: str
+    #: How many may run at once; None for any number.
+    limit: int | None
+    #: The rate as it was written; "" for none.
+    rate: str
+    running: int
+    #: How many are postponed, as far as is known.
+    waiting: int
+
+
+class PermitTable:
+    """The state of all limited keys, in the decider's memory. A new decider asks the workers what they run."""
+
+    def __init__(self, since: float) -> None:
+        """`since` is the instant at which this decider began: another may have let jobs run until then."""
+        self._since = since
+        self._keys: dict[str, _KeyState] = {}
+
+    def request(self, demand: LimitDemand, holder: PermitHolder, now: float) -> RunNow | RunLater:
+        """The answer to a worker that wants to run a job; the same again for a job that it may run already."""
+        key = self._key(demand.key)
+        key.limit, key.written = demand.limit, demand.written
+        key.forget(now)
+        id = holder[1]
+        if holder in key.unconfirmed:
+            # The worker asks again, so the decider before this one gave it nothing.
+            key.unconfirmed.discard(holder)
+            key.running.pop(holder, None)
+        if demand.limit is not None and holder not in key.running and not key.may_run(id, now):
+            return self._put_in_line(key, demand.limit, id, now)
+        if demand.rate is not None and holder not in key.running:
+            if not key.rate_state.next and not demand.reserved:
+                # A job with a reservation got it from the decider before this one, a gap from all others.
+                key.rate_state = RateState(next=self._since + demand.rate.gap)
+            key.rate_state, decision = key.rate_state.request(demand.rate, now, reserved=demand.reserved)
+            if isinstance(decision, RunLater):
+                key.offered.pop(id, None)
+                return decision
+            wait = decision.wait
+        else:
+            wait = 0.0
+        key.running.setdefault(holder, now)
+        key.offered.pop(id, None)
+        key.waiting_line.pop(id, None)
+        return RunNow(wait)
+
+    def run_ended(self, name: str, holder: PermitHolder, now: float) -> None:
+        """Note that a run has ended, well or not."""
+        key = self._keys.get(name)
+        since = None if key is None else key.running.pop(holder, None)
+        if key is not None:
+            key.unconfirmed.discard(holder)
+        if key is not None and since is not None:
+            key.mean_run += (now - since - key.mean_run) / 4
+
+    def sync_running(
+        self,
+        workers: Iterable[tuple[str, Iterable[tuple[str, str]]]],
+        now: float,
+        *,
+        asked: Iterable[tuple[str, Iterable[tuple[str, str]]]] = (),
+    ) -> None:
+        """Take over what all living workers report that they run: for each worker's id, keys with ids of jobs.
+
+        `asked`, the first time, holds the jobs about which they still wait for an answer: the decider before this one
+        may have let them run.
+        """
+        reported = {worker: set(runs) for worker, runs in workers}
+        for name, key in self._keys.items():
+            for holder, since in list(key.running.items()):
+                worker, id = holder
+                if worker not in reported or ((name, id) not in reported[worker] and now - since > GRACE):
+                    del key.running[holder]
+                    key.unconfirmed.discard(holder)
+        for worker, runs in reported.items():
+            for name, id in runs:
+                key = self._key(name)
+                key.running.setdefault((worker, id), now)
+                key.unconfirmed.discard((worker, id))
+        for worker, asks in asked:
+            for name, id in asks:
+                self._key(name).running.setdefault((worker, id), now)
+                self._key(name).unconfirmed.add((worker, id))
+
+    def offer(self, now: float, is_near: Callable[[str], bool]) -> list[str]:
+        """Offer free permits to jobs that wait and are at hand (`is_near`); returns their ids."""
+        offered: list[str] = []
+        for name, key in list(self._keys.items()):
+            key.forget(now)
+            if key.is_idle(now):
+                del self._keys[name]
+            for id in list(key.waiting_line) if key.limit is not None and key.free > 0 else ():
+                if key.free <= 0:
+                    break
+                if is_near(id):
+                    del key.waiting_line[id]
+                    key.offered[id] = now + OFFER_TIMEOUT
+                    offered.append(id)
+        return offered
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether any job waits for a permit."""
+        return any(key.waiting_line for key in self._keys.values())
+
+    def listing(self, now: float) -> list[LimitInfo]:
+        """All keys that are not idle, by name."""
+        return [
+            LimitInfo(
+                key=name,
+                limit=key.limit,
+                rate=key.written,
+                running=len(key.running),
+                waiting=len(key.waiting_line) + len(key.offered) + _reserved_runs(key, now),
+            )
+            for name, key in sorted(self._keys.items())
+            if not key.is_idle(now)
+        ]
+
+    def _key(self, name: str) -> _KeyState:
+        return self._keys.setdefault(name, _KeyState())
+
+    @staticmethod
+    def _put_in_line(key: _KeyState, limit: int, id: str, now: float) -> RunLater:
+        before = list(key.waiting_line).index(id) if id in key.waiting_line else len(key.waiting_line)
+        # A job far back comes back about when it is next. If every job asked at every step, many waiting jobs
+        # would do nothing else.
+        wait = min(MAX_POSTPONEMENT, max(MIN_POSTPONEMENT, before / limit * key.expected_run(now) / WAIT_PART))
+        if key.offered.pop(id, None) is not None:
+            # The job came late, and another got its permit: it is the next.
+            key.waiting_line = {id: now + wait + OFFER_TIMEOUT, **key.waiting_line}
+        key.waiting_line[id] = now + wait + OFFER_TIMEOUT
+        return RunLater(now + wait)
+
+
+def _reserved_runs(key: _KeyState, now: float) -> int:
+    """The number of runs that are reserved by the key's rate and still to come."""
+    if not key.written:
+        return 0
+    return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))

@@ -1,0 +1,155 @@
+"""The rules of `-q`: the queues that a worker serves, and their order.
+
+As in Resque: the order given is strict priority; `*` stands for every queue not named
+elsewhere, in alphabetical order; `file_*` is a glob; `!low` takes queues out, and given
+alone means all the others. Queues of failed jobs are never served.
+
+Queues with weights, `high:5,low:1`, share one place in that order. At every look the worker draws
+the queue to begin with, five times in six high, so that low is slow but never starves.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from palermo.core.topology import check_job_queue, is_failed
+from palermo.errors import QueueNameInvalid
+
+_GLOB = frozenset("*?[")
+
+#: How a weight is written behind a pattern.
+_WEIGHED = re.compile(r"(?s)(?P<pattern>.+):(?P<weight>[0-9]+)\Z")
+
+#: The largest weight.
+MAX_WEIGHT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRank:
+    """The place of one queue in the order."""
+
+    #: Queues of a lower level always go first.
+    level: int
+    #: The share of looks in which it goes first, among the queues of its level.
+    weight: int = 1
+
+
+def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> tuple[str, ...]:
+    """The queues in the order of one look; `chance` gives numbers from 0 to below 1.
+
+    Within a level each queue is first in proportion to its weight. The rest are ordered in the same
+    way, so that the others keep their shares among each other where the first is empty.
+    """
+    # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006): sort by u ** (1 / weight).
+    ranks = {queue: (place.level, -((1.0 - chance()) ** (1.0 / place.weight))) for queue, place in places.items()}
+    return tuple(sorted(places, key=ranks.__getitem__))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSelection:
+    """The queues a worker serves, as patterns in order of priority."""
+
+    patterns: tuple[str, ...]
+    #: The weight of each pattern, None for one with a place of its own; empty where no pattern has a weight.
+    weights: tuple[int | None, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str | Iterable[str]) -> "QueueSelection":
+        """The selection written as `high,low` or `high:5,low:1`, or as its parts.
+
+        A queue whose own name ends in a colon and digits is written with a weight behind it.
+        Raises QueueNameInvalid for an empty selection, an empty part, a name that no worker may serve, or
+        an invalid weight.
+        """
+        parts = text.split(",") if isinstance(text, str) else list(text)
+        split = [_weighed(part.strip()) if isinstance(part, str) else (part, None) for part in parts]
+        patterns = tuple(pattern for pattern, _ in split)
+        if not patterns or "" in patterns:
+            raise QueueNameInvalid(
+                f"queue list {text!r} has an empty name in it. Write names with commas between: -q high,low."
+            )
+        for pattern in patterns:
+            name = pattern.removeprefix("!") if isinstance(pattern, str) else pattern
+            if not isinstance(name, str) or not _GLOB.intersection(name):
+                if isinstance(pattern, str) and pattern.startswith("!") and is_failed(name):
+                    continue
+                check_job_queue(name)
+        weights = tuple(weight for _, weight in split)
+        return cls(patterns, weights if any(weights) else ())
+
+    @property
+    def fixed(self) -> bool:
+        """Whether only whole names are listed, so that queues made later cannot join."""
+        return not any(pattern.startswith("!") or _GLOB.intersection(pattern) for pattern in self.patterns)
+
+    @property
+    def shared(self) -> bool:
+        """Whether queues share places by weights, so that each look may have another order."""
+        return bool(self.weights)
+
+    def select(self, known: Iterable[str]) -> tuple[str, ...]:
+        """The queues to serve out of those known, the first to be served first.
+
+        A queue listed by its whole name is served whether known or not.
+        """
+        return tuple(self.places(known))
+
+    def places(self, known: Iterable[str]) -> dict[str, QueueRank]:
+        """The queues to serve out of those known, with the place of each."""
+        names = sorted(name for name in set(known) if not is_failed(name))
+        refused = [pattern[1:] for pattern in self.patterns if pattern.startswith("!")]
+        wanted = list(self._wanted()) or [("*", None)]
+        literal = {pattern for pattern, _ in wanted if not _GLOB.intersection(pattern)}
+        chosen: dict[str, QueueRank] = {}
+        level, before = 0, None
+        for pattern, weight in wanted:
+            # Neighbouring patterns with weights share one level; each queue without a weight has its own.
+            level += weight is None or before is None
+            before = weight
+            found = [pattern] if pattern in literal else [name for name in names if fnmatchcase(name, pattern)]
+            for name in found:
+                if pattern in literal or name not in literal:
+                    chosen.setdefault(name, QueueRank(level, weight or 1))
+                    level += weight is None
+        return {
+            name: place for name, place in chosen.items() if not any(fnmatchcase(name, pattern) for pattern in refused)
+        }
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Its parts as `parse` reads them."""
+        weights = self.weights or (None,) * len(self.patterns)
+        return tuple(_written(pattern, weight) for pattern, weight in zip(self.patterns, weights, strict=True))
+
+    def _wanted(self) -> Iterator[tuple[str, int | None]]:
+        weights = self.weights or (None,) * len(self.patterns)
+        for pattern, weight in zip(self.patterns, weights, strict=True):
+            if not pattern.startswith("!"):
+                yield pattern, weight
+
+    def __str__(self) -> str:
+        return ",".join(self.written)
+
+
+def _weighed(part: str) -> tuple[str, int | None]:
+    """A part of a selection as pattern and weight. Raises QueueNameInvalid."""
+    found = _WEIGHED.match(part)
+    if found is None or is_failed(part):
+        return part, None
+    weight = int(found["weight"][:9])
+    if not 1 <= weight <= MAX_WEIGHT:
+        raise QueueNameInvalid(
+            f"weight {found['weight'][:20]} of queue {found['pattern']!r} is not from 1 to {MAX_WEIGHT}."
+        )
+    if part.startswith("!"):
+        raise QueueNameInvalid(f"{part!r} takes a queue out and gives it a weight. Write {found['pattern']!r}.")
+    return found["pattern"], weight
+
+
+def _written(pattern: str, weight: int | None) -> str:
+    # The name ends in a colon and digits, which would be read as a weight. A weight of 1 behind them changes nothing,
+    # since the queue is alone in its place.
+    if weight is None and _WEIGHED.match(pattern) and not pattern.startswith("!"):
+        weight = 1
+    return pattern if weight is None else f"{pattern}:{weight}"

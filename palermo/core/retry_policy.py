@@ -1,0 +1,194 @@
+"""Decides about a job whose run did not succeed: run it again, and when; let it fail; or drop it.
+
+Pure: the job's declaration, its error, its message, the time and the chance are arguments. The slot
+calls it, because the exceptions and the user's backoff functions are there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from palermo.core.backoff import FAIL, Backoff, is_delay, quartic, seconds
+from palermo.core.backoff import backoff as parse
+from palermo.core.message import Message
+from palermo.errors import LockExpired, OptionInvalid
+
+#: The retries of a job that asks for retries and gives no number; Sidekiq's default.
+DEFAULT_RETRIES = 25
+
+#: How often a job whose `lock_for` has run out runs again, however few retries it declares: as if its worker had died.
+LOCK_RETRIES = 2
+
+
+class Retry(Exception):
+    """Raised in a job: it has failed, and is tried again in `delay` seconds, or when its backoff says.
+
+    It counts against the job's `retries`, or against 25 if the job declares none.
+    """
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.delay = None if delay is None else _checked("Retry", delay)
+
+
+class Snooze(Exception):
+    """Raised in a job: run it again in `delay` seconds. This is no failure, and is not counted."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(delay)
+        self.delay = _checked("Snooze", delay)
+
+
+class Discard(Exception):
+    """Raised in a job: throw it away. This is no failure, and nothing is kept of the job but a line in the log."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+#: The type of retry_on and discard_on.
+ErrorTypes = type[BaseException] | Sequence[type[BaseException]]
+
+for _kind in (Retry, Snooze, Discard):
+    _kind.__module__ = "palermo"  # the name that users know, and that a failure stores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """What a job declares about retries."""
+
+    #: The most retries; None for no limit, which makes sense only with retry_for.
+    retries: int | None = 0
+    backoff: Backoff = quartic
+    #: Seconds after its first failure within which the job is tried again.
+    retry_for: float | None = None
+    #: The only errors after which it is tried again; empty for all.
+    retry_on: tuple[type[BaseException], ...] = ()
+    #: The errors after which it is thrown away.
+    discard_on: tuple[type[BaseException], ...] = ()
+    #: Whether the job declares retries at all; an explicit Retry then counts against `retries`.
+    declared: bool = False
+
+
+def make_policy(
+    *,
+    retries: int | None = None,
+    backoff: object = None,
+    retry_for: float | None = None,
+    retry_on: ErrorTypes | None = None,
+    discard_on: ErrorTypes | None = None,
+) -> RetryPolicy:
+    """The policy that a job's options make. Raises OptionInvalid for a backoff that means nothing.
+
+    Without any of these options a job is not tried again. With `backoff` or `retry_on`, but without
+    `retries`, it gets 25 retries; with `retry_for` it gets as many as the time allows.
+    """
+    asks = backoff is not None or retry_for is not None or bool(retry_on)
+    if retries is None and retry_for is None:
+        limit: int | None = DEFAULT_RETRIES if asks else 0
+    else:
+        limit = retries
+    return RetryPolicy(
+        retries=limit,
+        backoff=quartic if backoff is None else parse(backoff),
+        retry_for=retry_for,
+        retry_on=_tuple(retry_on),
+        discard_on=_tuple(discard_on),
+        declared=asks or retries is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """Run the job again in `delay` seconds."""
+
+    delay: float
+    #: Whether the run counts as a failed try.
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The job has failed."""
+
+    #: Whether the job had retries, and the last of them failed.
+    exhausted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Throw the job away."""
+
+    #: Why, if the job itself asked for it; "" if its error is the reason.
+    reason: str = ""
+
+
+Decision = RunAgain | GiveUp | Drop
+
+
+def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: float, chance: float) -> Decision:
+    """The decision about the job after this error. Raises what the user's backoff function raises.
+
+    `chance` is a number from 0 to 1.
+    """
+    match error:
+        case Discard():
+            return Drop(error.reason)
+        case Snooze():
+            return RunAgain(error.delay, counted=False)
+    if isinstance(error, LockExpired):
+        return _after_lock(policy, message)
+    explicit = isinstance(error, Retry)
+    if not explicit and isinstance(error, policy.discard_on):
+        return Drop()
+    if message.max_retries is not None:
+        policy = replace(policy, retries=message.max_retries, declared=True)
+    if not explicit and policy.retry_on and not isinstance(error, policy.retry_on):
+        return GiveUp()
+    limit = DEFAULT_RETRIES if explicit and not policy.declared else policy.retries
+    done = message.policy_retries or 0
+    if limit is not None and done >= limit:
+        return GiveUp(exhausted=limit > 0)
+    left = None
+    if policy.retry_for is not None:
+        left = (message.retrying_since or now) + policy.retry_for - now
+        if left <= 0:
+            return GiveUp(exhausted=True)
+    delay = _delay(policy, error, done + 1, chance)
+    if isinstance(delay, str):
+        return GiveUp() if delay == FAIL else Drop()
+    # The last try comes when `retry_for` is over, and not long after.
+    wait = delay if left is None or explicit else min(delay, left)
+    if message.expires_at is not None and now + wait >= message.expires_at:
+        return GiveUp(exhausted=True)
+    return RunAgain(wait)
+
+
+def _after_lock(policy: RetryPolicy, message: Message) -> Decision:
+    """Run the job again at once, on any free worker, since nothing is known against it; give up after some runs."""
+    declared = policy.retries if message.max_retries is None else message.max_retries
+    if declared is not None and (message.policy_retries or 0) >= max(declared, LOCK_RETRIES):
+        return GiveUp(exhausted=True)
+    return RunAgain(0.0)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a run that raised this has failed."""
+    return not isinstance(error, Snooze | Discard)
+
+
+def _delay(policy: RetryPolicy, error: BaseException, attempt: int, chance: float) -> float | str:
+    if isinstance(error, Retry) and error.delay is not None:
+        return error.delay
+    return seconds(policy.backoff, attempt, chance, error)
+
+
+def _tuple(kinds: ErrorTypes | None) -> tuple[type[BaseException], ...]:
+    return (kinds,) if isinstance(kinds, type) else tuple(kinds or ())
+
+
+def _checked(name: str, delay: object) -> float:
+    if not is_delay(delay):
+        raise OptionInvalid(f"palermo.{name} got delay={delay!r}; give seconds, from 0 to ten years.")
+    return float(delay)

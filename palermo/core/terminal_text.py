@@ -1,0 +1,60 @@
+"""Text from jobs, made safe to print: a job's name or error must not be able to control a terminal."""
+
+import re
+
+#: C0 and C1 controls, DEL, lone surrogates, line and paragraph separators, and the marks that change text direction.
+_UNSAFE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+_NEWLINES = r"\s*[\r\n]+\s*"
+
+
+def safe(text: str, *, lines: bool = False) -> str:
+    """The text with control characters written as escapes; with `lines` newlines and tabs stay."""
+    return re.sub(_UNSAFE, lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
+
+
+def one_line(text: str) -> str:
+    """The text on one line, safe to print."""
+    return safe(re.sub(_NEWLINES, " ", text.strip()))
+
+
+def shown(value: object) -> str:
+    """A cell of a table: nothing for None, and text on one line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return ", ".join(shown(item) for item in value)
+        case _:
+            return one_line(str(value))
+
+
+def shorter(text: str, width: int) -> str:
+    """The text cut to a width, with "…" where something is missing."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`, `50,000 jobs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """`350 µs`, `12.5 ms`, `1.20 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds < 0.001:
+        return f"{seconds * 1_000_000:.0f} µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -1,0 +1,63 @@
+"""Delays and instants as users give them, in seconds."""
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+from palermo.errors import OptionInvalid
+
+# The code that knows delays is imported when the first one is given: a module that only declares jobs needs none of it.
+
+#: Seconds from now, or a timedelta.
+Delay = float | timedelta
+
+#: Unix seconds, or a datetime that knows its time zone.
+Instant = float | datetime
+
+
+def delay_seconds(delay: Any) -> float:
+    """A delay in seconds, from 0 on. Raises OptionInvalid."""
+    from palermo.core.message import MAX_SECONDS
+
+    value = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_SECONDS / 2:
+        raise OptionInvalid(f"option delay={delay!r} is no delay; give seconds from 0 on, or a timedelta.")
+    return float(value)
+
+
+def unix_seconds(at: Any) -> float:
+    """An instant in Unix seconds. Raises OptionInvalid, also for a datetime without a time zone."""
+    from palermo.core.time_slots import check_due
+
+    if isinstance(at, datetime):
+        if at.tzinfo is None or at.utcoffset() is None:
+            raise OptionInvalid(
+                f"{at!r} has no time zone, so it is no instant. Give one: datetime(…, tzinfo=ZoneInfo('Europe/Rome'))."
+            )
+        return check_due(at.timestamp())
+    return check_due(at)
+
+
+def due_at(now: float, *, delay: Any, run_at: Any, declared: float | None) -> float | None:
+    """When a job that is enqueued now will run; None for at once. `declared` is the job's own delay.
+
+    Raises OptionInvalid.
+    """
+    if run_at is not None:
+        if delay is not None:
+            raise OptionInvalid(f"both delay={delay!r} and run_at={run_at!r} are given; one of them says when.")
+        return unix_seconds(run_at)
+    wait = declared if delay is None else delay_seconds(delay)
+    return unix_seconds(now + wait) if wait else None
+
+
+_DURATION = r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?"
+_UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
+    found = re.fullmatch(_DURATION, text.strip(), re.ASCII)
+    if found is None or not any(found.groups()):
+        raise ValueError(f"{text!r} is no duration")
+    return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS, strict=True) if number)

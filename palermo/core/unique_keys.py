@@ -1,0 +1,272 @@
+"""Keys of unique jobs: the lock that a message asks for, the state of a key, and both as JSON values.
+
+unique_rules.py decides what happens to a key; docs/internals/design.md says why nothing else may decide that.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from palermo.core.header_json import from_json, to_json
+from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
+
+#: The headers of a message that needs a key: for how long, which key, and the seconds of cooldown after that.
+UNIQUE, UNIQUE_KEY, LINGER = "unique", "unique-key", "unique-linger"
+
+
+class Mode(StrEnum):
+    """How long a job has its key."""
+
+    START = "until_start"  #: until a worker starts it
+    DONE = "until_done"  #: until it has ended, retries included
+    WINDOW = "seconds"  #: for a number of seconds from its enqueue
+
+
+class Phase(StrEnum):
+    """Whether the holder of a key waits or runs."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueLock:
+    """The lock that a message asks for."""
+
+    key: str
+    mode: Mode
+    #: How long, for Mode.WINDOW.
+    seconds: float = 0.0
+    #: Seconds of cooldown once the job has ended well.
+    linger: float = 0.0
+
+    @property
+    def asks(self) -> bool:
+        """Whether a worker must ask before it starts the job."""
+        return self.mode is not Mode.WINDOW
+
+
+def lock_of(message: Message) -> UniqueLock | None:
+    """The lock that a message needs; None if it needs none, or its headers for it are not valid."""
+    key, unique = message.extra.get(UNIQUE_KEY), message.extra.get(UNIQUE)
+    if not isinstance(key, str) or not key:
+        return None
+    linger = _seconds(message.extra.get(LINGER)) or 0.0
+    if unique in (Mode.START, Mode.DONE):
+        return UniqueLock(key=key, mode=Mode(unique), linger=linger)
+    seconds = _seconds(unique)
+    return None if seconds is None else UniqueLock(key=key, mode=Mode.WINDOW, seconds=seconds)
+
+
+def with_lock(message: Message, lock: UniqueLock) -> Message:
+    """The message with the headers that ask for this lock."""
+    unique = lock.seconds if lock.mode is Mode.WINDOW else str(lock.mode)
+    linger = {LINGER: lock.linger} if lock.linger else {}
+    return replace(message, extra={**message.extra, UNIQUE: unique, UNIQUE_KEY: lock.key, **linger})
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS:
+        return float(value)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """A message that is stored with its key, to be published later or for its arguments."""
+
+    message: Message
+    #: The id of the client's call that it came with: a call that is asked twice is done once.
+    call: str
+    #: Seconds of cooldown after the message is published, for a throttle.
+    closes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyHolder:
+    """The job that has the key."""
+
+    id: str
+    call: str
+    job: str
+    queue: str
+    mode: Mode
+    #: Unix seconds at which it took the key.
+    since: float
+    #: Tells it from the key's other holders, since some of them may have the same id.
+    serial: int
+    #: The tenant that the job belongs to; "" for none.
+    tenant: str = ""
+    #: When it loses the key by itself; None for never.
+    until: float | None = None
+    linger: float = 0.0
+    #: Unix seconds before which it does not run.
+    run_at: float | None = None
+    phase: Phase = Phase.WAITING
+    #: The worker that runs it, the id of this run, and how many runs there have been.
+    worker: str = ""
+    run: str = ""
+    starts: int = 0
+    #: The arguments that it runs with instead of its own.
+    content: StoredMessage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastHolder:
+    """A job that had the key; a copy of its message may still be somewhere."""
+
+    id: str
+    call: str
+    #: Unix seconds until which it is remembered.
+    until: float
+    #: The arguments that it was started with; kept for a job that has no key any more and may have to start again.
+    content: StoredMessage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cooldown:
+    """The time for which no job gets a key that no job has."""
+
+    until: float
+    #: The job that had it last.
+    id: str
+    call: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """All that is known of one key."""
+
+    name: str
+    #: How many holders there have been.
+    serial: int = 0
+    holder: KeyHolder | None = None
+    #: The message to publish when the holder has ended, or without a holder at `due`, in Unix seconds.
+    next: StoredMessage | None = None
+    due: float | None = None
+    closed: Cooldown | None = None
+    ended: tuple[PastHolder, ...] = field(default=())
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is known of it any more, except how often it was taken."""
+        return self.holder is None and self.next is None and self.closed is None and not self.ended
+
+    @property
+    def alarm(self) -> float | None:
+        """The Unix seconds at which time changes something that must be stored; None for never."""
+        return self.due if self.next is not None and self.holder is None else None
+
+    @property
+    def over(self) -> float | None:
+        """The Unix seconds at which the key becomes free by itself; None if it does not."""
+        if self.next is not None or (self.holder is not None and self.holder.until is None):
+            return None
+        until = [one.until for one in self.ended]
+        until += [self.closed.until] if self.closed is not None else []
+        until += [self.holder.until] if self.holder is not None and self.holder.until is not None else []
+        return max(until, default=None)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The key as JSON values."""
+        plain: dict[str, Any] = {"name": self.name, "serial": self.serial}
+        if self.holder is not None:
+            plain["holder"] = _plain(self.holder)
+        if self.next is not None:
+            plain["next"] = _plain(self.next)
+        if self.due is not None:
+            plain["due"] = self.due
+        if self.closed is not None:
+            plain["closed"] = _plain(self.closed)
+        if self.ended:
+            plain["ended"] = [_plain(one) for one in self.ended]
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Key":
+        """The key that to_plain wrote. Raises KeyError, TypeError, ValueError for anything else."""
+        holder, kept, closed = plain.get("holder"), plain.get("next"), plain.get("closed")
+        return cls(
+            name=str(plain["name"]),
+            serial=int(plain["serial"]),
+            holder=None if holder is None else _holder(holder),
+            next=_kept(kept),
+            due=plain.get("due"),
+            closed=None if closed is None else Cooldown(**closed),
+            ended=tuple(PastHolder(**{**one, "content": _kept(one.get("content"))}) for one in plain.get("ended", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRequest:
+    """The request that the enqueue of a job with a key makes."""
+
+    key: str
+    message: Message
+    #: See StoredMessage.
+    call: str
+    #: What happens if another job has the key: one of palermo.core.unique_rules.ON_DUPLICATE.
+    on_duplicate: str = "return"
+    #: "debounce" or "throttle", and for how many seconds; "" if the lock in the message holds.
+    spread: str = ""
+    seconds: float = 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        """The request as JSON values."""
+        return _plain(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "KeyRequest":
+        """The request that to_plain wrote. Raises KeyError, TypeError, ValueError for anything else."""
+        return cls(**{**plain, "message": message_from_plain(plain["message"])})
+
+
+def message_to_plain(message: Message) -> dict[str, Any]:
+    """A message as JSON values."""
+    return {
+        "id": message.id,
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
+        "headers": to_json(to_headers(message)),
+        "body": base64.b64encode(message.body).decode(),
+    }
+
+
+def message_from_plain(plain: Mapping[str, Any]) -> Message:
+    """The message that message_to_plain wrote. Raises KeyError, TypeError, ValueError for anything else."""
+    id = str(plain["id"])
+    return from_wire(
+        message_id=id,
+        content_type=plain["content_type"],
+        content_encoding=plain["content_encoding"],
+        headers=from_json(plain["headers"]) or NO_HEADERS,
+        body=base64.b64decode(plain["body"]),
+        taken_from=None,
+        new_id=lambda: id,
+    )
+
+
+def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolder") -> dict[str, Any]:
+    """The fields of a value as JSON values, without those that are None."""
+    plain: dict[str, Any] = {}
+    for name in value.__dataclass_fields__:
+        one = getattr(value, name)
+        if one is None:
+            continue
+        if isinstance(one, Message):
+            one = message_to_plain(one)
+        elif isinstance(one, StoredMessage):
+            one = _plain(one)
+        plain[name] = one
+    return plain
+
+
+def _kept(plain: Mapping[str, Any] | None) -> StoredMessage | None:
+    return None if plain is None else StoredMessage(**{**plain, "message": message_from_plain(plain["message"])})
+
+
+def _holder(plain: Mapping[str, Any]) -> KeyHolder:
+    typed = {"mode": Mode(plain["mode"]), "phase": Phase(plain["phase"]), "content": _kept(plain.get("content"))}
+    return KeyHolder(**{**plain, **typed})

@@ -1,0 +1,370 @@
+"""The rules for keys of unique jobs: how each event changes a key. Both brokers apply them.
+
+Pure: a key, the event and the time are arguments; the changed key, the jobs to publish in the same transaction, and
+the answer are results. The broker stores all of that together, or none of it. docs/internals/design.md says who may ask
+for what, and in which order with everything else that happens to a job.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from palermo.core.message import Message
+from palermo.core.unique_keys import (
+    Cooldown,
+    Key,
+    KeyHolder,
+    KeyRequest,
+    Mode,
+    PastHolder,
+    Phase,
+    StoredMessage,
+    lock_of,
+)
+
+#: What a second enqueue may do: answer with the first job, raise, replace the arguments of the first job if that waits
+#: (else run after it), or have the job run once more after the present run.
+RETURN, RAISE, REPLACE, RERUN = ON_DUPLICATE = ("return", "raise", "replace", "rerun")
+
+DEBOUNCE, THROTTLE = ("debounce", "throttle")
+
+#: Seconds for which a job that has ended is remembered, in case the broker hands it out once more.
+REMEMBERED = 60.0
+
+#: The same for a job that has no key any more, but arguments that are stored nowhere else.
+REMEMBERED_WITH_CONTENT = 7 * 86_400.0
+
+#: The most ended jobs that one key remembers.
+_MOST_ENDED = 100
+
+
+class EnqueueOutcome(StrEnum):
+    """The outcome of an enqueue."""
+
+    STORED = "stored"  #: the job is in its queue
+    KEPT = "kept"  #: the job is kept with its key until its time, in place of one that was kept before
+    DUPLICATE = "duplicate"  #: another job has the key, and nothing was done
+    REPLACED = "replaced"  #: the job that waits has these arguments now
+    NEXT = "next"  #: the job is published when the present one has ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnqueueAnswer:
+    """The answer to an enqueue."""
+
+    outcome: EnqueueOutcome
+    #: The job that the enqueue stands for: its own, or the one that has the key.
+    id: str
+    #: The state of that job: waiting, running, or ended.
+    state: str = "waiting"
+    #: The job that is not run because of this one: the one that was kept before it, as by a debounce.
+    instead_of: str = ""
+
+
+class StartReason(StrEnum):
+    """Why a job may be started, or not."""
+
+    RUN = "run"  #: it has the key
+    ENDED = "ended"  #: it has ended: this is a copy of its message, or its worker died before it acknowledged it
+    COPY = "copy"  #: another worker runs it from another message, which is not gone
+    LATER = "later"  #: another worker was allowed to start it a moment ago; it is not known yet whether that one lives
+    DUPLICATE = "duplicate"  #: another job has its key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAnswer:
+    """Whether a job may be started."""
+
+    why: StartReason
+    #: The job that has the key, where that is another.
+    holder: str = ""
+    #: The numbers that the run's end must name: the serial of the holder, and which of its runs this is.
+    serial: int = 0
+    starts: int = 0
+    #: Whether the worker must report the run's end.
+    tell: bool = False
+    #: The message whose arguments the job runs with instead of its own.
+    content: Message | None = None
+
+
+class RunOutcome(StrEnum):
+    """How a run ended, as far as keys are concerned."""
+
+    DONE = "done"
+    OVER = "over"  #: failed, discarded or cancelled
+    AGAIN = "again"  #: it waits again, for its retry or as before the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyUpdate:
+    """A key after something has happened to it."""
+
+    key: Key
+    #: To be published in the same transaction.
+    jobs: tuple[Message, ...] = ()
+
+
+def current(key: Key, now: float) -> Key:
+    """The key without what has expired by now. That need not be stored: a later reader computes the same."""
+    holder, closed = key.holder, key.closed
+    if holder is not None and holder.until is not None and holder.until <= now:
+        holder = None
+    if closed is not None and closed.until <= now:
+        closed = None
+    ended = key.ended
+    if any(one.until <= now for one in ended):
+        ended = tuple(one for one in ended if one.until > now)
+    if holder is key.holder and closed is key.closed and ended is key.ended:
+        return key
+    return replace(key, holder=holder, closed=closed, ended=ended)
+
+
+def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, EnqueueAnswer]:
+    """The step and the answer for a job that is enqueued."""
+    key = current(key, now)
+    known = _asked_before(key, claim)
+    if known is not None:
+        return KeyUpdate(key=key), known
+    if claim.spread:
+        return _spread(key, claim, now)
+    holder = key.holder
+    if holder is None and key.closed is None:
+        kept = StoredMessage(message=claim.message, call=claim.call)
+        return _take(key, kept, now), EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=claim.message.id)
+    if holder is None:
+        assert key.closed is not None
+        return KeyUpdate(key=key), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=key.closed.id, state="ended")
+    duplicate = EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=holder.id, state=holder.phase)
+    if holder.mode is Mode.WINDOW or claim.on_duplicate in (RETURN, RAISE):
+        return KeyUpdate(key=key), duplicate
+    kept = StoredMessage(message=claim.message, call=claim.call)
+    if holder.phase is Phase.RUNNING:
+        instead_of = "" if key.next is None else key.next.message.id
+        answer = EnqueueAnswer(outcome=EnqueueOutcome.NEXT, id=claim.message.id, instead_of=instead_of)
+        return KeyUpdate(key=replace(key, next=kept)), answer
+    if claim.on_duplicate == RERUN:
+        return KeyUpdate(key=key), duplicate
+    return KeyUpdate(key=replace(key, holder=replace(holder, content=kept))), replace(
+        duplicate, outcome=EnqueueOutcome.REPLACED
+    )
+
+
+def start(
+    key: Key, message: Message, *, worker: str, run: str, again: bool, now: float
+) -> tuple[KeyUpdate, StartAnswer]:
+    """The step and the answer for a worker that wants to start a job that it got from the broker.
+
+    `run` identifies this run among all runs of all jobs. `again` says that the message was handed out before, and that
+    no worker runs the job any more.
+    """
+    key = current(key, now)
+    lock, holder = lock_of(message), key.holder
+    if lock is None or not lock.asks:
+        return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN)
+    if holder is not None and holder.id == message.id:
+        if holder.phase is Phase.RUNNING and holder.run != run and not again:
+            return KeyUpdate(key=key), StartAnswer(why=StartReason.COPY)
+        return _started(key, holder, worker, run, now)
+    before = next((one for one in key.ended if one.id == message.id), None)
+    if before is not None:
+        if before.content is None:
+            return KeyUpdate(key=key), StartAnswer(why=StartReason.ENDED)
+        return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN, tell=True, content=before.content.message)
+    if lock.mode is Mode.START:
+        return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN)
+    if holder is not None:
+        return KeyUpdate(key=key), StartAnswer(why=StartReason.DUPLICATE, holder=holder.id)
+    # No job has the key: it was freed while the job waited, or another program published the job.
+    key = _take(key, StoredMessage(message=message, call=""), now).key
+    assert key.holder is not None
+    return _started(key, key.holder, worker, run, now)
+
+
+def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
+    """The step for a job that a person puts back into its queue, and whether the job may go there.
+
+    The caller publishes the job. A window in which enqueues are refused does not keep it away.
+    """
+    key = current(key, now)
+    lock, holder = lock_of(message), key.holder
+    if lock is None or not lock.asks:
+        return KeyUpdate(key=key), True
+    if holder is not None:
+        return KeyUpdate(key=key), holder.id == message.id
+    return replace(_take(key, StoredMessage(message=message, call=""), now), jobs=()), True
+
+
+def job_removed(key: Key, id: str, now: float, *, drop_next: bool = False) -> KeyUpdate:
+    """The step for a waiting job that is removed: by a person, or with its whole queue.
+
+    `drop_next`, in the second case, removes the job that was to follow it too.
+    """
+    holder = key.holder
+    if holder is None or holder.id != id or holder.phase is not Phase.WAITING:
+        return KeyUpdate(key=current(key, now))
+    return free(key, now=now, drop_next=drop_next)
+
+
+def end(
+    key: Key,
+    id: str,
+    how: RunOutcome,
+    *,
+    serial: int | None,
+    now: float,
+    run_at: float | None = None,
+    starts: int | None = None,
+) -> KeyUpdate:
+    """The step for a run that has ended; this matters only if the job had the key.
+
+    `serial` and `starts` are those of its start. `run_at` is when it runs again, in Unix seconds; None for at once, or
+    never. An end that is reported twice changes nothing the second time, even if the job was started again meanwhile,
+    or the key taken.
+    """
+    key = current(key, now)
+    holder = key.holder
+    if holder is None or holder.id != id or (serial is not None and serial != holder.serial):
+        if how is RunOutcome.AGAIN:
+            return KeyUpdate(key=key)
+        return KeyUpdate(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
+    if starts is not None and starts < holder.starts:
+        # The job was started again meanwhile: the broker handed it to another worker before this end was known.
+        return KeyUpdate(key=key)
+    if how is RunOutcome.AGAIN:
+        known = max(holder.starts, starts or 0)
+        waiting = replace(holder, phase=Phase.WAITING, worker="", run="", run_at=run_at, starts=known)
+        return KeyUpdate(key=replace(key, holder=waiting))
+    if holder.mode is Mode.WINDOW and how is RunOutcome.DONE:
+        return KeyUpdate(key=key)
+    ended = PastHolder(id=id, call=holder.call, until=now + REMEMBERED)
+    key = replace(key, holder=None, ended=(*key.ended, ended)[-_MOST_ENDED:])
+    if key.next is not None:
+        return _publish_next(key, now)
+    if how is RunOutcome.DONE and holder.linger:
+        key = replace(key, closed=Cooldown(until=now + holder.linger, id=id, call=holder.call))
+    return KeyUpdate(key=key)
+
+
+def free(key: Key, *, now: float, drop_next: bool = False) -> KeyUpdate:
+    """The step that takes the key from its holder. The job kept for later is published, or dropped by `drop_next`."""
+    key = replace(current(key, now), holder=None, closed=None)
+    if drop_next:
+        return KeyUpdate(key=replace(key, next=None, due=None))
+    return KeyUpdate(key=key) if key.next is None or key.due is not None else _publish_next(key, now)
+
+
+def enqueue_refused(key: Key, id: str, now: float) -> KeyUpdate:
+    """The step for a job that was just enqueued, but not stored since its queue is full: it undoes the enqueue."""
+    if key.holder is not None and key.holder.id == id:
+        return free(key, now=now)
+    if key.closed is not None and key.closed.id == id:
+        return KeyUpdate(key=replace(key, closed=None))
+    return KeyUpdate(key=key)
+
+
+def publish_due(key: Key, now: float) -> KeyUpdate:
+    """The step for time that has passed: it publishes the job that is due."""
+    key = current(key, now)
+    if key.next is None or key.holder is not None or key.due is None or key.due > now:
+        return KeyUpdate(key=key)
+    kept = key.next
+    closed = Cooldown(until=now + kept.closes, id=kept.message.id, call=kept.call) if kept.closes else None
+    ended = (*key.ended, PastHolder(id="", call=kept.call, until=now + REMEMBERED))[-_MOST_ENDED:]
+    return KeyUpdate(key=replace(key, next=None, due=None, closed=closed, ended=ended), jobs=(kept.message,))
+
+
+def with_arguments_of(message: Message, content: Message) -> Message:
+    """The message with the arguments of another one."""
+    return replace(
+        message,
+        body=content.body,
+        content_type=content.content_type,
+        content_encoding=content.content_encoding,
+        arguments=content.arguments,
+        preview=content.preview,
+    )
+
+
+def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
+    """The answer to a call that has been seen, else None: a client that got no answer asks again."""
+    call, holder = claim.call, key.holder
+    if holder is not None and holder.call == call:
+        return EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=holder.id, state=holder.phase)
+    if holder is not None and holder.content is not None and holder.content.call == call:
+        return EnqueueAnswer(outcome=EnqueueOutcome.REPLACED, id=holder.id, state=holder.phase)
+    if key.next is not None and key.next.call == call:
+        outcome = EnqueueOutcome.KEPT if claim.spread else EnqueueOutcome.NEXT
+        return EnqueueAnswer(outcome=outcome, id=claim.message.id)
+    if any(one.call == call for one in key.ended) or (key.closed is not None and key.closed.call == call):
+        return EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=claim.message.id, state="ended")
+    return None
+
+
+def _spread(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, EnqueueAnswer]:
+    """The step and the answer for a debounce or throttle: keep a job until its time, or let the first go at once."""
+    id, seconds = claim.message.id, claim.seconds
+    if claim.spread == THROTTLE and key.closed is None:
+        closed = Cooldown(until=now + seconds, id=id, call=claim.call)
+        return KeyUpdate(key=replace(key, closed=closed), jobs=(claim.message,)), EnqueueAnswer(
+            outcome=EnqueueOutcome.STORED, id=id
+        )
+    due = now + seconds if key.closed is None else key.closed.until
+    closes = seconds if claim.spread == THROTTLE else 0.0
+    instead_of = "" if key.next is None else key.next.message.id
+    kept = StoredMessage(message=claim.message, call=claim.call, closes=closes)
+    answer = EnqueueAnswer(outcome=EnqueueOutcome.KEPT, id=id, instead_of=instead_of)
+    return KeyUpdate(key=replace(key, next=kept, due=due)), answer
+
+
+def _take(key: Key, kept: StoredMessage, now: float) -> KeyUpdate:
+    """The step that publishes a job as the key's holder."""
+    message = kept.message
+    lock = lock_of(message)
+    if lock is None:
+        return KeyUpdate(key=key, jobs=(message,))
+    holder = KeyHolder(
+        id=message.id,
+        call=kept.call,
+        job=message.job,
+        queue=message.queue,
+        tenant=message.tenant,
+        mode=lock.mode,
+        since=now,
+        serial=key.serial + 1,
+        until=now + lock.seconds if lock.mode is Mode.WINDOW else None,
+        linger=lock.linger,
+        run_at=message.run_at,
+    )
+    ended = tuple(one for one in key.ended if one.id != message.id)
+    return KeyUpdate(
+        key=replace(key, serial=holder.serial, holder=holder, closed=None, ended=ended),
+        jobs=(message,),
+    )
+
+
+def _publish_next(key: Key, now: float) -> KeyUpdate:
+    assert key.next is not None
+    return _take(replace(key, next=None, due=None), key.next, now)
+
+
+def _started(key: Key, holder: KeyHolder, worker: str, run: str, now: float) -> tuple[KeyUpdate, StartAnswer]:
+    """The step and the answer for a holder that runs from now on; with Mode.START the key is free then."""
+    content = None if holder.content is None else holder.content.message
+    if holder.mode is not Mode.START:
+        starts = holder.starts + (holder.phase is Phase.WAITING or holder.run != run)
+        running = replace(holder, phase=Phase.RUNNING, worker=worker, run=run, starts=starts)
+        answer = StartAnswer(why=StartReason.RUN, serial=holder.serial, starts=starts, tell=True, content=content)
+        return KeyUpdate(key=replace(key, holder=running)), answer
+    key = replace(key, holder=None)
+    if holder.content is not None:
+        ended = PastHolder(id=holder.id, call=holder.call, until=now + REMEMBERED_WITH_CONTENT, content=holder.content)
+        key = replace(key, ended=(*key.ended, ended)[-_MOST_ENDED:])
+    if holder.linger:
+        key = replace(key, closed=Cooldown(until=now + holder.linger, id=holder.id, call=holder.call))
+    step = KeyUpdate(key=key) if key.next is None else _publish_next(key, now)
+    return step, StartAnswer(
+        why=StartReason.RUN, serial=holder.serial, tell=holder.content is not None, content=content
+    )
+
+
+def _without_content(one: PastHolder, id: str, now: float) -> PastHolder:
+    return replace(one, content=None, until=now + REMEMBERED) if one.id == id and one.content is not None else one

@@ -1,0 +1,171 @@
+"""Runs `palermo demo`: prepares a broker and a worker, runs all steps, and removes everything again."""
+
+import shlex
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from palermo.client.client import Client
+from palermo.core.address import masked
+from palermo.core.topology import DEFAULT_EXCHANGE
+from palermo.demo.screen import Screen
+from palermo.demo.steps import DemoFailed, DemoSteps, expect, worker_ended
+from palermo.errors import NotFound
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+from palermo.worker.handle import WorkerHandle, start_worker
+from palermo.worker.options import WorkerFailed
+
+#: The exchange that keeps the demo's queues apart from all others, on a broker that is not its own.
+EXCHANGE = "palermo-demo"
+
+#: Seconds that the worker gets for the jobs it runs when the demo ends, or is interrupted.
+_STOP_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """The options of the demo."""
+
+    #: None for the embedded broker, on a file of the demo's own.
+    url: str | None = None
+    #: Its queues are removed, before and after. Without a URL it is not used, since the file is the demo's own.
+    exchange: str = EXCHANGE
+    slots: int = 2
+    #: How many files of the standard library at most; None for all.
+    files: int | None = None
+    #: Whether the broker's queues, or its file, are left to be looked at.
+    keep: bool = False
+    #: The port on which the pages are served once all has been shown; None to end there.
+    web: int | None = None
+    #: How the user calls the command line.
+    program: str = "palermo"
+
+    def settings(self, directory: Path) -> Settings:
+        """The settings of client and worker. Not Settings.load: configured settings are for the user's own jobs."""
+        if self.url is not None:
+            return Settings(url=self.url, exchange=self.exchange)
+        return Settings(url=f"sqlite:///{quote(str(directory / 'demo.db'))}", exchange=DEFAULT_EXCHANGE)
+
+
+def run_demo(options: DemoOptions, screen: Screen) -> None:
+    """Run the demo. Raises DemoFailed if a step went wrong, and BrokerError for a broker that cannot be used."""
+    started = time.monotonic()
+    with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="palermo-demo-"))
+        if options.url is not None or not options.keep:
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        settings = options.settings(directory)
+        # Opened before the steps: the user should learn now that the port is in use.
+        at = None if options.web is None else stack.enter_context(listening_on(options.web))
+        client = stack.enter_context(Client(settings))
+        inspector = Inspector(client)
+        refuse_other_workers(inspector)
+        clear(inspector)
+        if not options.keep:
+            stack.callback(clear, inspector)
+        screen.step(f"Palermo, on {settings.address}")
+        screen.line("The commands shown work in another terminal too, with", style="dim")
+        screen.line(environment(settings), style="dim")
+        log = directory / "worker.log"
+        steps = DemoSteps(client, screen, program=options.program, log=log)
+        steps.enqueue(options.files)
+        with worker_of(settings, slots=options.slots, log=log) as worker:
+            steps.work(worker, slots=options.slots)
+            steps.show_failures()
+            steps.requeue_mended(worker)
+            steps.requeue_unchanged(worker)
+            if at is not None:
+                serve_pages(settings, screen, at)
+    screen.step(f"All as it should be, in {time.monotonic() - started:.0f} s. Try next")
+    for command, meaning in next_commands(options, settings, directory):
+        screen.command(command, meaning)
+
+
+def listening_on(port: int) -> socket.socket:
+    """A socket on this machine's own address. Raises SettingInvalid."""
+    from palermo.webui.server import open_socket
+
+    return open_socket("127.0.0.1", port)
+
+
+def serve_pages(settings: Settings, screen: Screen, at: socket.socket) -> None:
+    """Serve the web pages until Ctrl-C; the worker goes on, so that jobs requeued there run."""
+    from palermo.webui import create_app
+    from palermo.webui.security.local_access import LocalAccess, new_token
+    from palermo.webui.server import pages_url, serve
+
+    host, port = at.getsockname()[:2]
+    token = new_token()
+    screen.step(f"See it in a browser: {pages_url(host, port, token=token)}")
+    screen.line("Ctrl-C ends it", style="dim")
+    serve(create_app(settings=settings, auth=LocalAccess(token)), host=host, port=port, at=at)
+
+
+def refuse_other_workers(inspector: Inspector) -> None:
+    """Raise DemoFailed if a worker is there, since the demo would take its jobs away."""
+    for worker in inspector.workers():
+        raise DemoFailed(f"worker {worker['id']} of another demo is at work on this broker. Try again when it is done.")
+
+
+def clear(inspector: Inspector) -> None:
+    """Remove every queue of the demo's exchange."""
+    for queue in inspector.queues():
+        with suppress(NotFound):
+            inspector.delete_queue(queue["name"])
+
+
+@contextmanager
+def worker_of(settings: Settings, *, slots: int, log: Path) -> Iterator[WorkerHandle]:
+    """A worker in a process of its own that writes its log to a file; it is stopped at the end, whatever happens."""
+    with log.open("ab") as file:
+        try:
+            worker = start_worker(["palermo.demo.jobs"], concurrency=slots, log=file, settings=settings)
+        except WorkerFailed:
+            expect(False, worker_ended(log))
+            raise
+    try:
+        yield worker
+    finally:
+        worker.stop(_STOP_TIMEOUT)
+
+
+def environment(settings: Settings) -> str:
+    """The variables with which the commands of another terminal reach the same queues."""
+    variables = [f"PALERMO_URL={url_to_type(settings)}"]
+    if settings.exchange != DEFAULT_EXCHANGE:
+        variables.append(f"PALERMO_EXCHANGE={settings.exchange}")
+    return " ".join(variables)
+
+
+def next_commands(options: DemoOptions, settings: Settings, directory: Path) -> Iterator[tuple[str, str]]:
+    """The commands to try next, each with what it is good for."""
+    program, url = options.program, url_to_type(settings)
+    flags = f"--url {url}" + ("" if settings.exchange == DEFAULT_EXCHANGE else f" --exchange {settings.exchange}")
+    if options.keep:
+        yield f"{program} failed list {flags}", "what this demo left"
+        yield f"{program} failed requeue --all {flags}", ""
+        yield f"{program} worker palermo.demo.jobs --burst {flags}", "until the queues are empty"
+        yield f"{program} queues {flags}", ""
+    else:
+        again = f" {flags}" if options.url is not None else ""
+        yield f"{program} demo --keep{again}", "leaves its queues there, and says how to look at them"
+    if options.url is None:
+        if options.keep:
+            yield f"rm -r {shlex.quote(str(directory))}", "once you have seen enough"
+        yield f"{program} demo --url amqp://localhost:5672/", "the same on RabbitMQ"
+    yield f"{program} --help", ""
+
+
+def url_to_type(settings: Settings) -> str:
+    """The broker's URL as the user types it again in a shell; a password is "***", for the user to fill in."""
+    address = settings.address
+    if address.username == address.password == "guest":
+        return shlex.quote(settings.url.replace("guest:guest@", "", 1))
+    return shlex.quote(masked(settings.url))

@@ -1,0 +1,171 @@
+"""The steps of the demo: enqueue, work, look at what failed, requeue, all by the means that a user has.
+
+Every step checks what it claims, and raises DemoFailed, which says what went wrong.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from palermo.client.client import Client
+from palermo.contract.rows import Row
+from palermo.core.terminal_text import count
+from palermo.demo.jobs import Parsed, parse
+from palermo.demo.screen import Screen, per_second
+from palermo.demo.source_files import (
+    BAD_ENCODING,
+    DAMAGED,
+    PYTHON_2,
+    damaged_files,
+    interleave,
+    stdlib_files,
+    stdlib_root,
+)
+from palermo.errors import PalermoError
+from palermo.inspector.inspector import Inspector
+from palermo.worker.handle import WorkerHandle
+
+#: Seconds without a finished job after which something must be wrong.
+_STALLED = 60.0
+
+#: Seconds between two looks at the worker.
+_POLL_EVERY = 0.1
+
+#: More failures than any machine's standard library has.
+_MANY = 10_000
+
+_PARSED = re.compile(r"parsed path=.* nodes=(\d+) functions=(\d+)$", re.MULTILINE)
+
+
+class DemoFailed(PalermoError):
+    """The demo did not go as it should have."""
+
+
+class DemoSteps:
+    """The steps, each of which builds on the ones before."""
+
+    def __init__(self, client: Client, screen: Screen, *, program: str, log: Path) -> None:
+        self._client = client
+        self._inspector = Inspector(client)
+        self._screen = screen
+        self._program = program
+        #: The worker's log.
+        self._log = log
+        #: How many jobs the worker must have run by now.
+        self._runs = 0
+        #: The failed jobs after the first round, by the path of their file.
+        self._failed: dict[str, Row] = {}
+
+    def enqueue(self, files: int | None) -> None:
+        """Enqueue one job per file."""
+        library, damaged = stdlib_files(files), damaged_files()
+        self._screen.step("1. Enqueue one job per file")
+        self._screen.line(f"{count(len(library), 'Python file')} of {stdlib_root()}")
+        self._screen.line(f"{count(len(damaged), 'damaged file')} of {DAMAGED}")
+        started = time.monotonic()
+        paths = interleave(damaged, library)
+        made = self._client.enqueue_many((parse.definition, (str(path),), {}) for path in paths)
+        self._runs = len(made)
+        seconds = time.monotonic() - started
+        self._screen.line(f"{count(len(made), 'job')} stored in queue {made[0].queue} in {seconds:.1f} s")
+
+    def work(self, worker: WorkerHandle, *, slots: int) -> None:
+        """Wait until every job has run once."""
+        self._screen.step(f"2. Work on them, {slots} at a time")
+        self._screen.command(f"{self._program} worker palermo.demo.jobs -c {slots}")
+        started = time.monotonic()
+        with self._screen.progress(self._runs) as tell:
+            row = self._wait(worker, tell)
+        seconds = time.monotonic() - started
+        parsed = self._parsed()
+        self._screen.line(f"{count(self._runs, 'job')} in {seconds:.1f} s, {per_second(self._runs, seconds)}")
+        self._screen.line(f"{parsed.nodes:,} syntax nodes and {parsed.functions:,} functions counted")
+        self._screen.line(f"{count(row['failed'], 'job')} failed", style="red")
+        self._failed = {row["args"][0]: row for row in self._inspector.failed(limit=_MANY)}
+        expect(len(self._failed) == row["failed"], f"`failed` holds {len(self._failed)} jobs, not {row['failed']}")
+        sound = [path.name for path in damaged_files() if str(path) not in self._failed]
+        expect(not sound, f"these damaged files did not fail: {', '.join(sound)}")
+
+    def show_failures(self) -> None:
+        """Show the failures by kind, and one of them in full."""
+        self._screen.step("3. Look at what failed")
+        self._screen.command(f"{self._program} failed groups")
+        paths = {row["id"]: path for path, row in self._failed.items()}
+        self._screen.groups(self._inspector.groups(), lambda group: Path(paths[group["id"]]).name)
+        row = self._inspector.failed_job(self._failed[str(BAD_ENCODING)]["id"])
+        self._screen.command(f"{self._program} failed show {row['id']}")
+        self._screen.facts([(name, row[name]) for name in ("job", "args", "kwargs", "queue", "worker", "failed_at")])
+        self._screen.traceback(row["error"]["traceback"])
+
+    def requeue_mended(self, worker: WorkerHandle) -> None:
+        """Requeue that job with arguments with which it works."""
+        id, kwargs = self._failed[str(BAD_ENCODING)]["id"], {"encoding": "latin-1"}
+        self._screen.step("4. Requeue it with its encoding, which the file does not say")
+        self._screen.command(f"{self._program} failed requeue {id} --kwargs '{json.dumps(kwargs)}'")
+        self._inspector.requeue(id, kwargs=kwargs)
+        self._runs += 1
+        self._wait(worker)
+        left = {row["id"] for row in self._inspector.failed(limit=_MANY)}
+        expect(id not in left, f"the mended job {id} failed again")
+        expect(len(left) == len(self._failed) - 1, f"`failed` holds {len(left)} jobs, not {len(self._failed) - 1}")
+        self._screen.line(f"it ran, and has left the failed jobs: {len(left):,} now", style="green")
+
+    def requeue_unchanged(self, worker: WorkerHandle) -> None:
+        """Requeue another job as it is, which cannot help."""
+        id = self._failed[str(PYTHON_2)]["id"]
+        self._screen.step(f"5. Requeue {PYTHON_2.name} as it is")
+        self._screen.command(f"{self._program} failed requeue {id}")
+        self._inspector.requeue(id)
+        self._runs += 1
+        self._wait(worker)
+        row = self._inspector.failed_job(id)
+        expect(row["retries"] == 1, f"the job that was requeued once has retries {row['retries']}")
+        self._screen.line(f"it failed again, retries {row['retries']}: {row['error']['message']}", style="red")
+
+    def _wait(self, worker: WorkerHandle, tell: Callable[[int, int], None] = lambda done, failed: None) -> Row:
+        """Wait until the worker has run as many jobs as it must have; returns the worker's row."""
+        done, since = -1, time.monotonic()
+        while True:
+            for row in self._inspector.workers():
+                if row["pid"] != worker.pid:
+                    continue
+                tell(row["processed"], row["failed"])
+                if row["processed"] >= self._runs:
+                    return row
+                if row["processed"] > done:
+                    done, since = row["processed"], time.monotonic()
+            expect(worker.alive, worker_ended(self._log))
+            waited = time.monotonic() - since
+            expect(waited < _STALLED, f"no job was done for {waited:.0f} s; the worker said: {last_line(self._log)}")
+            time.sleep(_POLL_EVERY)
+
+    def _parsed(self) -> Parsed:
+        """The sums of what the jobs found, from the worker's log."""
+        found = [(int(nodes), int(functions)) for nodes, functions in _PARSED.findall(self._log_text())]
+        return Parsed(nodes=sum(nodes for nodes, _ in found), functions=sum(functions for _, functions in found))
+
+    def _log_text(self) -> str:
+        return _text(self._log)
+
+
+def worker_ended(log: Path) -> str:
+    """The text that says that the worker has ended."""
+    return f"the worker has ended: {last_line(log)}"
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log."""
+    lines = _text(log).split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "nothing")
+
+
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def expect(true: bool, otherwise: str) -> None:
+    """Raise DemoFailed with the text `otherwise`, unless `true` is true."""
+    if not true:
+        raise DemoFailed(f"the demo did not go as it should: {otherwise.rstrip('.')}.")

@@ -1,0 +1,59 @@
+"""Listings for a single request: the journal is read for one page, and nothing of it is kept."""
+
+import time
+
+from palermo.client.client import Client
+from palermo.contract.journal import FROM_START, ReadFrom
+from palermo.contract.rows import Listing, Row
+from palermo.history.audit import AuditLog
+from palermo.history.filters import AuditFilter, HistoryFilter
+from palermo.history.index import Index
+from palermo.history.journal_reader import OnProgress, read_to_end
+from palermo.history.timeline import life
+
+#: Seconds of the journal that are read for a page of the newest jobs: the next one, and at last the whole journal,
+#: where the one before does not fill the page.
+_WINDOWS = (3_600.0, 86_400.0, None)
+
+
+def history(
+    client: Client, filter: HistoryFilter, *, offset: int, limit: int, progress: OnProgress | None = None
+) -> Listing:
+    """Finished jobs, newest first; their total is None where not all of the journal had to be read."""
+    given = filter.since
+    for window in _WINDOWS if given is None else (None,):
+        since = given if window is None else time.time() - window
+        index = Index()
+        try:
+            read_to_end(client, [index], FROM_START if since is None else ReadFrom(since=since), progress=progress)
+            found = index.page(filter, offset=offset, limit=limit)
+            if len(found) >= limit or window is None:
+                total = index.count(filter) if window is None else None
+                return Listing([entry.row() for entry in found], total)
+        finally:
+            index.close()
+    raise AssertionError("the last window is the whole journal")
+
+
+def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:
+    """All that the journal holds about one job, oldest first."""
+    index, actions = Index(), AuditLog()
+    try:
+        read_to_end(client, [index, actions], progress=progress)
+        return life(index, actions, id)
+    finally:
+        index.close()
+        actions.close()
+
+
+def audit(
+    client: Client, filter: AuditFilter, *, offset: int, limit: int, progress: OnProgress | None = None
+) -> Listing:
+    """The actions of people, newest first."""
+    found = AuditLog()
+    try:
+        start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
+        read_to_end(client, [found], start, progress=progress)
+        return Listing(found.page(filter, offset=offset, limit=limit), found.count(filter))
+    finally:
+        found.close()

@@ -1,0 +1,1 @@
+"""The engine of views that are searched: a private, temporary SQLite database."""

@@ -1,0 +1,197 @@
+"""The checks of `palermo check`: are the queues and workers well, yes or no.
+
+The inspector reads queues and workers; `compare` holds the rows against the limits. Something that cannot
+be known, such as the age of a job in a queue that may not be read, is reported and fails no check.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from palermo.contract.rows import Row
+from palermo.core.topology import FAILED_QUEUE
+from palermo.errors import NotBrowsable, NotFound, SettingInvalid
+from palermo.inspector.inspector import Inspector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits to check; None for a limit that does not matter."""
+
+    #: How many jobs may wait in one queue.
+    max_pending: int | None = None
+    #: The greatest age of a queue's first job, in seconds since its creation.
+    max_age: float | None = None
+    #: The least number of workers: of each queue if queues are named, else of all queues together.
+    workers: int | None = None
+    #: The queues to check, by name or with * and ?; if empty, all but `failed`.
+    queues: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """The result of a check."""
+
+    problems: tuple[str, ...] = ()
+    #: What was to be checked and could not be known.
+    unknown: tuple[str, ...] = ()
+    #: Rows as in a listing of queues, with `oldest_age` in seconds or None.
+    queues: tuple[Row, ...] = ()
+    #: How many workers answered.
+    workers: int = 0
+    #: The one worker that the check was about, if there is one.
+    worker: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """A remark for each paused queue: a pause explains why a queue is long, and is no problem by itself."""
+        return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
+
+    def line(self) -> str:
+        """The whole result in one line."""
+        if self.problems:
+            return "; ".join((*self.problems, *self.unknown, *self.paused))
+        if self.worker is not None:
+            return f"worker {self.worker} answers"
+        pending = sum(row["pending"] for row in self.queues)
+        seen = ", ".join(
+            (_count(len(self.queues), "queue"), f"{_count(pending, 'job')} pending", _count(self.workers, "worker"))
+        )
+        return "; ".join((seen, *self.unknown, *self.paused))
+
+    def row(self) -> Row:
+        """The whole result for programs."""
+        return {
+            "ok": self.ok,
+            "problems": list(self.problems),
+            "unknown": list(self.unknown),
+            "queues": list(self.queues),
+            "workers": self.workers,
+            "worker": self.worker,
+        }
+
+
+@dataclass(slots=True)
+class _Problems:
+    problems: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> CheckResult:
+    """Read queues and workers, and judge them. Takes no job."""
+    at = time.time() if now is None else now
+    rows = [row for row in inspector.queues() if _is_checked(row["name"], limits.queues)]
+    workers = len(inspector.workers())
+    ages: dict[str, float | None] = {}
+    if limits.max_age is not None:
+        ages = {row["name"]: _oldest(inspector, row["name"], at) for row in rows if row["pending"]}
+    return compare(limits, rows, workers=workers, ages=ages)
+
+
+def compare(limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None]) -> CheckResult:
+    """Find the limits that do not hold. `ages` has None for a queue whose age cannot be known."""
+    found = _Problems()
+    for pattern in limits.queues:
+        if not any(_is_checked(row["name"], (pattern,)) for row in rows):
+            found.problems.append(f"there is no queue {pattern}")
+    for row in rows:
+        name, pending, age = row["name"], row["pending"], ages.get(row["name"])
+        if limits.max_pending is not None and pending > limits.max_pending:
+            found.problems.append(f"queue {name}: {_count(pending, 'job')} pending, more than {limits.max_pending}")
+        if age is not None and limits.max_age is not None and age > limits.max_age:
+            found.problems.append(f"queue {name}: its first job is {age:.0f} s old, more than {limits.max_age:g}")
+        if name in ages and age is None:
+            found.unknown.append(f"queue {name}: age unknown")
+        if limits.workers is not None and limits.queues and row["workers"] < limits.workers:
+            found.problems.append(f"queue {name}: {_count(row['workers'], 'worker')}, fewer than {limits.workers}")
+    if limits.workers is not None and not limits.queues and workers < limits.workers:
+        found.problems.append(f"{_count(workers, 'worker')}, fewer than {limits.workers}")
+    return CheckResult(
+        problems=tuple(found.problems),
+        unknown=tuple(found.unknown),
+        queues=tuple({**row, "oldest_age": ages.get(row["name"])} for row in rows),
+        workers=workers,
+    )
+
+
+def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> CheckResult:
+    """Whether the worker with this pid on this host lives and answers through the broker."""
+    id = f"pid:{pid}@{host or socket.gethostname()}"
+    if not _exists(pid):
+        return CheckResult(problems=(f"there is no process {pid}",), worker=id)
+    ids = [row["id"] for row in inspector.workers()]
+    problems = () if id in ids else (f"worker {id} does not answer through the broker",)
+    return CheckResult(problems=problems, workers=len(ids), worker=id)
+
+
+def check_host(inspector: Inspector, *, host: str | None = None) -> CheckResult:
+    """Whether any worker of this host lives and answers."""
+    here = host or socket.gethostname()
+    rows = inspector.workers()
+    own = [row["id"] for row in rows if row["host"] == here]
+    if not own:
+        return CheckResult(problems=(f"no worker of host {here} answers through the broker",), workers=len(rows))
+    return CheckResult(workers=len(rows), worker=own[0])
+
+
+def read_pidfile(path: str) -> int | None:
+    """The pid in a worker's pidfile; None if there is no such file, as while no worker runs.
+
+    Raises SettingInvalid for a file that cannot be read or is no pidfile. The file's lock is not tried: trying it
+    would, for an instant, keep a starting worker from getting the lock.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(100).strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SettingInvalid(f"pidfile {path} cannot be read: {error.strerror}.") from None
+    if not text.isdecimal() or int(text) < 1:
+        raise SettingInvalid(f"{path} is not a worker's pidfile: it holds {text[:20]!r}.")
+    return int(text)
+
+
+def _is_checked(name: str, patterns: Sequence[str]) -> bool:
+    if not patterns:
+        return name != FAILED_QUEUE
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _oldest(inspector: Inspector, queue: str, now: float) -> float | None:
+    """Seconds since the first job of a queue was created; None if nobody may look, or its publisher did not say.
+
+    0 for a queue that was emptied or deleted meanwhile.
+    """
+    try:
+        rows = inspector.jobs(queue, limit=1).rows
+    except NotBrowsable:
+        return None
+    except NotFound:
+        return 0.0
+    if not rows:
+        return 0.0
+    created = rows[0]["created_at"]
+    return None if created is None else max(0.0, now - datetime.fromisoformat(created).timestamp())
+
+
+def _exists(pid: int) -> bool:
+    with suppress(PermissionError):  # the process exists, and belongs to another user
+        try:
+            os.kill(pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+    return True
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

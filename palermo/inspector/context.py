@@ -1,0 +1,73 @@
+"""The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from palermo.client.actor import Actor, record_action
+from palermo.client.failed_queues import read_failed, sweep_failed
+from palermo.contract.broker import Broker
+from palermo.contract.rows import Row, job_row, queue_row, worker_row
+from palermo.contract.serialization import MAX_DECOMPRESSED
+from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+from palermo.core.topology import FAILED_QUEUE
+from palermo.inspector.masking import masked_preview
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+
+T = TypeVar("T")
+
+#: Is told how far a long command is.
+Progress = Callable[[SweepProgress], None]
+
+
+class Context:
+    """What the inspector's methods need. The inspector is one, with these methods."""
+
+    #: A row shows no arguments of a body with more bytes than this.
+    _max_shown_bytes = MAX_DECOMPRESSED
+
+    def __init__(self, client: "Client", actor: Actor | None = None, *, hidden: Sequence[str] | None = None) -> None:
+        """`actor` is who acts through this inspector, for the journal; the user of this process unless given.
+
+        `hidden` has the patterns of names whose values no filter searches; the setting web_redact unless given.
+        """
+        self._client = client
+        self._hidden = client.settings.web_redact if hidden is None else hidden
+        self._actor = actor or Actor.here("python")
+
+    def queues(self) -> list[Row]:
+        """All queues by name, always with `failed`."""
+        rows = {info.name: queue_row(info) for info in self._ask(lambda broker: broker.queues(), again=True)}
+        none = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
+        rows.setdefault(FAILED_QUEUE, none)
+        return [rows[name] for name in sorted(rows)]
+
+    def workers(self) -> list[Row]:
+        """All workers that are alive, by id, with the jobs they run."""
+        return [worker_row(info) for info in self._ask(lambda broker: broker.workers(), again=True)]
+
+    def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        return self._client.run(question, again=again)
+
+    def _record(self, action: str, *, by: str = "", **facts: Any) -> None:
+        """Write an action into the journal; see palermo.client.actor.record_action."""
+        record_action(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
+
+    def _sweep_failed(self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None) -> None:
+        self._ask(lambda broker: sweep_failed(broker, judge, progress))
+
+    def _read_failed(
+        self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None, *, id: str = ""
+    ) -> SweepProgress:
+        return self._ask(lambda broker: read_failed(broker, judge, progress, id=id))
+
+    def _shown(self, message: Message) -> str | None:
+        return masked_preview(message, self._client.serializers, self._hidden)
+
+    def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
+        serializers, max_bytes = self._client.serializers, self._max_shown_bytes
+        return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]

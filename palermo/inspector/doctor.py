@@ -1,0 +1,89 @@
+"""The checks of `palermo doctor` as a library: what is wrong here, and what to do about it.
+
+Broker.diagnose finds what only a broker can know. This module finds the rest: versions,
+settings and where they come from, and whether there is a broker at all.
+"""
+
+import os
+import platform
+import stat
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from palermo.client.client import Client
+from palermo.contract.diagnosis import Finding
+from palermo.contract.rows import Row
+from palermo.errors import PalermoError
+from palermo.settings.settings import SettingOrigin, Settings
+
+
+def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False) -> list[Finding]:
+    """All findings about this program, its settings and its broker. Raises no error of Palermo's own.
+
+    `mend` frees the keys of unique jobs that are nowhere.
+    """
+    found = [*_program(), *settings_findings(client.settings, sources)]
+    try:
+        found += client.run(lambda broker: broker.diagnose(), again=True)
+        found.append(_keys(client, mend=mend))
+    except PalermoError as error:
+        found.append(Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried."))
+    return found
+
+
+def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[Finding]:
+    """Findings about the settings: those that are not defaults with their sources, and secrets that others can read."""
+    told = ", ".join(f"{source.setting} = {source.shown} ({source.origin})" for source in sources)
+    found = [Finding.ok("settings", told or f"all are defaults; the broker is {settings.address}")]
+    for source in sources:
+        if source.setting in ("url", "signing_keys") and _holds_secret(settings, source) and _readable(source.origin):
+            advice = f"chmod 640 {source.origin}, or put it into PALERMO_{source.setting.upper()}."
+            text = f"{source.origin} holds a secret ({source.setting}) and every user of this machine may read it"
+            found.append(Finding.warning("settings file", text, advice))
+    return found
+
+
+def row(finding: Finding) -> Row:
+    """A finding as a row, for programs."""
+    return {"check": finding.check, "level": finding.level, "text": finding.text, "advice": finding.advice or None}
+
+
+def _keys(client: Client, *, mend: bool) -> Finding:
+    """Check that every key of a unique job has its job; `mend` frees the keys that have none."""
+    check = "unique jobs"
+    strays = client.run(lambda broker: broker.keys.orphaned(), again=True)
+    if not strays:
+        return Finding.ok(check, "every key has its job")
+    names = [stray.key for stray in strays]
+    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    if mend:
+        freed = client.run(lambda broker: broker.keys.free(names))
+        return Finding.ok(check, f"freed {len(freed)} key(s) whose jobs are nowhere: {shown}")
+    return Finding.problem(
+        check,
+        f"{len(names)} key(s) keep jobs from being enqueued, and the jobs that have them are nowhere: {shown}."
+        " Another program purged their queue, or took them.",
+        "palermo doctor --mend, or palermo unique free --strays, frees them.",
+    )
+
+
+def _program() -> list[Finding]:
+    loop = "uvloop" if find_spec("uvloop") else "asyncio's own loop (pip install 'palermo[fast]' for a faster one)"
+    try:
+        own = version("palermo")
+    except PackageNotFoundError:
+        own = "not installed"
+    here = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}"
+    return [Finding.ok("program", f"Palermo {own}, {here}, {loop}")]
+
+
+def _holds_secret(settings: Settings, source: SettingOrigin) -> bool:
+    return source.setting == "signing_keys" or settings.address.password not in ("", "guest")
+
+
+def _readable(origin: str) -> bool:
+    """Whether this is a file that other users may read."""
+    try:
+        return os.path.isabs(origin) and bool(os.stat(origin).st_mode & stat.S_IROTH)
+    except OSError:
+        return False

@@ -1,0 +1,102 @@
+"""The inspector's methods for events: list groups, show the wiring, replay old events, unsubscribe a group.
+
+The class Inspector takes these functions as its methods.
+"""
+
+from palermo.contract.broker import Broker
+from palermo.contract.events import ReplayFilter, Subscription
+from palermo.contract.rows import Row, iso_instant
+from palermo.core.times import Instant, unix_seconds
+from palermo.core.topics import check_group, check_pattern, distributor, gateway, group_queue
+from palermo.inspector.context import Context, Progress
+
+
+def topics(context: Context) -> list[Row]:
+    """All groups that subscribe to events, by name.
+
+    A row is `group`, `topics` (its patterns), `queue` (where its events wait), `function` (the code that handles them,
+    "" if that is not known), `since`, and `pending`, `in_progress`, `workers` and `paused` of the queue.
+    """
+    found = context._ask(lambda broker: broker.events.subscriptions(), again=True)
+    if not found:
+        return []
+    queues = {row["name"]: row for row in context.queues()}
+    return [_row(one, queues.get(one.queue, {})) for one in found]
+
+
+def wiring(context: Context) -> Row:
+    """The exchanges and groups that carry events, and how many events are kept.
+
+    `gateway` and `distributor` are exchanges of RabbitMQ, and `prefix` is the beginning of their names. `kept` is the
+    number of events that are kept for `max_age` seconds. It is None if none are kept, and events that nobody
+    subscribes to are refused (`unsubscribed`). `groups` are the rows of `topics`.
+    """
+    settings = context._client.settings
+    return {
+        "prefix": settings.prefix,
+        "gateway": gateway(settings.prefix),
+        "distributor": distributor(settings.prefix),
+        "unsubscribed": settings.events_unsubscribed,
+        "kept": context._ask(lambda broker: broker.events.kept(), again=True),
+        "max_age": settings.events_max_age,
+        "groups": topics(context),
+    }
+
+
+def replay(
+    context: Context,
+    group: str,
+    *,
+    topic: str | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
+    progress: Progress | None = None,
+) -> int:
+    """Give one group kept events once more, as jobs with new ids; returns how many.
+
+    The events are those that the group subscribes to, or those that the pattern `topic` matches; between two instants
+    if they are given. An event of another program may have no time of its own: it goes by when it was stored, within
+    some seconds. Raises NotFound for a group that does not subscribe, BrokerRefused where events are not kept.
+    """
+    check_group(group)
+    old = ReplayFilter(
+        topic=None if topic is None else check_pattern(topic),
+        since=None if since is None else unix_seconds(since),
+        until=None if until is None else unix_seconds(until),
+    )
+    count = 0
+
+    async def ask(broker: Broker) -> int:
+        return await broker.events.replay(group, old, progress=progress)
+
+    try:
+        count = context._ask(ask)
+    finally:
+        context._record("replay events", queue=_queue(context, group), count=count, what=topic)
+    return count
+
+
+def unsubscribe(context: Context, group: str) -> None:
+    """Bring no more events to a group, until one of its workers starts; its queue stays. Raises NotFound."""
+    check_group(group)
+    context._ask(lambda broker: broker.events.unsubscribe(group))
+    context._record("unsubscribe", queue=_queue(context, group), what=group)
+
+
+def _queue(context: Context, group: str) -> str:
+    settings = context._client.settings
+    return group_queue(settings.exchange, settings.prefix, group)
+
+
+def _row(one: Subscription, queue: Row) -> Row:
+    return {
+        "group": one.group,
+        "topics": list(one.topics),
+        "queue": one.queue,
+        "function": one.function,
+        "since": iso_instant(one.since),
+        "pending": queue.get("pending", 0),
+        "in_progress": queue.get("in_progress", 0),
+        "workers": queue.get("workers", 0),
+        "paused": queue.get("paused", False),
+    }

@@ -1,0 +1,179 @@
+"""The inspector's methods for failed jobs: list, count and group them, run them again, discard them.
+
+The class Inspector takes these functions as its methods.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from palermo.client.failed_queues import browse_failed
+from palermo.client.failed_queues import trim_failed as trim
+from palermo.contract.rows import Listing, Row
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+from palermo.core.topology import check_job_queue
+from palermo.errors import PalermoError
+from palermo.inspector.context import Context, Progress
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.judges import (
+    CountJudge,
+    DiscardJudge,
+    FindJudge,
+    GroupJudge,
+    PageJudge,
+    RequeueJudge,
+    Selection,
+    TakenJob,
+    Which,
+    not_found_error,
+    report_errors,
+    report_taken,
+    stoppable,
+)
+from palermo.inspector.replace_arguments import ReplaceArguments
+from palermo.jobs import registry
+
+#: Gets an error that would else be raised at the end of a command that did all it could.
+OnError = Callable[[PalermoError], None]
+#: Gets the jobs that are gone for certain, while a long command runs.
+OnTaken = Callable[[Sequence[TakenJob]], None]
+#: Asked before each job: once it returns True, a long command ends, and the jobs that it has not reached stay.
+Stopping = Callable[[], bool]
+#: Every failed job.
+ALL = FailedFilter()
+
+
+def failed(
+    context: Context,
+    *,
+    offset: int = 0,
+    limit: int = 100,
+    newest: bool = False,
+    filter: FailedFilter = ALL,
+    count: bool = True,
+) -> Listing:
+    """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
+
+    Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
+    the oldest are asked for: then the search ends where the page ends, and `total` is None.
+    """
+    if not filter.everything:
+        finding = PageJudge(filter, offset=offset, limit=limit, newest=newest, count=count, shown=context._shown)
+        swept = context._read_failed(finding)
+        return Listing(context._rows(finding.messages, JobState.FAILED), finding.total, swept.unseen)
+    page = context._ask(lambda broker: browse_failed(broker, offset=offset, limit=limit, newest=newest), again=True)
+    unique: dict[str, Message] = {}
+    for message in page.messages:
+        unique.setdefault(message.id, message)
+    return Listing(context._rows(tuple(unique.values()), JobState.FAILED), page.total, page.unseen)
+
+
+def failed_job(context: Context, id: str) -> Row:
+    """One failed job. Raises NotFound."""
+    finding = FindJudge(id)
+    context._read_failed(finding, id=id)
+    if finding.message is None:
+        raise not_found_error([id])
+    return context._rows((finding.message,), JobState.FAILED)[0]
+
+
+def count_failed(context: Context, which: Which = ALL) -> int:
+    """Count the failed jobs that are meant; two copies of one id are one job.
+
+    It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
+    """
+    counting = CountJudge(Selection(which, context._shown))
+    context._sweep_failed(counting)
+    return counting.count
+
+
+def groups(context: Context, filter: FailedFilter = ALL, *, progress: Progress | None = None) -> list[Row]:
+    """Group the failed jobs by kind, the largest group first.
+
+    A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
+    """
+    grouping = GroupJudge(filter, context._shown)
+    context._read_failed(grouping, progress)
+    return grouping.rows()
+
+
+def requeue(
+    context: Context,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+    on_taken: OnTaken | None = None,
+    stop: Stopping | None = None,
+) -> list[TakenJob]:
+    """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
+
+    Each job is published and confirmed before it leaves `failed`, so an interruption loses
+    none. Jobs that fail again meanwhile are not looked at. `args` and `kwargs` replace
+    their half of the arguments, `queue` replaces the queue that the job came from.
+
+    Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
+    queue's name is invalid, the new arguments do not fit), do not stop the others. At the
+    end NotFound, or the first reason, is raised, or given to `on_error` if there is one.
+    `on_taken` gets the jobs that have gone while the command runs, and `stop` can end it early.
+    """
+    if queue is not None:
+        check_job_queue(queue)
+    selection = Selection(which, context._shown)
+    judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs))
+    try:
+        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken))
+    finally:
+        what = "with other arguments" if args is not None or kwargs is not None else None
+        context._record("requeue", queue=queue, ids=[job.id for job in judge.taken], what=what)
+    report_errors(on_error, judge.refusal, selection.missing_error)
+    return judge.taken
+
+
+def discard(
+    context: Context,
+    which: Which,
+    *,
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+    on_taken: OnTaken | None = None,
+    stop: Stopping | None = None,
+) -> list[TakenJob]:
+    """Discard failed jobs: one id, several ids, or all that a filter matches.
+
+    For ids that are not there, NotFound is raised after all other jobs are done, or given to `on_error`.
+    """
+    judge = DiscardJudge(Selection(which, context._shown))
+    try:
+        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken))
+    finally:
+        context._record("discard", ids=[job.id for job in judge.taken])
+    report_errors(on_error, judge.selection.missing_error)
+    return judge.taken
+
+
+def trim_failed(
+    context: Context, *, max_age: float | None = None, max_count: int | None = None, now: float | None = None
+) -> int:
+    """Remove failed jobs that are older than `max_age` seconds and, oldest first, those above `max_count`.
+
+    Both default to the settings failed_max_age and failed_max_count. Returns how many were removed.
+    """
+    settings = context._client.settings
+    age = settings.failed_max_age if max_age is None else max_age
+    count = settings.failed_max_count if max_count is None else max_count
+    if age is None and count is None:
+        return 0
+    at = time.time() if now is None else now
+    return context._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
+
+
+def _rewriting(
+    context: Context, args: Sequence[object] | None, kwargs: Mapping[str, object] | None
+) -> Callable[[Message], Message] | None:
+    if args is None and kwargs is None:
+        return None
+    return ReplaceArguments(context._client.serializers, args, kwargs, find=registry.find)

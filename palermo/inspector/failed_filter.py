@@ -1,0 +1,71 @@
+"""Filters of failed jobs, for `palermo failed`, the inspector and the web page."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from palermo.core.failure import fingerprint
+from palermo.core.message import Message
+from palermo.core.wildcards import fits
+
+#: Gives the preview of a message's arguments as it is shown. A text filter searches nothing else of the arguments.
+PreviewOf = Callable[[Message], str | None]
+
+
+def wire_preview(message: Message) -> str | None:
+    """The preview as it is on the wire, including what is hidden."""
+    return message.preview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedFilter:
+    """The conditions that a failed job must meet, all at once; a filter without conditions matches every job.
+
+    Names may hold `*`, `?` and `[…]`.
+    """
+
+    #: The queue it came from.
+    queue: str | None = None
+    #: Its wire name.
+    job: str | None = None
+    #: The dotted name of its exception's class, or the last part of that name.
+    error: str | None = None
+    #: Text, in any letter case, in its error message, its traceback, its id, or its arguments' preview as
+    #: it is shown (what the setting web_redact hides is not searched).
+    text: str | None = None
+    #: Unix seconds: it failed at this instant or later.
+    since: float | None = None
+    #: Unix seconds: it failed at this instant or before, or does not say when.
+    until: float | None = None
+    #: The fingerprint of its group, as `Inspector.groups` gives it.
+    group: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether the filter has no condition."""
+        return all(getattr(self, field.name) is None for field in fields(self))
+
+    def matches(self, message: Message, shown: PreviewOf = wire_preview) -> bool:
+        """Whether this message from `failed` meets the conditions."""
+        failure = message.failure
+        kind = failure.exception_class if failure else ""
+        return (
+            (self.queue is None or fits(message.queue, self.queue))
+            and (self.job is None or fits(message.job, self.job))
+            and (self.error is None or fits(kind, self.error) or fits(kind.rpartition(".")[2], self.error))
+            and (self.since is None or (failure is not None and failure.failed_at >= int(self.since)))
+            and (self.until is None or (failure.failed_at if failure else 0) <= self.until)
+            and (self.text is None or self._contains(message, self.text.casefold(), shown))
+            and (self.group is None or (failure is not None and fingerprint(message.job, failure) == self.group))
+        )
+
+    @staticmethod
+    def _contains(message: Message, wanted: str, shown: PreviewOf) -> bool:
+        failure = message.failure
+        texts = (message.id, failure and failure.message, failure and failure.stack_trace)
+        return any(wanted in text.casefold() for text in texts if text) or wanted in (shown(message) or "").casefold()
+
+    def __str__(self) -> str:
+        asked = (
+            (field.name, getattr(self, field.name)) for field in fields(self) if getattr(self, field.name) is not None
+        )
+        return " ".join(f"{name}={value!r}" for name, value in asked) or "everything"

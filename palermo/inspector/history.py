@@ -1,0 +1,69 @@
+"""The inspector's methods for history. Each call reads the journal to its end, some 100,000 records a second.
+
+The class Inspector takes these functions as its methods.
+"""
+
+import time
+
+from palermo.contract.rows import Listing, Row
+from palermo.core.times import Instant, unix_seconds
+from palermo.core.topology import check_id
+from palermo.errors import NotFound
+from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
+from palermo.inspector.context import Context, Progress
+
+#: How far statistics look back by default, in seconds.
+_A_DAY = 86_400.0
+
+
+def history(
+    context: Context,
+    filter: HistoryFilter = FINISHED,
+    *,
+    offset: int = 0,
+    limit: int = 100,
+    progress: Progress | None = None,
+) -> Listing:
+    """Finished jobs, newest first; the total is None if not all of the journal had to be read."""
+    from palermo.history import listings
+
+    return listings.history(context._client, filter, offset=offset, limit=limit, progress=progress)
+
+
+def life(context: Context, id: str, *, progress: Progress | None = None) -> list[Row]:
+    """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
+    from palermo.history import listings
+
+    rows = listings.life_of(context._client, check_id(id), progress=progress)
+    if not rows:
+        raise NotFound(
+            f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
+            " docs/guides/journal.md."
+        )
+    return rows
+
+
+def statistics(context: Context, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
+    """The counts since an instant, or of the last 24 hours: docs/guides/statistics.md describes the row.
+
+    Reads that part of the journal; `progress` is told how far it is.
+    """
+    from palermo.history import report_rows, summary
+
+    begin = time.time() - _A_DAY if since is None else unix_seconds(since)
+    report = summary.summarize(context._client, begin, progress)
+    return report_rows.report_row(report, context.queues(), context.workers())
+
+
+def audit(
+    context: Context,
+    filter: AuditFilter = ANYTHING,
+    *,
+    offset: int = 0,
+    limit: int = 100,
+    progress: Progress | None = None,
+) -> Listing:
+    """The actions of people, newest first."""
+    from palermo.history import listings
+
+    return listings.audit(context._client, filter, offset=offset, limit=limit, progress=progress)

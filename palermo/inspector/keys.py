@@ -1,0 +1,90 @@
+"""The inspector's methods for keys of unique jobs and of limited jobs: list them, and free keys.
+
+The class Inspector takes these functions as its methods.
+"""
+
+from collections.abc import Iterable
+
+from palermo.contract.rows import Row, iso_instant, limit_row
+from palermo.core.failure import printable
+from palermo.core.unique_keys import Key, Mode
+from palermo.errors import NotFound
+from palermo.inspector.context import Context
+
+
+def unique_keys(context: Context) -> list[Row]:
+    """All keys of unique jobs about which something is known, by name; those of throttled and debounced jobs as well.
+
+    A row is `key`, `id`, `job` and `queue` of the job that has it, `unique` ("until_start", "until_done", "seconds"),
+    `state` ("waiting", "running"; "closed" for a key that no job has or gets, "kept" for a job that is kept until
+    its time), `worker`, `since`, `until` (when it ends by itself), `run_at`, and `next`, the id of the job that runs
+    after it.
+    """
+    found = context._ask(lambda broker: broker.keys.known(), again=True)
+    return [row for row in map(_row, found) if row is not None]
+
+
+def limits(context: Context) -> list[Row]:
+    """The keys of limited jobs (those with a limit or a rate) of which any run or wait, by name.
+
+    A row is `key`, `limit` and `rate` (None for none), `running`, and `waiting`: how many are put aside.
+    """
+    return [limit_row(info) for info in context._ask(lambda broker: broker.limits(), again=True)]
+
+
+def free_keys(context: Context, names: str | Iterable[str]) -> list[str]:
+    """Take keys from the jobs that have them, whatever those do; returns the keys there were. Raises NotFound if none.
+
+    A job that waits takes its key again when a worker starts it, if the key is free then.
+    """
+    chosen = [names] if isinstance(names, str) else list(names)
+    freed = context._ask(lambda broker: broker.keys.free(chosen)) if chosen else []
+    if chosen and not freed:
+        raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` shows those that are taken.")
+    context._record("free keys", count=len(freed), what=", ".join(freed[:20]))
+    return freed
+
+
+def stray_keys(context: Context) -> list[Row]:
+    """Keys whose jobs are nowhere, as programs that purge queues leave them; looking takes a second or more.
+
+    A row is `key`, `id`, `queue` and `since`.
+    """
+    found = context._ask(lambda broker: broker.keys.orphaned(), again=True)
+    return [
+        {
+            "key": printable(one.key),
+            "id": printable(one.id),
+            "queue": printable(one.queue),
+            "since": iso_instant(one.since),
+        }
+        for one in found
+    ]
+
+
+def _row(key: Key) -> Row | None:
+    holder, kept, closed = key.holder, key.next, key.closed
+    row: Row = {
+        "key": printable(key.name),
+        **dict.fromkeys(("id", "job", "queue", "unique", "state", "worker", "since", "until", "run_at", "next")),
+    }
+    if holder is not None:
+        return row | {
+            "id": printable(holder.id),
+            "job": printable(holder.job),
+            "queue": printable(holder.queue),
+            "unique": str(holder.mode),
+            "state": "closed" if holder.mode is Mode.WINDOW else str(holder.phase),
+            "worker": printable(holder.worker) or None,
+            "since": iso_instant(holder.since),
+            "until": iso_instant(holder.until),
+            "run_at": iso_instant(holder.run_at),
+            "next": None if kept is None else printable(kept.message.id),
+        }
+    if kept is not None:
+        message = kept.message
+        named = {"id": printable(message.id), "job": printable(message.job), "queue": printable(message.queue)}
+        return row | named | {"state": "kept", "run_at": iso_instant(key.due)}
+    if closed is not None:
+        return row | {"id": printable(closed.id), "state": "closed", "until": iso_instant(closed.until)}
+    return None

@@ -1,0 +1,111 @@
+"""The inspector's methods for recurring jobs: list, add, remove, enable, disable and run them.
+
+The class Inspector takes these functions as its methods.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from palermo.client.prepare_recurring import entry
+from palermo.contract.recurring import RecurringJob, every_seconds
+from palermo.contract.recurring_entries import RUNTIME, RecurringEntry
+from palermo.contract.rows import Row, arguments_of, as_json, iso_instant
+from palermo.contract.serialization import Serializers
+from palermo.core.failure import printable
+from palermo.inspector.context import Context
+
+
+def recurring(context: Context) -> list[Row]:
+    """All recurring jobs, by name.
+
+    A row is `name`, `job`, `queue`, `cron` or `every` (seconds), `tz`, `words`, `missed`, `enabled`, `last_run`,
+    `next_run` (None while disabled), `origin` ("code:<module>", "config" or "runtime"), `args` and `kwargs` (None
+    where they cannot be decoded without running foreign code).
+    """
+    found = context._ask(lambda broker: broker.recurring(), again=True)
+    return [_row(one, context._client.serializers, context._max_shown_bytes) for one in found]
+
+
+def put_recurring(
+    context: Context,
+    name: str,
+    job: Any,
+    *,
+    cron: str | None = None,
+    every: float | timedelta | None = None,
+    tz: str = "UTC",
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    missed: str = "once",
+) -> None:
+    """Let a job run again and again: at the times of a cron expression, or `every` so many seconds.
+
+    `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
+    disabled it stays so. If the job's code is imported here, its options hold and its arguments are checked. A worker
+    whose code declares the same name replaces this one when it starts. Raises OptionInvalid, ArgumentsInvalid,
+    SerializationError, QueueNameInvalid.
+    """
+    definition = getattr(job, "definition", None)
+    wanted = RecurringJob(
+        name=name,
+        job=job if definition is None else definition.name,
+        cron=cron or "",
+        every=None if every is None else every_seconds(every),
+        tz=tz,
+        missed=missed,
+        args=tuple(args),
+        kwargs=dict(kwargs or {}),
+        queue=queue,
+    )
+    made = entry(context._client, wanted, origin=RUNTIME)
+    context._ask(lambda broker: broker.put_recurring(made))
+    context._record("put recurring", what=name)
+
+
+def remove_recurring(context: Context, name: str) -> None:
+    """Remove a recurring job; one that code or configuration declares comes back when a worker with it starts.
+
+    Raises NotFound.
+    """
+    context._ask(lambda broker: broker.remove_recurring(name))
+    context._record("remove recurring", what=name)
+
+
+def switch_recurring(context: Context, name: str, on: bool = True) -> None:
+    """Enable or disable a recurring job, and keep it so when workers that declare it start. Raises NotFound.
+
+    Ticks while it is disabled are not made up for.
+    """
+    context._ask(lambda broker: broker.switch_recurring(name, on=on))
+    context._record("enable recurring" if on else "disable recurring", what=name)
+
+
+def run_recurring(context: Context, name: str) -> str:
+    """Enqueue a recurring job now, enabled or not; its times stay as they are. The job's id. Raises NotFound."""
+    id = context._ask(lambda broker: broker.fire_recurring(name))
+    context._record("run recurring", ids=[id], what=name)
+    return id
+
+
+def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row:
+    recurring, message = found.recurring, found.message
+    arguments = arguments_of(message, serializers, max_bytes=max_bytes)
+    args, kwargs = arguments if arguments is not None else (None, None)
+    return {
+        "name": printable(found.name),
+        "job": printable(recurring.job),
+        "queue": printable(message.queue),
+        "cron": recurring.cron or None,
+        "every": recurring.every,
+        "tz": recurring.tz,
+        "words": recurring.in_words(),
+        "missed": recurring.missed,
+        "enabled": recurring.enabled,
+        "last_run": iso_instant(found.last_run),
+        "next_run": iso_instant(found.next),
+        "origin": printable(found.origin),
+        "args": as_json(args),
+        "kwargs": as_json(kwargs),
+    }

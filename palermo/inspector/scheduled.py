@@ -1,0 +1,142 @@
+"""The inspector's methods for scheduled jobs: list, cancel, run now and reschedule them, and give up retries.
+
+The class Inspector takes these functions as its methods. A job that has failed and waits to be
+tried again is a scheduled job with an error: `retries` tells them apart.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instant
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
+from palermo.core.lifecycle import JobState
+from palermo.core.times import Instant, unix_seconds
+from palermo.core.topology import check_id
+from palermo.inspector.context import Context
+
+#: The scheduled jobs that are meant: one id, several, or those that a filter matches.
+Which = str | Iterable[str] | ScheduledFilter
+
+#: The answer about an id with which nothing was done.
+GONE = "fired already or not there"
+
+#: By action: its name in the journal, and the state that is answered about a job.
+_CALLED = {CANCEL: "cancel scheduled", RUN: "run now", MOVE: "reschedule", GIVE_UP: "give up"}
+DONE = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
+
+
+def scheduled(
+    context: Context,
+    *,
+    queue: str | None = None,
+    job: str | None = None,
+    retries: bool | None = None,
+    offset: int = 0,
+    limit: int = 100,
+) -> Listing:
+    """Jobs that are due later, soonest first; `queue` and `job` may hold `*` and `?`.
+
+    A row is that of a job, with `run_at`. Its state is "scheduled"; "retrying" for a job that has failed and waits to
+    be tried again; "cancelled" for a job that will not run. With `retries` only jobs to be tried again are
+    listed, with `retries=False` only the others.
+    """
+    return listed(context, ScheduledFilter(queue=queue, job=job, retries=retries), offset=offset, limit=limit)
+
+
+def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing:
+    """`scheduled` for any choice, also of ids."""
+    found = context._ask(lambda broker: broker.scheduled(chosen, offset=offset, limit=limit), again=True)
+    rows = context._rows(found.messages, JobState.PENDING)
+    for row, message in zip(rows, found.messages, strict=True):
+        if message.id in found.cancelled:
+            row["state"] = CANCELLED
+        elif row["state"] == JobState.PENDING:
+            row["state"] = SCHEDULED
+    return Listing(rows, found.total)
+
+
+def retries(
+    context: Context, *, queue: str | None = None, job: str | None = None, offset: int = 0, limit: int = 100
+) -> Listing:
+    """Jobs that have failed and wait for the instant of their next try, soonest first.
+
+    `error` says why, `attempts` what went wrong each time, `run_at` when the job is tried again. A job whose instant
+    has come waits in its queue, with the state "retrying" there too.
+    """
+    return scheduled(context, queue=queue, job=job, retries=True, offset=offset, limit=limit)
+
+
+def cancel_scheduled(context: Context, which: Which) -> list[Row]:
+    """Cancel scheduled jobs: these ids, or all that a filter matches.
+
+    A row is `id`, `state`, `job`, `queue` and `run_at`. The state is "cancelled", or for an id "fired already or not
+    there": then nothing was done, and Inspector.cancel may still stop the job. A job either comes due or is
+    cancelled, never both.
+    """
+    return _alter(context, which, CANCEL)
+
+
+def run_now(context: Context, which: Which) -> list[Row]:
+    """Put scheduled jobs into their queues at once; rows as of cancel_scheduled, with the state "enqueued"."""
+    return _alter(context, which, RUN)
+
+
+def reschedule(context: Context, which: Which, at: Instant) -> list[Row]:
+    """Let scheduled jobs run at another instant; rows as of cancel_scheduled, with the state "moved".
+
+    `at` is a datetime with a time zone, or Unix seconds; an instant that has passed means now. Raises OptionInvalid.
+    """
+    return _alter(context, which, MOVE, unix_seconds(at))
+
+
+def retry_now(context: Context, which: Which) -> list[Row]:
+    """`run_now` for jobs that wait to be tried again, and for no others."""
+    return _alter(context, which, RUN, retries=True)
+
+
+def give_up(context: Context, which: Which) -> list[Row]:
+    """Put jobs that wait to be tried again among the failed, with all their attempts, as if no retry had been left.
+
+    Rows as of cancel_scheduled, with the state "failed". Hooks and failure back ends are not called: no
+    worker is there to call them.
+    """
+    return _alter(context, which, GIVE_UP, retries=True)
+
+
+def _alter(
+    context: Context, which: Which, action: str, at: float | None = None, *, retries: bool | None = None
+) -> list[Row]:
+    chosen, ids = _chosen(which)
+    if not ids and not isinstance(which, ScheduledFilter):
+        return []
+    if retries is not None:
+        chosen = replace(chosen, retries=retries)
+    if at is not None and at <= time.time():
+        action = RUN
+    apart = context._client.settings.failed_per_queue
+    altered = context._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))
+    rows = {one.id: _row(one, action, at) for one in altered}
+    context._record(_CALLED[action], ids=list(rows), what=iso_instant(at) if action == MOVE else None)
+    none = {"job": None, "queue": None, "run_at": None}
+    missing = [{"id": id, "state": GONE, **none} for id in ids if id not in rows]
+    return [*rows.values(), *missing]
+
+
+def _chosen(which: Which) -> tuple[ScheduledFilter, list[str]]:
+    if isinstance(which, ScheduledFilter):
+        return which, sorted(which.ids or ())
+    ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+    for id in ids:
+        check_id(id)
+    return ScheduledFilter(ids=frozenset(ids)), ids
+
+
+def _row(altered: AlteredJob, action: str, at: float | None) -> Row:
+    return {
+        "id": altered.id,
+        "state": DONE[action],
+        "job": altered.job,
+        "queue": altered.queue,
+        "run_at": iso_instant(at if action == MOVE else altered.run_at),
+    }

@@ -1,0 +1,327 @@
+"""The definition of a job: what its decorator declared, and how the job is called."""
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from palermo.errors import ArgumentsInvalid, OptionInvalid
+from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
+
+if TYPE_CHECKING:
+    from palermo.contract.recurring import RecurringJob
+    from palermo.core.retry_policy import ErrorTypes, RetryPolicy
+    from palermo.settings.settings import Settings
+
+MAX_JOB_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSubscription:
+    """The events that a job handles, and its group."""
+
+    group: str
+    #: Patterns of topics, sorted.
+    topics: tuple[str, ...]
+    #: Whether the group begins with the events that are kept when it first subscribes.
+    from_start: bool = False
+
+    def queue(self, exchange: str, prefix: str) -> str:
+        """The queue where the group's events wait. Raises QueueNameInvalid."""
+        from palermo.core.topics import group_queue
+
+        return group_queue(exchange, prefix, self.group)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class JobDefinition:
+    """A job as its decorator declared it."""
+
+    #: The wire name: `package.module.QualName`, or the one given.
+    name: str
+    #: The decorated function, or class with `process`.
+    target: Callable[..., Any]
+    #: The parameters of an enqueue: the function's, or those of `process` without self.
+    signature: inspect.Signature
+    is_class: bool
+    #: None where the setting default_queue decides.
+    queue: str | None = None
+    #: "one" for a job that gets the decoded body as its single argument, whatever it is; else "".
+    arguments: str = ""
+    #: None where the setting of the same name decides, here and in the next two.
+    serializer: str | None = None
+    compression: str | None = None
+    sign: bool | None = None
+    #: Seconds that one run may take; None where the worker's own default decides.
+    timeout: float | None = None
+    #: Seconds after which a run that has not ended is killed and the job runs again; None for never.
+    lock_for: float | None = None
+    #: Decides what goes first within its queue, from 0 to 9; None for 0.
+    priority: int | None = None
+    #: How many may run at once over all workers, of the job or of each limit_key, and how often; None for any number.
+    limit: int | None = None
+    limit_key: str | Callable[..., str] | None = None
+    rate: str | None = None
+    #: Seconds from its enqueuing within which it must be started; None for no limit.
+    expires: float | None = None
+    #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
+    delay: float | None = None
+    #: Whether its result is kept in the journal, unless an enqueue says otherwise; None for no.
+    keep_result: bool | None = None
+    #: How long one of its jobs keeps others of the same key from being enqueued, what happens to those, and what the
+    #: key is: see palermo.jobs.options.ManyOptions, here and in the next five.
+    unique: str | float | None = None
+    unique_key: str | Callable[..., str] | None = None
+    on_duplicate: str | None = None
+    dedupe: float | None = None
+    debounce: float | None = None
+    throttle: float | None = None
+    #: The tenant whose job it is: a name, or a function of the arguments that returns one; None for none.
+    tenant: str | Callable[..., str] | None = None
+    #: The tenant's share of the queue, where others have 1; None for 1.
+    share: float | None = None
+    #: How many jobs one call runs at most, which gets them as a list; None for a job that runs one by one.
+    batch: int | None = None
+    #: Seconds that the first of a batch waits for others.
+    batch_wait: float = 0.0
+    #: What happens when it fails, as declared; see `policy`.
+    retries: int | None = None
+    backoff: Any = None
+    retry_for: float | None = None
+    retry_on: "ErrorTypes | None" = None
+    discard_on: "ErrorTypes | None" = None
+    #: When it runs by itself, again and again; None for never.
+    recurring: "RecurringJob | None" = None
+    #: The events that it handles; None for a job that is enqueued.
+    subscribes: JobSubscription | None = None
+    #: A function job's own hooks; a class has them as methods.
+    own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
+
+    def queue_in(self, settings: "Settings") -> str:
+        """The queue where the job waits unless an enqueue names another. Raises QueueNameInvalid."""
+        if self.subscribes is not None:
+            return self.subscribes.queue(settings.exchange, settings.prefix)
+        return self.queue or settings.default_queue
+
+    @property
+    def one(self) -> bool:
+        """Whether the decoded body is the single argument."""
+        return self.arguments == "one"
+
+    @cached_property
+    def policy(self) -> "RetryPolicy":
+        """The retry policy: whether and when the job is tried again."""
+        from palermo.core.retry_policy import make_policy
+
+        return make_policy(
+            retries=self.retries,
+            backoff=self.backoff,
+            retry_for=self.retry_for,
+            retry_on=self.retry_on,
+            discard_on=self.discard_on,
+        )
+
+    @cached_property
+    def classes(self) -> Mapping[str, type]:
+        """The dataclasses and enums that the annotations name, by dotted name: a body may be decoded to these."""
+        from palermo.contract.wire_classes import classes_in
+
+        return classes_in(hint for name, hint in self._hints.items() if name != "return")
+
+    @cached_property
+    def result_classes(self) -> Mapping[str, type]:
+        """The same for the annotation of the return value: a result may be decoded to these."""
+        from palermo.contract.wire_classes import classes_in
+
+        return classes_in(hint for name, hint in self._hints.items() if name == "return")
+
+    @property
+    def _hints(self) -> Mapping[str, Any]:
+        code = getattr(self.target, "process", None) if self.is_class else self.target
+        try:
+            return get_type_hints(code)
+        except Exception:
+            # A name that exists for the type checker only, or not yet: such a parameter restores no class.
+            hints = {parameter.name: parameter.annotation for parameter in self.signature.parameters.values()}
+            hints["return"] = self.signature.return_annotation
+            empty = inspect.Parameter.empty
+            return {name: hint for name, hint in hints.items() if not isinstance(hint, str) and hint is not empty}
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise ArgumentsInvalid unless the job can be called with these."""
+        least, most = self._by_position
+        if not kwargs and least <= len(args) <= most and not self.one:
+            return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentsInvalid(
+                f"arguments do not fit job {self.name!r}: {error}. It takes {self.signature}."
+            ) from None
+        if self.one and (kwargs or len(args) != 1):
+            raise ArgumentsInvalid(
+                f'job {self.name!r} is declared with arguments="one": give it exactly one argument, by position.'
+            )
+
+    @cached_property
+    def _by_position(self) -> tuple[int, int]:
+        """The least and the greatest number of arguments, if all are given by position; else see `bind`."""
+        parameters = self.signature.parameters.values()
+        if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+            return 1, 0
+        named = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        return sum(one.default is one.empty for one in named), len(named)
+
+    def instantiate(self) -> object | None:
+        """A fresh object of a class job, for one run; None for a function job."""
+        return self.target() if self.is_class else None
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], instance: object | None = None) -> Any:
+        """Run the job, on a new object unless one is given; a coroutine function returns its coroutine."""
+        if not self.is_class:
+            return self.target(*args, **kwargs)
+        made: Any = self.target() if instance is None else instance
+        return made.process(*args, **kwargs)
+
+    def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
+        """The job's own hooks of one kind, inherited ones too, by name; call them with the job's arguments.
+
+        Methods that need an object get `instance`, or one made for them.
+        """
+        if not self.is_class:
+            return self.own_hooks.of(kind)
+        names = self._method_hooks.get(kind)
+        if not names:
+            return ()
+        if instance is None and any(bound for _, bound in names):
+            instance = self.instantiate()
+        return tuple(getattr(instance if bound else self.target, name) for name, bound in names)
+
+    @cached_property
+    def _method_hooks(self) -> Mapping[str, tuple[tuple[str, bool], ...]]:
+        """The class's hook methods by kind, in order, and whether each needs an object."""
+        found: dict[str, list[tuple[str, bool]]] = {}
+        for name in dir(self.target):  # sorted
+            kind = kind_of(name, JOB_HOOKS)
+            raw = inspect.getattr_static(self.target, name) if kind else None
+            if kind and (callable(raw) or isinstance(raw, (staticmethod, classmethod))):
+                check_hook(name, getattr(raw, "__func__", raw), JOB_HOOKS)
+                found.setdefault(kind, []).append((name, isinstance(raw, types.FunctionType)))
+        return {kind: tuple(names) for kind, names in found.items()}
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The file and the name in it where the job was written: the same again after a reload."""
+        space = _globals(self.target)
+        return str(space.get("__file__") or space.get("__name__")), self.target.__qualname__
+
+
+#: Options that a job which takes batches cannot have.
+_ALONE = ("unique", "dedupe", "limit", "rate", "lock_for")
+
+
+def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:
+    """The definition of a decorated function or class. Raises OptionInvalid for anything that cannot be a job."""
+    is_class = isinstance(target, type)
+    if not is_class and not isinstance(target, types.FunctionType):
+        raise OptionInvalid(
+            f"{target!r} cannot be a job: @palermo.job goes on a function, or on a class with a method `process`."
+        )
+    process = _process_of(target) if is_class else target
+    if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."
+        )
+    if declared.get("batch") is not None:
+        _check_batch(target, inspect.signature(process), declared)
+    return JobDefinition(
+        name=wire_name(target) if name is None else check_job_name(name),
+        target=target,
+        signature=inspect.signature(process),
+        is_class=is_class,
+        **declared,
+    )
+
+
+def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:
+    """Raise OptionInvalid unless the job can be called with a list."""
+    if len(signature.parameters) != 1:
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} takes batches, and so must take one argument, the list of what was enqueued."
+            f" It takes {signature}."
+        )
+    check_batched(target.__qualname__, declared)
+
+
+def check_batched(job: str, options: Mapping[str, Any]) -> None:
+    """Raise OptionInvalid for options that a job in a batch cannot have: with them it would wait, or end, alone."""
+    if options.get("keep_result"):
+        raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
+    for name in _ALONE:
+        if options.get(name) is not None:
+            raise OptionInvalid(
+                f"job {job!r} takes batches, which {name} does not go with: the others of a call would wait, or be"
+                " killed, with one of them. Leave out one of the two."
+            )
+
+
+def wire_name(target: Any) -> str:
+    """`package.module.QualName`; in `__main__`, by the module's real path, so that a worker that imports it agrees."""
+    module: str = target.__module__
+    if module in ("__main__", "__mp_main__"):
+        space = _globals(target)
+        spec = space.get("__spec__")
+        file = space.get("__file__")
+        if spec is not None:
+            module = spec.name
+        elif file:
+            module = str(file).replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    return f"{module}.{target.__qualname__}"
+
+
+def check_job_name(name: object) -> str:
+    """The name, if it may be a job's wire name. Raises OptionInvalid."""
+    rule = "A job's name is text of 1 to 255 bytes without blanks at the ends"
+    if not isinstance(name, str):
+        raise OptionInvalid(f"job name {name!r} is not text. {rule}.")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise OptionInvalid(f"job name {name!r} cannot be written as UTF-8. {rule}.") from None
+    if not 1 <= size <= MAX_JOB_NAME_BYTES or name != name.strip():
+        raise OptionInvalid(f"job name {name[:80]!r} ({size} bytes) cannot be used. {rule}.")
+    return name
+
+
+def _process_of(cls: type) -> Callable[..., Any]:
+    """The callable that `process` is for a caller who has an object of the class."""
+    raw = inspect.getattr_static(cls, "process", None)
+    if raw is None:
+        raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`; it is what a worker calls.")
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise OptionInvalid(
+            f"class {cls.__qualname__!r} cannot be made without arguments ({error}); a worker makes one object per run."
+        ) from None
+    except ValueError:
+        pass  # a class written in C has no signature to look at
+    if isinstance(raw, (staticmethod, classmethod)):
+        found: Callable[..., Any] = getattr(cls, "process")  # noqa: B009
+        return found
+    if not isinstance(raw, types.FunctionType):
+        raise OptionInvalid(f"`process` of class {cls.__qualname__!r} is not a method.")
+    # A bound method without an object: partial() would not drop `self` from the signature by name.
+    return types.MethodType(raw, object.__new__(object))
+
+
+def _globals(target: Any) -> Mapping[str, Any]:
+    if isinstance(target, types.FunctionType):
+        inner: Any = inspect.unwrap(target)  # a wrapper has the globals of the module that it was written in
+        found: Mapping[str, Any] = getattr(inner, "__globals__", target.__globals__)
+        return found
+    module = sys.modules.get(target.__module__)
+    return vars(module) if module else {"__name__": target.__module__}

@@ -1,0 +1,75 @@
+"""The registry of jobs: the jobs that a program has declared, by their wire names."""
+
+from typing import Any
+
+from palermo.core.topology import DEFAULT_QUEUE
+from palermo.errors import JobNameTaken, JobNotFound
+from palermo.jobs.definition import JobDefinition
+
+
+class Registry:
+    """Jobs by wire name: all that this process can run."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobDefinition] = {}
+
+    def register(self, definition: JobDefinition) -> None:
+        """Add a job; if the same code is imported again, it replaces itself.
+
+        Raises JobNameTaken where other code has the name.
+        """
+        known = self._jobs.get(definition.name)
+        if known is not None and known.origin != definition.origin:
+            if definition.subscribes is not None and known.subscribes is not None:
+                raise JobNameTaken(
+                    f"group {definition.name!r} has two functions: {_place(known)} and {_place(definition)}. A group"
+                    " handles an event once; let the other be a group of its own."
+                )
+            raise JobNameTaken(
+                f"job name {definition.name!r} is declared twice: {_place(known)} and {_place(definition)}."
+                " Give one of them another with @palermo.job(name=...)."
+            )
+        self._jobs[definition.name] = definition
+
+    def unregister(self, name: str) -> None:
+        """Forget a job; nothing happens if it is not there."""
+        self._jobs.pop(name, None)
+
+    def get(self, name: str) -> JobDefinition:
+        """The job of this name. Raises JobNotFound."""
+        try:
+            return self._jobs[name]
+        except KeyError:
+            module = name.rpartition(".")[0]
+            start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
+            raise JobNotFound(f"no job {name!r} in this worker. {start} the name in @palermo.job.") from None
+
+    def find(self, name: str) -> JobDefinition | None:
+        """The job of this name, or None."""
+        return self._jobs.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """All wire names, sorted."""
+        return tuple(sorted(self._jobs))
+
+    def queues(self, default: str = DEFAULT_QUEUE) -> tuple[str, ...]:
+        """The queues that the jobs name, sorted; `default` stands for those that name none.
+
+        Those of groups that subscribe to events are not among them.
+        """
+        return tuple(sorted({one.queue or default for one in self._jobs.values() if one.subscribes is None}))
+
+
+#: The jobs that `@palermo.job` declared in this process.
+registry = Registry()
+
+
+def declaring(jobs: Registry, option: str) -> dict[str, Any]:
+    """The value of one option, by job, for the jobs that declare it."""
+    found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _place(definition: JobDefinition) -> str:
+    file, name = definition.origin
+    return f"{name} in {file}"

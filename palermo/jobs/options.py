@@ -1,0 +1,133 @@
+"""The options of a job: their names and types. jobs/option_values.py checks their values."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+from palermo.core.suggestion import nearest
+from palermo.core.times import Delay, Instant
+from palermo.core.topology import check_id, check_job_queue
+from palermo.errors import OptionInvalid
+
+
+class ManyOptions(TypedDict, total=False):
+    """The options of enqueue_many; None where the job's own declaration decides."""
+
+    queue: str | None
+    serializer: str | None
+    compression: str | None
+    sign: bool | None
+    #: Seconds that one run may take.
+    timeout: float | None
+    #: Seconds after which a run that has not ended is killed, and the job runs again.
+    lock_for: float | None
+    #: Seconds from now, or from when the job is due, within which it must be started.
+    expires: float | None
+    #: How long it waits before it may run: seconds, or a timedelta.
+    delay: Delay | None
+    #: The same as an instant: Unix seconds, or an aware datetime.
+    run_at: Instant | None
+    #: Decides what goes first within its queue, from 0 to 9; the highest goes first.
+    priority: int | None
+    #: How many of the job, or of one limit_key, may run at once, over all workers.
+    limit: int | None
+    #: What the limit and the rate count, instead of the whole job: text, or a function of the job's arguments.
+    limit_key: str | Callable[..., str] | None
+    #: How often it may run, over all workers: 50/s, 100/min.
+    rate: str | None
+    #: How often the job's policy may try it again.
+    retries: int | None
+    #: Whether what it returns is kept in the journal, for `Job.result`.
+    keep_result: bool | None
+    #: How long no other job of the same key is enqueued: "until_start", "until_done", or seconds.
+    unique: str | float | None
+    #: The key, besides the job's name: text, or a function of the job's arguments. Unless given, it is the caller's own
+    #: id, or the arguments themselves.
+    unique_key: str | Callable[..., str] | None
+    #: What a second enqueue of the key does: "return" (answer with the first), "raise", "replace", or "rerun".
+    on_duplicate: str | None
+    #: Seconds after the job's end for which the key is still refused.
+    dedupe: float | None
+    #: Seconds of quiet after which only the last job of a burst is run.
+    debounce: float | None
+    #: Seconds in which at most one job runs: the first at once, and then the last of those that came.
+    throttle: float | None
+    #: The tenant whose job it is, so that each tenant of a queue has its share: text of 1 to 255 bytes, or a function
+    #: of the job's arguments that returns it.
+    tenant: str | Callable[..., str] | None
+    #: The tenant's share of the queue, where others have 1: from 0.001 to 1,000.
+    share: float | None
+
+
+class EnqueueOptions(ManyOptions, total=False):
+    """The options of `.options()`, and of `enqueue` by name."""
+
+    #: Text of 1 to 255 bytes; a UUID unless given.
+    id: str | None
+
+
+class PublishOptions(TypedDict, total=False):
+    """The options of `palermo.publish`; None where the settings decide."""
+
+    #: Text of 1 to 255 bytes; a UUID unless given.
+    id: str | None
+    serializer: str | None
+    compression: str | None
+    sign: bool | None
+
+
+#: One call's arguments for enqueue_many: positional in a tuple or list, named in a dict.
+Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
+
+#: The options of recurring jobs.
+RECURRING_OPTIONS = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
+
+#: The options of `@palermo.job`.
+JOB_OPTIONS = (
+    *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
+    *("tenant", "share", "batch", "batch_wait"),
+    *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
+    *("lock_for", "priority", "limit", "limit_key", "rate"),
+    *("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle"),
+    *RECURRING_OPTIONS,
+)
+#: The options of `@palermo.subscribe`.
+SUBSCRIBE_OPTIONS = ("timeout", "keep_result", "retries", "backoff", "retry_for", "retry_on", "discard_on")
+#: The options of `palermo.publish`.
+PUBLISH_OPTIONS = tuple(PublishOptions.__annotations__)
+#: The options of `.options()`.
+ENQUEUE_OPTIONS = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
+
+
+def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Raise for an option that is unknown here, or that has a value without meaning."""
+    for name, value in options.items():
+        match name:
+            case _ if name not in known:
+                raise OptionInvalid(
+                    f"{where} has no option {name!r}.{nearest(name, known)} It takes {', '.join(known)};"
+                    " the job's own arguments go to enqueue."
+                )
+            case _ if value is None:
+                pass
+            case "queue":
+                check_job_queue(value)
+            case "id":
+                check_id(value)
+            case _:
+                from palermo.jobs.option_values import check_value
+
+                check_value(name, value)
+
+
+def split_arguments(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], Mapping[str, Any]]:
+    """Split one item of enqueue_many into positional and named arguments. Raises OptionInvalid."""
+    match arguments:
+        case tuple() | list():
+            return arguments, {}
+        case Mapping():
+            return (), arguments
+        case _:
+            raise OptionInvalid(
+                f"enqueue_many got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
+                ' Give each call a tuple of positional arguments, such as ("a.png",), or a dict of named ones.'
+            )

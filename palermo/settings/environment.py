@@ -1,0 +1,52 @@
+"""The environment of this process: the settings in it, and what the programs that started it say there."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from palermo.settings.readers import READERS
+
+
+def from_environment() -> Iterator[tuple[str, str, Any]]:
+    """The settings in the environment: source, name, value. An empty variable counts as not set, for containers."""
+    for name in READERS:
+        variable = f"PALERMO_{name.upper()}"
+        if os.environ.get(variable):
+            yield variable, name, os.environ[variable]
+
+
+#: The variable in which start_worker gives its worker the descriptor of the pipe to tell how the start went.
+START_PIPE = "PALERMO_STARTER"
+
+
+def take_start_pipe() -> int | None:
+    """Take that descriptor out of the environment: no job, no child process and no restart of this process sees it."""
+    text = os.environ.pop(START_PIPE, "")
+    return int(text) if text.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceManager:
+    """The service manager that started this process and wants to hear from it, as systemd does."""
+
+    #: Its socket: a path, or a name that begins with @.
+    address: str
+    #: Seconds of silence after which it takes the process for dead; None if it does not watch.
+    watchdog: float | None = None
+
+
+def service_manager(pid: int | None = None) -> ServiceManager | None:
+    """The service manager that NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID name; None if there is none."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return None
+    microseconds, watched = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    ours = not watched or watched == str(os.getpid() if pid is None else pid)
+    seconds = int(microseconds) / 1_000_000 if ours and microseconds.isdecimal() else 0.0
+    return ServiceManager(address=address, watchdog=seconds or None)
+
+
+def colours_refused() -> bool:
+    """Whether NO_COLOR asks for text without colours (no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))

@@ -1,0 +1,235 @@
+"""The settings: where they come from, how they are checked, and what they mean.
+
+From weakest to strongest: the defaults below; a file; `PALERMO_*` variables; arguments of the
+program, or flags. The file is the first one found going up from the current directory:
+`palermo.toml` with the settings at its top, or a `pyproject.toml` that has a table
+[tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
+Only this folder reads the environment.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES
+from palermo.core.address import DEFAULT_URL, Address, parse_url
+from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
+from palermo.core.suggestion import nearest
+from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
+from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
+from palermo.settings.environment import from_environment
+from palermo.settings.readers import READERS, WrongValue
+from palermo.settings.settings_file import from_file
+
+if TYPE_CHECKING:
+    from palermo.contract.broker import SessionParameters
+    from palermo.contract.serialization import Serializers
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Settings:
+    """The settings of one program; every value is checked when the object is made.
+
+    Raises SettingInvalid naming the setting. `repr()` shows no password and no key.
+    """
+
+    #: The broker. A relative SQLite path in a settings file is relative to that file.
+    url: str = DEFAULT_URL
+    #: Keeps several systems on one broker apart; a name without dots.
+    exchange: str = DEFAULT_EXCHANGE
+    #: The type of queues that RabbitMQ has yet to make: "classic", on one node, or "quorum", on a majority of them.
+    queue_type: str = "classic"
+    #: How workers serve the tenants of a queue: "turn", one after the other, or "random". Both go by their shares.
+    tenant_order: str = "turn"
+    #: The queue of a job that names none.
+    default_queue: str = DEFAULT_QUEUE
+    #: How arguments are serialized, by name: "json", "msgpack", "pickle" or one that is installed.
+    serializer: str = "json"
+    #: "gzip" or "zstd"; "" or "none" for none.
+    compression: str = ""
+    #: Whether jobs are signed, with the first of the signing keys.
+    sign: bool = False
+    #: Keys that verify signatures; the first one also signs. In a variable: separated by commas, or a JSON
+    #: array; the same holds for the imports.
+    signing_keys: tuple[str, ...] = ()
+    #: Seconds that enqueuing one job may take, including everything that goes wrong on the way.
+    publish_timeout: float = 5.0
+    #: Modules that hold jobs, for workers and commands that name none.
+    imports: tuple[str, ...] = ()
+    #: Recurring jobs, by name: each a table with `job`, `cron` or `every`, and more: docs/learn/recurring.md.
+    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    #: Whether the failed jobs of each queue lie apart, in `failed:<queue>`, instead of all in `failed`.
+    failed_per_queue: bool = False
+    #: Seconds after which a failed job is dropped; None ("none" in a file or variable) to keep it.
+    failed_max_age: float | None = None
+    #: How many failed jobs are kept, the newest ones; None for all.
+    failed_max_count: int | None = None
+    #: How many workers may die while they run a job before it fails as WorkerDied; None for any number.
+    max_deaths: int | None = 3
+    #: What the journal records: "off" nothing, "failures" what goes wrong and how many jobs did what, "all" every job.
+    journal: str = "failures"
+    #: The journal's size limit on the broker, in bytes, and for how many seconds it is kept. RabbitMQ learns
+    #: both when the journal is made.
+    journal_max_size: int = JOURNAL_BYTES
+    journal_max_age: float = JOURNAL_AGE
+    #: The prefix of the names by which events travel: `<prefix>_gateway`; "" for the name of the exchange.
+    events_prefix: str = ""
+    #: What happens to events that nobody subscribes to: "keep" them for a while, like all others, or "refuse" them.
+    events_unsubscribed: str = "keep"
+    #: For how many seconds events are kept, and how many bytes they take on the broker at most. RabbitMQ learns
+    #: both when the first event is published or subscribed to.
+    events_max_age: float = EVENTS_AGE
+    events_max_size: int = EVENTS_BYTES
+    #: The greatest size of a kept result, in bytes.
+    max_result: int = 65_536
+    #: The deployed release, as statistics show it: a version, or a commit. Workers report it.
+    release: str = ""
+    #: The address and port on which a worker serves metrics to Prometheus; None for no metrics.
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    #: The token that a scraper must send to a worker and to the web process; "" for none.
+    metrics_token: str = ""
+    #: Where `palermo web` listens; an address other than loopback requires a file of users.
+    web_host: str = "127.0.0.1"
+    web_port: int = 3000
+    #: Host names that the web pages answer to, besides those of loopback: names, or patterns such as `*.example.com`.
+    web_hosts: tuple[str, ...] = ()
+    #: The file of users and their passwords' hashes; relative to a settings file that names it.
+    web_users: str = ""
+    #: Whether `palermo web` without users makes a token when it starts, and lets nobody in without it.
+    web_token: bool = True
+    #: Whether nothing can be changed from the web.
+    web_read_only: bool = False
+    #: The prefix that a proxy takes from the beginning of every path: `/palermo`.
+    web_prefix: str = ""
+    #: Whether X-Forwarded-For, -Host, -Prefix and -Proto are believed, because a proxy of ours writes them.
+    web_trust_proxy: bool = False
+    #: Names of arguments, and of keys in them, whose values the web hides from everybody; letter case does not matter.
+    web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
+    #: The key that signs forms, the same in all processes that serve one site. Without it each start makes its own.
+    web_secret: str = ""
+
+    def __post_init__(self) -> None:
+        for name, read in READERS.items():
+            object.__setattr__(self, name, _read(name, read, getattr(self, name), source=""))
+        if self.sign and not self.signing_keys:
+            raise SettingInvalid("sign is on, and signing_keys holds no key to sign with. Set PALERMO_SIGNING_KEYS.")
+
+    @classmethod
+    def load(cls, **overrides: Any) -> "Settings":
+        """The settings of this process, from file, environment and, strongest, the arguments; None counts as not given.
+
+        Raises SettingInvalid naming the setting, its value and where it came from.
+        """
+        found: dict[str, Any] = {}
+        given = (("", name, value) for name, value in overrides.items())
+        for source, name, value in (*from_file(), *from_environment(), *given):
+            if name not in READERS:
+                where = f" in {source}" if source else ""
+                known = ", ".join(READERS)
+                raise SettingInvalid(
+                    f"there is no setting {name!r}{where}.{nearest(name, READERS)} The settings are {known}."
+                )
+            if value is not None:
+                found[name] = _read(name, READERS[name], value, source=source)
+        return cls(**found)
+
+    @property
+    def address(self) -> Address:
+        """The broker's URL, parsed; as text it shows no password."""
+        return parse_url(self.url)
+
+    def session(self, name: str) -> "SessionParameters":
+        """The parameters of a broker session with these settings; `name` is what the session is for."""
+        from palermo.contract.broker import SessionParameters
+
+        return SessionParameters(
+            address=self.address,
+            exchange=self.exchange,
+            queue_type=self.queue_type,
+            tenant_order=self.tenant_order,
+            timeout=self.publish_timeout,
+            journal_bytes=self.journal_max_size,
+            journal_age=self.journal_max_age,
+            events_prefix=self.events_prefix,
+            keep_events=self.events_unsubscribed == "keep",
+            events_bytes=self.events_max_size,
+            events_age=self.events_max_age,
+            name=name,
+        )
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the names of exchanges and queues that carry events."""
+        return self.events_prefix or self.exchange
+
+    def serializers(self) -> "Serializers":
+        """A new registry of all installed serializers, with the signing keys."""
+        from palermo.contract.serialization import Serializers
+
+        return Serializers.default(signing_keys=self.signing_keys)
+
+    def __repr__(self) -> str:
+        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown["url"] = str(self.address)
+        shown["signing_keys"] = ("***",) * len(self.signing_keys)
+        for name in ("web_secret", "metrics_token"):
+            shown[name] = "***" if shown[name] else ""
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """This process's environment with the settings in it, for a child process that loads them from there."""
+    given: dict[str, str] = {}
+    for name in READERS:
+        match getattr(settings, name):
+            case None | "":
+                text = "none"
+            case tuple() | dict() as values:
+                text = json.dumps(values)
+            case value:
+                text = str(value)
+        given[f"PALERMO_{name.upper()}"] = text
+    return {**os.environ, **given}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingOrigin:
+    """The origin of a setting that is not a default."""
+
+    setting: str
+    #: A file's path, a variable's name, or "given" for a flag or the program.
+    origin: str
+    #: Its value, without secrets.
+    shown: str
+
+
+def setting_origins(**overrides: Any) -> list[SettingOrigin]:
+    """The settings that Settings.load(**overrides) would not take from the defaults, each with what decides it."""
+    settings = Settings.load(**overrides)
+    given = (("given", name, value) for name, value in overrides.items() if value is not None)
+    origins = {name: origin for origin, name, _ in (*from_file(), *from_environment(), *given)}
+    shown = {name: str(getattr(settings, name)) for name in origins}
+    shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
+    shown |= dict.fromkeys(("web_secret", "metrics_token"), "not shown")
+    return [SettingOrigin(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
+
+
+#: Settings whose values an error must not repeat.
+_NOT_SHOWN = ("url", "signing_keys", "web_secret", "web_token", "metrics_token")
+
+
+def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> Any:
+    """Read a setting's value. Raises SettingInvalid, without the value if it may hold a secret."""
+    where = f" (from {source})" if source else ""
+    try:
+        return read(value)
+    except WrongValue as wrong:
+        shown = "a value that is not shown" if name in _NOT_SHOWN else repr(value)
+        raise SettingInvalid(f"setting {name} is {shown}{where} and must be {wrong}.") from None
+    except UrlInvalid as error:
+        raise UrlInvalid(f"{error}{f' It was read from {source}.' if source else ''}") from None
+    except (SettingInvalid, QueueNameInvalid) as error:
+        raise SettingInvalid(f"setting {name}{where}: {error}") from None

@@ -1,0 +1,282 @@
+"""Runs one message and returns a Result: finds the job, decodes its arguments, calls hooks and the job.
+
+User code and deserialized data may raise anything here. The executor never raises: it returns a Result.
+It knows no processes and no pipes, so it runs in a slot and in a test alike.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import logging
+import random
+import time
+from asyncio import base_events, runners
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import Any, cast
+
+from palermo import errors, tracing
+from palermo.client import decorator
+from palermo.contract.serialization import Accept, Serializers
+from palermo.core import arguments
+from palermo.core.failure import Failure, from_exception
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, RunResult, Succeeded
+from palermo.core.message import Message
+from palermo.core.stored_result import MAX_RESULT
+from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
+from palermo.jobs import current, hook_calls, hooks
+from palermo.jobs import definition as job_definition
+from palermo.jobs.current import CurrentJob, ProgressReports
+from palermo.jobs.definition import JobDefinition
+from palermo.jobs.job_registry import Registry
+from palermo.worker.child import interrupts as breaks
+from palermo.worker.child import shared_interrupts
+from palermo.worker.child.interrupts import Interruptible, Interrupts
+from palermo.worker.child.job_call import JobCall
+from palermo.worker.child.return_values import ReturnValues
+from palermo.worker.child.run_failures import RunFailures, name_of
+
+log = logging.getLogger("palermo.worker")
+
+SKIPPED = Succeeded(skipped=True)
+
+#: For a job without around hooks: it costs a third of an empty ExitStack.
+_NOTHING_AROUND: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+#: The files of Palermo and Python whose frames are cut off at the start of a traceback.
+_OURS = frozenset(
+    file
+    for file in (
+        __file__,
+        decorator.__file__,
+        current.__file__,
+        job_definition.__file__,
+        hook_calls.__file__,
+        breaks.__file__,
+        shared_interrupts.__file__,
+        contextlib.__file__,
+        runners.__file__,
+        base_events.__file__,
+    )
+    if file
+)
+
+
+class Executor:
+    """Runs messages one at a time, with the jobs and hooks that are registered in this process."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        serializers: Serializers,
+        accept: Accept,
+        worker: str,
+        interrupts: Interruptible | None = None,
+        return_values: ReturnValues | None = None,
+        now: Callable[[], float] = time.time,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._registry = registry
+        self._serializers = serializers
+        self._accept = accept
+        #: The tag of the slot, for current_job and the failure report.
+        self._worker = worker
+        self._interrupts: Interruptible = interrupts or Interrupts()
+        self._return_values = return_values or ReturnValues(serializers, limit=MAX_RESULT)
+        self._now = now
+        self._run_failures = RunFailures(worker, now=now, chance=chance)
+
+    def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
+        """Run the job and return its result; `reports` takes its progress and log lines meanwhile.
+
+        The job runs in a context of its own, so that the next one does not see the context variables that it sets.
+        """
+        return contextvars.copy_context().run(self._run, message, reports)
+
+    async def run_async(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
+        """Run a coroutine job, in the loop and the context of the caller, and return its result."""
+        with tracing.running(message, worker=self._worker) as span:
+            steps = self._steps(self._call_of(message), message, reports)
+            try:
+                coroutine = next(steps)
+                while True:
+                    try:
+                        returned = await self._interrupts.within(coroutine)
+                    except BaseException as error:
+                        coroutine = steps.throw(error)
+                    else:
+                        coroutine = steps.send(returned)
+            except StopIteration as end:
+                return span.ended(cast("RunResult", end.value))
+
+    def crashed(self, message: Message, failure: Failure) -> RunResult:
+        """Decide the result of a job whose process died under it, and call hooks and failure back ends."""
+        return contextvars.copy_context().run(self._crashed, message, failure)
+
+    def _run(self, message: Message, reports: ProgressReports | None) -> RunResult:
+        with tracing.running(message, worker=self._worker) as span:
+            steps = self._steps(self._call_of(message), message, reports)
+            try:
+                coroutine = next(steps)
+                while True:
+                    try:
+                        returned = asyncio.run(self._interrupts.within(coroutine))
+                    except BaseException as error:
+                        coroutine = steps.throw(error)
+                    else:
+                        coroutine = steps.send(returned)
+            except StopIteration as end:
+                return span.ended(cast("RunResult", end.value))
+
+    def _steps(
+        self, call: JobCall, message: Message, reports: ProgressReports | None
+    ) -> Generator[Coroutine[Any, Any, Any], Any, RunResult]:
+        """Do the whole run. The caller awaits each yielded coroutine, and sends its value or throws its exception in.
+
+        One generator, not several: a StopIteration that a job raises would leave a generator as RuntimeError.
+        """
+        if call.definition is None:
+            return call.ended()
+        definition, args, kwargs = call.definition, call.args, call.kwargs
+        self._enter(message, reports, batched=call.batched)
+        begun = entered = False
+        value: Any = None
+        instance: object | None = None
+        try:
+            instance = definition.instantiate()
+            begun = True
+            try:
+                self._interrupts.enter(message.timeout)
+                # Fast path: no hook is looked for. A run that does nothing, in a loop: 13 µs, 15 without.
+                hooked = not hook_calls.has_no_run_hooks(definition)
+                if hooked and not hook_calls.run_before_hooks("before_process", definition, args, kwargs, instance):
+                    return call.ended(SKIPPED)
+                around = hook_calls.hooks_for("around_process", definition, instance) if hooked else ()
+                with contextlib.ExitStack() if around else _NOTHING_AROUND as stack:
+                    for hook in around:
+                        stack.enter_context(_context(hook, args, kwargs))
+                    entered = True
+                    value = definition.call(args, kwargs, instance)
+                    if value is not None and inspect.iscoroutine(value):
+                        value = yield value
+                hook_calls.run_after_hooks("after_process", definition, args, kwargs, instance)
+                return call.ended(self._return_values.succeeded(message, definition, None if call.batched else value))
+            finally:
+                self._interrupts.leave()
+        except BaseException as error:  # a job that calls sys.exit() has not done its work either
+            return self._raised(call, error, instance, begun=begun, entered=entered)
+
+    def _raised(
+        self, call: JobCall, error: BaseException, instance: object | None = None, *, begun: bool, entered: bool
+    ) -> RunResult:
+        """The result of a run that raised this error.
+
+        `begun` is whether the job's object had been made, `entered` whether all around hooks had been entered.
+        """
+        if begun:
+            if self._interrupts.terminated:
+                # The worker made it end, whatever it raised: it goes back as if it had never begun, without hooks.
+                return INTERRUPTED
+            if self._interrupts.cancelled:
+                return CANCELLED
+            if isinstance(error, hooks.DontProcess) and not entered:
+                return call.ended(SKIPPED)
+        failure = self._failure(error)
+        runs = call.runs(instance, hooked=begun)
+        return call.ended(*(self._run_failures.result(run, error, failure) for run in runs))
+
+    def _call_of(self, message: Message) -> JobCall:
+        """The call for the message and its companions. Each that cannot be called for gets a failure as its result."""
+        call = JobCall()
+        for each in (message, *message.companions) if message.companions else (message,):
+            try:
+                call.add(each, *self._prepare(each))
+            except BaseException as error:
+                # Without the traceback: it holds no frame of the user's, and Palermo's say no more than the error text.
+                failure = self._failure(error.with_traceback(None))
+                call.refuse(self._run_failures.unrunnable(each, failure))
+        return call
+
+    def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
+        """The job and its arguments. Raises if the message cannot or may not be run."""
+        if message.defect:
+            raise HeaderInvalid(f"{message.defect}. Mend the program that published job {message.id}.")
+        if message.expires_at is not None and self._now() >= message.expires_at:
+            late = self._now() - message.expires_at
+            raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago. It was not run.")
+        if not message.job:
+            raise JobUnnamed(
+                f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
+            )
+        definition = self._registry.get(message.job)
+        if message.extra and message.topic and definition.subscribes is None:
+            raise HeaderInvalid(
+                f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
+                " none."
+            )
+        value = self._serializers.decode(message, accept=self._accept, classes=definition.classes)
+        args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
+        definition.bind(args, kwargs)
+        return definition, args, kwargs
+
+    def _enter(self, message: Message, reports: ProgressReports | None = None, *, batched: bool = False) -> None:
+        current.set_current_job(partial(self._current, message, reports, batched=batched))
+
+    def _current(self, message: Message, reports: ProgressReports | None, *, batched: bool) -> CurrentJob:
+        return CurrentJob(
+            id=message.id,
+            queue=message.queue,
+            job=message.job,
+            attempt=message.attempt,
+            worker=self._worker,
+            created_at=message.created_at,
+            topic=message.topic,
+            tenant=message.tenant,
+            batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
+            _reports=reports,
+        )
+
+    def _failure(self, error: BaseException) -> Failure:
+        return from_exception(error, failed_at=int(self._now()), skip=_OURS)
+
+    def _crashed(self, message: Message, failure: Failure) -> RunResult:
+        with tracing.running(message, worker=self._worker, crashed=True) as span:
+            return span.ended(self._judge_crash(message, failure))
+
+    def _judge_crash(self, message: Message, failure: Failure) -> RunResult:
+        call = JobCall()
+        for each in (message, *message.companions):
+            try:
+                call.add(each, *self._prepare(each))
+            except BaseException as error:
+                # Its process died before the arguments were decoded, or they decode differently now: there are no
+                # arguments to call a hook with.
+                log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
+                call.refuse(self._run_failures.unrunnable(each, failure))
+        if call.definition is None:
+            return call.ended()
+        self._enter(message, batched=call.batched)
+        return call.ended(*(self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()))
+
+
+def _fatal(failure: Failure) -> JobError:
+    """The error, for hooks, of a job whose process ended under it: JobCrashed, JobTimeout or JobOutOfMemory."""
+    kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
+    return kind(failure.message)
+
+
+def _context(
+    hook: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> contextlib.AbstractContextManager[Any]:
+    """The context manager of an around hook, which is a generator with one yield or returns a context manager."""
+    made = hook(*args, **kwargs)
+    if inspect.isgenerator(made):
+        return contextlib.contextmanager(lambda: made)()
+    if isinstance(made, contextlib.AbstractContextManager):
+        return made
+    raise TypeError(
+        f"around_process hook {name_of(hook)} gave {type(made).__name__};"
+        " it must be a generator with one yield, or give a context manager"
+    )

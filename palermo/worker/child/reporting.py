@@ -1,0 +1,126 @@
+"""Sends the progress and the log lines of a running job from the slot to the parent.
+
+The job's own thread only stores its report here. A timeout or a cancellation may raise an exception between any two
+steps of that, and none of them leaves the report broken. Another thread (ReportSender) sends the reports, each job's at
+most once in EVERY seconds. A job's last report is always sent before its result.
+"""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from palermo.core.failure import printable
+from palermo.worker.ipc.reports import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE
+from palermo.worker.signals import block_in_this_thread
+
+#: Seconds between two reports of a job.
+EVERY = 0.1
+
+Frame = dict[str, Any]
+
+
+class ReportSender:
+    """Sends the reports of all jobs of one process, in a thread that `start` or the first report starts."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        """`send` is called by one thread at a time."""
+        self._send = send
+        #: The pid of the process that it serves.
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._inbox: SimpleQueue[Reporter] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="palermo reports", daemon=True)
+            self._thread.start()
+
+    def put(self, reporter: "Reporter") -> None:
+        """Have the thread send this reporter's report when it is due. Called by jobs."""
+        self._inbox.put(reporter)
+        self.start()
+
+    def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
+        """Send this reporter's report now. After the `last` time nothing is sent."""
+        with self._lock:
+            frame = reporter.take(last=last)
+            if frame is not None:
+                self._send(frame)
+
+    def _run(self) -> None:
+        block_in_this_thread()
+        waiting: set[Reporter] = set()
+        while True:
+            due = min((reporter.due for reporter in waiting), default=None)
+            with suppress(Empty):
+                waiting.add(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
+            now = time.monotonic()
+            for reporter in [reporter for reporter in waiting if reporter.due <= now]:
+                waiting.discard(reporter)
+                self.deliver(reporter)
+
+
+class Reporter:
+    """The reports of one run of a job. Its initial values are class attributes, because few jobs report anything."""
+
+    _progress: tuple[float | None, str] | None = None
+    _lines: deque[str] | None = None
+    _line_count = 0
+    #: Whether the job has reported anything; if not, its end does not call the sender.
+    _reported = _queued = _over = False
+    #: The earliest time to send the next report, by the monotonic clock.
+    due = 0.0
+
+    def __init__(self, sender: ReportSender, slot: int | None = None) -> None:
+        """`slot` goes into the frames if several slots share the process."""
+        self._sender = sender
+        self._slot = slot
+
+    def progress(self, fraction: float | None, text: str) -> None:
+        self._progress = fraction, printable(text[:MAX_TEXT])[:MAX_TEXT]
+        self._put()
+
+    def line(self, text: str) -> None:
+        if self._line_count > MAX_LINES:
+            return
+        self._line_count += 1
+        if self._lines is None:
+            self._lines = deque()
+        self._lines.append(NO_MORE if self._line_count > MAX_LINES else printable(text[:MAX_LINE])[:MAX_LINE])
+        self._put()
+
+    def end(self) -> None:
+        """The job has ended: send its last report. Threads that it leaves running report nothing more."""
+        if self._reported:
+            self._sender.deliver(self, last=True)
+        else:
+            self._over = True
+
+    def take(self, *, last: bool) -> Frame | None:
+        """Take the frame to be sent; None if there is nothing to send."""
+        if self._over:
+            return None
+        self._over = last
+        # First of all: a report that is stored from now on is put into the inbox again.
+        self._queued = False
+        progress, self._progress = self._progress, None
+        stored = self._lines
+        lines = [stored.popleft() for _ in range(len(stored))] if stored else []
+        if progress is None and not lines:
+            return None
+        self.due = time.monotonic() + EVERY
+        report: Frame = {"report": {"progress": progress, "lines": lines}}
+        return report if self._slot is None else {"slot": self._slot, **report}
+
+    def _put(self) -> None:
+        # A process that the job forked has no such thread, and must not write to the parent.
+        if not self._queued and not self._over and os.getpid() == self._sender.pid:
+            self._reported = self._queued = True
+            self._sender.put(self)

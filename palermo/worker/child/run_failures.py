@@ -1,0 +1,125 @@
+"""Decides the result of a job whose run raised, and calls failure hooks and failure back ends.
+
+It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of them raises,
+only its own answer is lost.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from palermo.core import preview
+from palermo.core.backoff import quartic
+from palermo.core.failure import Failure, class_name, from_exception
+from palermo.core.lifecycle import Dropped, Raised, Result, Retrying
+from palermo.core.message import Message
+from palermo.core.retry_policy import Decision, Drop, Retry, RunAgain, decide, is_failure
+from palermo.jobs import failure_backends, hook_calls
+from palermo.jobs.definition import JobDefinition
+
+log = logging.getLogger("palermo.worker")
+
+#: The most characters of a reason.
+_MAX_REASON = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """A run of a job whose function and arguments were found."""
+
+    message: Message
+    definition: JobDefinition
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    #: The object whose `process` ran, if there is one.
+    instance: object | None = None
+    #: Whether the job's hooks can be called.
+    hooked: bool = True
+
+
+class RunFailures:
+    """Decides the results of failed runs in one slot, and calls the failure hooks."""
+
+    def __init__(self, worker: str, *, now: Callable[[], float], chance: Callable[[], float]) -> None:
+        #: The tag of the slot.
+        self._worker = worker
+        self._now = now
+        self._chance = chance
+
+    def result(self, run: JobRun, error: BaseException, failure: Failure) -> Result:
+        """The result of a job whose run raised this error; `failure` is the stored form of the error."""
+        decision = self._decide(run, error)
+        if is_failure(error):
+            failure = _blamed(error, failure)
+            self._call("on_failure", run, error)
+        match decision:
+            case RunAgain(delay):
+                return Retrying(failure if is_failure(error) else None, delay)
+            case Drop(reason):
+                because = f"{failure.exception_class}: {failure.message}" if is_failure(error) else reason
+                return Dropped(because[:_MAX_REASON])
+        if decision.exhausted:
+            self._call("on_exhausted", run, error)
+        return self._report_failed(run.message, failure, run.args, run.kwargs)
+
+    def unrunnable(self, message: Message, failure: Failure) -> Result:
+        """The result of a message that no job could be called with. It is not retried: that would end the same way."""
+        return self._report_failed(message, failure, [], {})
+
+    def _decide(self, run: JobRun, error: BaseException) -> Decision:
+        policy, message = run.definition.policy, run.message
+        now, chance = self._now(), self._chance()
+        try:
+            return decide(policy, error, message, now=now, chance=chance)
+        except BaseException:  # from the user's function, or because of its value
+            log.exception("backoff failed, waiting as without it id=%s job=%s", message.id, message.job)
+            return decide(replace(policy, backoff=quartic), error, message, now=now, chance=chance)
+
+    def _call(self, kind: str, run: JobRun, error: BaseException) -> None:
+        """Call the hooks that get the error. An exception in a hook is only logged: the job's own error is kept."""
+        if not run.hooked:
+            return
+        try:
+            found = hook_calls.hooks_for(kind, run.definition, run.instance)
+        except BaseException:  # the class cannot be instantiated: no hooks, and that is the job's error already
+            return
+        for hook in found:
+            try:
+                hook(error, *run.args, **run.kwargs)
+            except BaseException:
+                log.exception(f"{kind} hook failed hook=%s job=%s", name_of(hook), run.definition.name)
+
+    def _report_failed(self, message: Message, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
+        """Report a failed job to the failure back ends. An exception in one of them does not lose the job."""
+        backends = failure_backends.failure_backends()
+        if not backends:
+            return Raised(failure)
+        report = failure_backends.FailureReport(
+            id=message.id,
+            job=message.job,
+            queue=message.queue,
+            preview=message.preview if message.preview is not None else preview.preview(args, kwargs),
+            failure=failure,
+            worker=self._worker,
+        )
+        for backend in backends:
+            try:
+                backend(report)
+            except BaseException:
+                log.exception("failure back end failed backend=%s id=%s", name_of(backend), message.id)
+        return Raised(failure)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The function's name in the log."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _blamed(error: BaseException, failure: Failure) -> Failure:
+    """The failure to store: for `raise palermo.Retry(…) from error`, that error's with the whole traceback."""
+    cause = error.__cause__ if isinstance(error, Retry) else None
+    if cause is None:
+        return failure
+    text = failure.message or from_exception(cause, failed_at=failure.failed_at).message
+    return replace(failure, exception_class=class_name(type(cause)), message=text)

@@ -1,0 +1,274 @@
+"""The child process that several slots share: the common part of the thread pool and the async pool.
+
+It reads frames, runs their jobs, and answers with the number of the slot:
+
+    parent -> child                               child -> parent
+    (first thing, unasked)                        {"ready": true}
+    ("run", message, slot)                        "+slot", or {"slot": …} and the result; {"changed": …} before it
+                                                  {"slot": …, "report": …} while it runs
+    ("crashed", message, failure, slot)           {"slot": …} and the result
+    ("tell", slot, class, text)
+    ("stack", slot)                               {"slot": …, "stack": text}
+    ("ping",)                                     {"pong": true}
+    end of file                                   exits
+
+The pool decides how a slot runs a message (thread_slots.py, async_slots.py); plain functions run in threads in both.
+"""
+
+import asyncio
+import logging
+import math
+import select
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from palermo import errors
+from palermo.core.failure import Failure, from_exception
+from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
+from palermo.core.message import Message
+from palermo.worker.child.executor import Executor
+from palermo.worker.child.job_threads import JobThreads
+from palermo.worker.child.process import exit_now
+from palermo.worker.child.process_state import PipeLost, ProcessState
+from palermo.worker.child.reporting import Reporter, ReportSender
+from palermo.worker.child.shared_interrupts import SharedInterrupts
+from palermo.worker.child.titles import SharedTitle
+from palermo.worker.ipc.frames import HEADER, pack_reply
+from palermo.worker.ipc.messages import unpack_message
+from palermo.worker.ipc.results import pack_changes, pack_result
+from palermo.worker.process import flush
+
+log = logging.getLogger("palermo.worker")
+
+#: The most characters of a stack that are sent.
+_MAX_STACK = 100_000
+
+#: Seconds between two checks of the state of the process while jobs run in it.
+_LOOK_EVERY = 1.0
+
+#: The attributes of coroutines, generators and async generators for their frame, and for what they await.
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
+
+#: The most answers that wait for the end of a turn of the loop: with more, the parent would sit idle meanwhile.
+_TOGETHER = 16
+
+
+class Outbox:
+    """Sends frames from many threads. Frames that come while one thread sends go out together in the next call."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._frames: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._later: Callable[[Callable[[], None]], object] | None = None
+        self._scheduled = False
+
+    def batch(self, later: Callable[[Callable[[], None]], object]) -> None:
+        """Have `send_later` send at the end of a turn of the loop; `later` is the loop's `call_soon`."""
+        self._later = later
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame, or leave it to the thread that is sending now."""
+        self._frames.append(frame)
+        self._flush()
+
+    def send_later(self, frame: bytes) -> None:
+        """Send a frame at the end of the loop's turn. Called only by the loop's thread."""
+        self._frames.append(frame)
+        if self._later is None or len(self._frames) >= _TOGETHER:
+            self._flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._later(self._turn_ended)
+
+    def _flush(self) -> None:
+        """Send the frames that wait, or leave them to the thread that is sending now."""
+        while self._frames and self._lock.acquire(blocking=False):
+            try:
+                self._write(b"".join([self._frames.popleft() for _ in range(len(self._frames))]))
+            except OSError:  # the parent is gone, or a job closed our end
+                exit_now(1)
+            finally:
+                self._lock.release()
+
+    def _turn_ended(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _write(self, data: bytes) -> None:
+        sent = 0
+        while sent < len(data):
+            try:
+                sent += self._end.send(data[sent:] if sent else data)
+            except BlockingIOError:  # an event loop that reads from the socket has made it non-blocking
+                poll = select.poll()
+                poll.register(self._end, select.POLLOUT)
+                poll.poll()
+
+
+class SharedSlot:
+    """One slot of the shared child. It runs one job at a time."""
+
+    def __init__(self, number: int, executor: Executor, interrupts: SharedInterrupts) -> None:
+        self.number = number
+        #: The whole frame that is sent for a job that returned.
+        self.success = len(success := b"+%d" % number).to_bytes(HEADER, "big") + success
+        self.executor = executor
+        self.interrupts = interrupts
+        #: Takes the job's progress and log lines, while a job runs.
+        self.reporter: Reporter | None = None
+        #: The thread that runs a plain function for it now; 0 if none does.
+        self.thread = 0
+
+
+class SharedSlots:
+    """All slots of one child."""
+
+    def __init__(
+        self,
+        end: socket.socket,
+        *,
+        pool: str,
+        slots: int,
+        executor: Callable[[int, SharedInterrupts], Executor],
+    ) -> None:
+        self.outbox = Outbox(end)
+        self._sender = ReportSender(lambda frame: self.outbox.send(pack_reply(frame)))
+        self._executor = executor
+        self._threads = JobThreads(slots)
+        self._slots: dict[int, SharedSlot] = {}
+        #: The slots that run a job, by number.
+        self._busy: dict[int, SharedSlot] = {}
+        self.title = SharedTitle(pool, slots)
+        self._state = ProcessState(end.fileno(), shared=True)
+        #: When the state was checked, by the monotonic clock; infinite once the parent has been told of a change.
+        self._looked = 0.0
+
+    @property
+    def busy(self) -> int:
+        """How many slots run a job."""
+        return len(self._busy)
+
+    def ready(self) -> None:
+        """Tell the parent that jobs may come."""
+        self.title.show(0)
+        # Not at the first report of a job: an interrupt of that job could interrupt the start of the thread.
+        self._sender.start()
+        self.outbox.send(pack_reply({"ready": True}))
+
+    def obey(self, frame: tuple[Any, ...], start: Callable[[SharedSlot, Message], None]) -> None:
+        """Do what a frame says; `start` has a slot run a message."""
+        if frame[0] == "run":
+            slot = self._take(frame[2])
+            slot.reporter = Reporter(self._sender, slot.number)
+            start(slot, unpack_message(frame[1]))
+            return
+        match frame:
+            case ("crashed", fields, values, number):
+                slot, message, failure = self._take(number), unpack_message(fields), Failure(**values)
+                self.in_thread(slot, lambda: slot.executor.crashed(message, failure))
+            case ("tell", number, name, text):
+                if number in self._busy:
+                    self._busy[number].interrupts.interrupt(getattr(errors, name)(text))
+            case ("stack", number):
+                self.outbox.send(pack_reply({"slot": number, "stack": self._stack(number)[:_MAX_STACK]}))
+            case ("ping",):
+                self.outbox.send(pack_reply({"pong": True}))
+
+    def run_in_thread(self, slot: SharedSlot, message: Message) -> None:
+        """Have the slot run the message in a thread."""
+        self.in_thread(slot, lambda: slot.executor.run(message, slot.reporter))
+
+    def in_thread(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:
+        """Have a thread call `work`, and send the result to the parent."""
+        self._threads.put(lambda: self._run(slot, work))
+
+    def _run(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:
+        slot.thread = threading.get_ident()
+        result = _result(work)
+        slot.thread = 0
+        # Before the thread begins another job: if that kills the process, this result must not be lost with it.
+        self.done(slot, result, self.outbox.send)
+
+    def done(self, slot: SharedSlot, result: RunResult, send: Callable[[bytes], None]) -> None:
+        """Tell the parent the result of the slot's job; `send` is a method of the outbox."""
+        flush()
+        reporter, slot.reporter = slot.reporter, None
+        if reporter is not None:
+            reporter.end()
+        if self._busy.pop(slot.number, None) is None:
+            return
+        self.title.show(len(self._busy))
+        if changes := self._changes():
+            send(pack_changes(changes))
+        if result is SUCCEEDED:
+            send(slot.success)
+        else:
+            send(pack_result(result, slot=slot.number))
+
+    def _changes(self) -> str:
+        """The changes that jobs have left in the process; returned once. Checked when no job runs, and now and then."""
+        now = time.monotonic()
+        if now - self._looked < (_LOOK_EVERY if self._busy else 0.0):
+            return ""
+        self._looked = now
+        try:
+            changes = self._state.changes()
+        except PipeLost as error:
+            log.error("slots end reason=%r", str(error))
+            exit_now(1)
+        if changes:
+            self._looked = math.inf
+        return changes
+
+    def _take(self, number: int) -> SharedSlot:
+        slot = self._slots.get(number)
+        if slot is None:
+            interrupts = SharedInterrupts()
+            slot = self._slots[number] = SharedSlot(number, self._executor(number, interrupts), interrupts)
+        self._busy[number] = slot
+        slot.interrupts.begin()
+        self.title.show(len(self._busy))
+        return slot
+
+    def _stack(self, number: int) -> str:
+        slot = self._busy.get(number)
+        if slot is None:
+            return ""
+        task = slot.interrupts.task
+        if task is not None:
+            return _coroutine_stack(task)
+        frame = sys._current_frames().get(slot.thread)
+        return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+
+
+def _result(work: Callable[[], RunResult]) -> RunResult:
+    try:
+        return work()
+    except BaseException as error:  # an interrupt that arrived just after the job's own code
+        return raised(error)
+
+
+def raised(error: BaseException) -> Raised:
+    """The result of a job that was ended by this error outside of the executor."""
+    return Raised(from_exception(error, failed_at=int(time.time())))
+
+
+def _coroutine_stack(task: asyncio.Task[Any]) -> str:
+    """The stack of a task through all coroutines that await each other, which Task.get_stack does not follow."""
+    frames = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = next((found for name in _FRAMES if (found := getattr(waiting, name, None)) is not None), None)
+        if frame is not None:
+            code = frame.f_code
+            frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
+        waiting = next((found for name in _NEXT if (found := getattr(waiting, name, None)) is not None), None)
+    return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()

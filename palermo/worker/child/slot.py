@@ -1,0 +1,121 @@
+"""A slot of a process pool: the child process that runs jobs, one after another, in its main thread.
+
+It reads a message, has the executor run it and answers with the result. It never sees its parent's broker session.
+It exits by os._exit, so that atexit functions and threads that a job left behind cannot hold the worker up.
+"""
+
+import faulthandler
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import SUCCEEDED
+from palermo.worker import signals
+from palermo.worker.child.executor import Executor
+from palermo.worker.child.process import die_with, exit_now, own_group, use_ordinary_signal_stack
+from palermo.worker.child.process_state import PipeLost, ProcessState
+from palermo.worker.child.reporting import Reporter, ReportSender
+from palermo.worker.child.titles import SlotTitle
+from palermo.worker.ipc.frames import SUCCESS, pack_reply
+from palermo.worker.ipc.messages import unpack_message
+from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
+from palermo.worker.ipc.results import pack_changes, pack_result
+from palermo.worker.process import flush
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds without a new job after which the title says idle.
+_IDLE_AFTER = 0.05
+
+#: Seconds that the parent has to kill a slot whose job's `lock_for` is over, before the slot ends itself.
+_LATER_THAN_PARENT = 1.0
+
+
+def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
+    """Make a freshly forked process a slot; the tie to its parent comes first.
+
+    `stacks` is the descriptor of the file that it writes its stacks to when the parent asks for them.
+    """
+    die_with(template)
+    own_group()
+    signals.survive()
+    # faulthandler works in C, so it also shows a job that holds the GIL or runs C code.
+    faulthandler.register(signals.DUMP, file=stacks, all_threads=True, chain=False)
+    use_ordinary_signal_stack()
+    # A process that a job forks must not keep the socket pair open: the parent sees by its end that the slot is gone.
+    os.register_at_fork(after_in_child=end.close)
+
+
+def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
+    """Run the jobs that the parent sends, until it closes the socket pair."""
+    pipe = BlockingPipe(end)
+    slot = Slot(pipe, SlotTitle(number), executor)
+    try:
+        pipe.write(pack_reply({"ready": True}))
+        while slot.turn():
+            pass
+    except PipeLost as error:
+        log.error("slot ends slot=%d reason=%r", number, str(error))
+        exit_now(1)
+    except OSError:  # the parent is gone, or a job closed our end
+        exit_now(1)
+    exit_now(0)
+
+
+class Slot:
+    """One slot process: runs the job of each frame that its parent sends."""
+
+    def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
+        self._pipe = pipe
+        self._executor = executor
+        self._sender = ReportSender(lambda frame: _report(pipe, frame))
+        self._title = title
+        self._state = ProcessState(pipe.fileno())
+        title.idle()
+
+    def turn(self) -> bool:
+        """Run the next job and answer, or show in the title that there is none. False once the parent is gone.
+
+        Raises OSError, PipeLost.
+        """
+        title = self._title
+        frame = self._pipe.read(_IDLE_AFTER if title.stale else None)
+        if frame is None:
+            return False
+        if frame is TIMED_OUT:
+            title.idle()
+        else:
+            self._pipe.write(self._answer(frame))
+        return True
+
+    def _answer(self, frame: tuple[Any, ...]) -> bytes:
+        executor, reporter = self._executor, Reporter(self._sender)
+        message = unpack_message(frame[1])
+        self._title.working(message.job, message.id, time.time())
+        if frame[0] == "crashed":
+            result = executor.crashed(message, Failure(**frame[2]))
+        else:
+            if message.lock_for is not None:
+                # faulthandler does this in C and in a thread of its own: the job ends even if the parent is stopped or
+                # the job holds the GIL. Another worker may have the job by then.
+                faulthandler.dump_traceback_later(message.lock_for + _LATER_THAN_PARENT, exit=True)
+            try:
+                result = executor.run(message, reporter)
+            finally:
+                if message.lock_for is not None:
+                    faulthandler.cancel_dump_traceback_later()
+            reporter.end()
+        flush()
+        answer = SUCCESS if result is SUCCEEDED else pack_result(result)
+        changes = self._state.changes()
+        # Before the result: else the parent might send the next job to a process that it must replace.
+        return pack_changes(changes) + answer if changes else answer
+
+
+def _report(pipe: BlockingPipe, frame: dict[str, Any]) -> None:
+    with suppress(OSError):  # the parent is gone, or a job closed our end: the main thread notices that too
+        pipe.write(pack_reply(frame))

@@ -1,0 +1,301 @@
+"""The template: the child process that imports the user's modules once, and forks the slots from itself.
+
+It is a plain synchronous program with one thread, because only such a program can be forked safely.
+It obeys the parent's frames and reports back in JSON:
+
+    parent -> template                       template -> parent
+    (first thing, unasked)                   {"ready": …} or {"unstartable": …}
+    ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
+    ("kill", pid)                            {"exited": slot, "pid": …, "status": …}
+    ("signal", pid, number)
+    ("hook", name)                           {"hooked": name}
+    end of file                              ends
+"""
+
+import gc
+import importlib
+import logging
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from typing import Any, NoReturn
+
+from palermo.client import client, prepare_recurring, subscribe
+from palermo.contract.serialization import Serializers
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import worker_tag
+from palermo.errors import PalermoError
+from palermo.jobs import hooks, registry
+from palermo.jobs.job_registry import declaring
+from palermo.worker import signals
+from palermo.worker.child import slot
+from palermo.worker.child.executor import Executor
+from palermo.worker.child.interrupts import Interruptible, Interrupts
+from palermo.worker.child.process import close_stdin, die_with, exit_now, own_group
+from palermo.worker.child.return_values import ReturnValues
+from palermo.worker.ipc.frames import FrameBuffer, pack_reply
+from palermo.worker.options import WorkerFailed, WorkerOptions
+from palermo.worker.process import flush, set_title
+
+log = logging.getLogger("palermo.worker")
+
+#: Milliseconds after which it looks for dead slots even without a signal: user code may have taken SIGCHLD.
+_NET_MS = 5_000
+
+
+class Template:
+    """The template process: its slots, and what it needs to fork one."""
+
+    def __init__(self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int) -> None:
+        self._control = control
+        #: The descriptor of the file that slots write their stacks to.
+        self._stacks = stacks
+        self._options = options
+        self._parent = parent
+        self._host = host
+        #: The number of each slot, by pid.
+        self._slots: dict[int, int] = {}
+        self._frames = FrameBuffer()
+        self._ends: deque[int] = deque()
+        self._context: hooks.WorkerContext | None = None
+        self._serializers: Serializers
+        self._return_values: ReturnValues
+
+    def run(self) -> NoReturn:
+        """Import the modules, then obey the parent until it closes the socket."""
+        die_with(self._parent)
+        own_group()
+        close_stdin()
+        set_title("palermo template: importing")
+        # A process that user code forks must not keep this socket open: the parent sees by its end that we are gone.
+        os.register_at_fork(after_in_child=self._control.close)
+        try:
+            self._report(self._start())
+        except PalermoError as error:
+            name = "" if isinstance(error, WorkerFailed) else f"{type(error).__name__}: "
+            self._report({"unstartable": f"{name}{error}"})
+            exit_now(1)
+        signals.survive()
+        set_title("palermo template")
+        self._serve()
+
+    def _start(self) -> dict[str, Any]:
+        """Import the user's modules. Returns what the parent must know of them."""
+        settings = self._options.settings
+        client.use(client.Client(settings))
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        for module in self._options.modules:
+            import_module(module)
+        # After the imports: modules may add or remove serializers.
+        self._serializers = client.default_client().serializers
+        self._serializers.check(self._options.accept)
+        self._return_values = ReturnValues(self._serializers, serializer=settings.serializer, limit=settings.max_result)
+        groups = subscribe.subscriptions(registry, settings.exchange, settings.prefix)
+        names = {*registry.queues(settings.default_queue), *(one.queue for one, _ in groups)}
+        queues = tuple(sorted(names))
+        selection = self._options.queues or (QueueSelection(queues) if queues else None)
+        if selection is None:
+            raise WorkerFailed(
+                f"no job in {', '.join(self._options.modules)}, so there is no queue to serve."
+                " Decorate one with @palermo.job, or name queues with -q."
+            )
+        self._context = hooks.WorkerContext(
+            id=f"pid:{self._parent}@{self._host}",
+            pid=self._parent,
+            host=self._host,
+            queues=selection.select(queues),
+        )
+        for hook in hooks.registered.of("before_first_fork"):
+            try:
+                hook(self._context)
+            except BaseException as error:
+                log.debug("before_first_fork hook failed", exc_info=True)
+                raise WorkerFailed(f"hook {hook.__qualname__} raised {describe(error)}") from error
+        # Slots share the imported modules' memory. Without this their first collection would write to, and so copy,
+        # every page.
+        gc.collect()
+        gc.freeze()
+        return {
+            "ready": True,
+            "jobs": registry.names(),
+            "timeouts": declaring(registry, "timeout"),
+            "locks": declaring(registry, "lock_for"),
+            "prioritized": sorted(
+                {registry.get(name).queue or settings.default_queue for name in declaring(registry, "priority")}
+            ),
+            "batches": {
+                name: (size, registry.get(name).batch_wait) for name, size in declaring(registry, "batch").items()
+            },
+            "queues": selection.patterns,
+            "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
+            "subscriptions": [(one.to_plain(), from_start) for one, from_start in groups],
+            **self._schedule(),
+        }
+
+    def _schedule(self) -> dict[str, Any]:
+        """The recurring jobs, as the parent puts them on the broker, and the modules that may have declared them."""
+        if not self._options.scheduler:
+            return {"recurring": [], "modules": []}
+        declared = prepare_recurring.declarations(client.default_client())
+        return {
+            "recurring": [entry.to_plain() for entry in declared],
+            "modules": prepare_recurring.loaded(self._options.modules),
+        }
+
+    def _serve(self) -> NoReturn:
+        wake, woken = socket.socketpair()
+        wake.setblocking(False)
+        woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+        self._wakeup = (wake, woken)
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll(_NET_MS)]
+            if wake.fileno() in ready:
+                wake.recv(4096)
+            # First, so that the parent hears of a death before it hears of the next slot.
+            self._reap()
+            if self._control.fileno() in ready:
+                self._obey()
+
+    def _obey(self) -> None:
+        try:
+            data, ends, _, _ = socket.recv_fds(self._control, 65_536, 64)
+        except OSError:
+            data, ends = b"", []
+        if not data:
+            exit_now(0)
+        self._ends.extend(ends)
+        for payload in self._frames.feed(data):
+            match pickle.loads(payload):
+                case ("fork", number):
+                    self._fork(number, socket.socket(fileno=self._ends.popleft()))
+                case ("kill", pid):
+                    self._kill(pid)
+                case ("signal", pid, sent):
+                    if pid in self._slots:
+                        os.kill(pid, sent)
+                case ("hook", name):
+                    self._hook(name)
+                    self._report({"hooked": name})
+
+    def _fork(self, number: int, end: socket.socket) -> None:
+        self._hook("before_fork")
+        # If a module or a hook has enqueued a job, the client has started a thread, and no fork is safe with that.
+        client.default_client().close()
+        flush()
+        template = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            end.close()
+            self._report({"unforked": number, "error": str(error)})
+            return
+        if pid == 0:
+            self._become_slot(number, end, template)
+        end.close()
+        self._slots[pid] = number
+        self._report({"forked": number, "pid": pid})
+
+    def _become_slot(self, number: int, end: socket.socket, template: int) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            slot.prepare(end, template=template, stacks=self._stacks)
+            for own in self._wakeup:
+                own.close()
+            for other in self._ends:
+                os.close(other)
+            self._hook("after_fork")
+            self._serve_slots(end, number)
+        except BaseException:
+            log.exception("slot ended by an error of its own slot=%d", number)
+        finally:
+            exit_now(70)
+
+    def _serve_slots(self, end: socket.socket, number: int) -> NoReturn:
+        """Run the jobs of the slot with this number, or of all slots if they share a process."""
+        pool = self._options.pool
+        if pool == "process":
+            interrupts = Interrupts()
+            interrupts.install()
+            slot.serve(end, number=number, executor=self._executor(number, interrupts))
+        # Imported here, because slots of a process pool need none of it.
+        from palermo.worker.child.shared_slots import SharedSlots
+
+        slots = SharedSlots(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
+        if pool == "thread":
+            from palermo.worker.child import thread_slots
+
+            thread_slots.serve(end, slots)
+        from palermo.worker.child.async_slots import AsyncSlots
+
+        AsyncSlots(end, slots, registry).serve()
+
+    def _executor(self, number: int, interrupts: Interruptible) -> Executor:
+        return Executor(
+            registry=registry,
+            serializers=self._serializers,
+            accept=self._options.accept,
+            worker=worker_tag(self._parent, self._host, number),
+            interrupts=interrupts,
+            return_values=self._return_values,
+        )
+
+    def _kill(self, pid: int) -> None:
+        # The pid cannot belong to another process by now: only the template reaps its slots.
+        if pid in self._slots:
+            signals.kill(pid)
+
+    def _reap(self) -> None:
+        for pid, number in list(self._slots.items()):
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # user code waited for it
+                ended, status = pid, 0
+            if ended:
+                del self._slots[pid]
+                self._report({"exited": number, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _hook(self, name: str) -> None:
+        for hook in hooks.registered.of(name):
+            try:
+                hook(self._context)
+            except BaseException:
+                log.exception("worker hook failed hook=%s", hook.__qualname__)
+        flush()
+
+    def _report(self, value: dict[str, Any]) -> None:
+        try:
+            self._control.sendall(pack_reply(value))
+        except OSError:
+            exit_now(1)
+
+
+def import_module(name: str) -> None:
+    """Import a module of the user's. Raises WorkerFailed for any exception in it."""
+    try:
+        importlib.import_module(name)
+    except BaseException as error:  # an import runs user code, sys.exit() included
+        log.debug("import failed module=%s", name, exc_info=True)
+        raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: its class, its text, and where in the user's code it was raised."""
+    text = " ".join(str(error).split())
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen") and file not in (__file__, importlib.__file__):
+            place = f" ({file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"

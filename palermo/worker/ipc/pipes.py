@@ -1,0 +1,133 @@
+"""The two ends of the socket pair between the parent and a child: one blocks, the other is asyncio's."""
+
+import asyncio
+import pickle
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, cast
+
+from palermo.worker.ipc.frames import HEADER, MAX_REPLY, SUCCESS, FrameBuffer, InvalidFrame, unpack_reply
+
+_READ = 65_536
+
+#: Returned by BlockingPipe.read if no frame has come in time.
+TIMED_OUT: tuple[Any, ...] = ("timed out",)
+
+#: The kernel's format of a duration: seconds and microseconds.
+_TIMEVAL = struct.Struct("@ll")
+
+
+class BlockingPipe:
+    """A child's end of its socket pair, with blocking reads and writes."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._data = b""
+        self._timeout: float | None = None
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
+    def read(self, within: float | None = None) -> tuple[Any, ...] | None:
+        """The next frame from the parent, or None if the parent is gone.
+
+        TIMED_OUT if no frame has begun within so many seconds. The rest of a frame that has begun may come at any time.
+        """
+        data = self._data
+        if not data:
+            if within != self._timeout:
+                self._wait_for(within)
+            try:
+                data = self._socket.recv(_READ)
+            except BlockingIOError:
+                return TIMED_OUT
+        end = HEADER + int.from_bytes(data[:HEADER], "big")
+        if len(data) < HEADER or len(data) < end:
+            self._wait_for(None)
+            return self._rest(data)
+        self._data = data[end:]
+        return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
+
+    def _rest(self, data: bytes) -> tuple[Any, ...] | None:
+        while len(data) < HEADER:
+            more = self._socket.recv(_READ) if data else b""
+            if not more:
+                return None
+            data += more
+        # For a body of megabytes: read the rest into its place instead of joining pieces.
+        whole = bytearray(HEADER + int.from_bytes(data[:HEADER], "big"))
+        whole[: len(data)] = data
+        view, filled = memoryview(whole), len(data)
+        while filled < len(whole):
+            count = self._socket.recv_into(view[filled:])
+            if not count:
+                return None
+            filled += count
+        self._data = b""
+        return pickle.loads(view[HEADER:])  # type: ignore[no-any-return]
+
+    def _wait_for(self, within: float | None) -> None:
+        """Have the kernel end a read after so many seconds. A poll before each read would cost a system call a job."""
+        self._timeout = within
+        seconds = within or 0.0
+        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+    def write(self, frame: bytes) -> None:
+        """Send a whole frame."""
+        self._socket.sendall(frame)
+
+
+class SlotPipe(asyncio.Protocol):
+    """The parent's end of a slot's socket pair. The transport buffers frames that the slot has not read yet."""
+
+    def __init__(
+        self,
+        on_success: Callable[[bytes], None],
+        on_reply: Callable[[dict[str, Any]], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._on_success = on_success
+        self._on_reply = on_reply
+        self._on_end = on_end
+        self._frames: FrameBuffer | None = None
+        self._transport: asyncio.Transport
+        self._why = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Not an isinstance check: uvloop's transport is no subclass.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def write(self, frame: bytes) -> None:
+        """Send a whole frame. A socket pair that has closed is reported by `on_end`, not here."""
+        self._transport.write(frame)
+
+    def data_received(self, data: bytes) -> None:
+        if data == SUCCESS and self._frames is None:
+            self._on_success(b"")
+            return
+        frames = self._frames or FrameBuffer(MAX_REPLY)
+        try:
+            for payload in frames.feed(data):
+                if payload[:1] == b"+":
+                    self._on_success(payload[1:])
+                else:
+                    self._on_reply(unpack_reply(payload))
+        except InvalidFrame as error:
+            self.abort(f"sent garbage: {error}")
+            return
+        self._frames = None if frames.empty else frames
+
+    def abort(self, why: str) -> None:
+        """Close the socket pair because the slot did something wrong; `why` says what."""
+        self._why = why
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Close the socket pair, so that the slot exits."""
+        self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_end(self._why)

@@ -1,0 +1,174 @@
+"""Adopted jobs: deliveries of jobs that another worker began and still runs.
+
+RabbitMQ takes a job back if it is not acknowledged in time, or if its worker's connection is cut, while that worker
+goes on running it. The worker that gets the job next adopts it: it keeps the delivery, runs other jobs in the slot,
+asks the first worker for the result and settles the delivery with that. The job runs again only if the first worker
+dies or does not know the result.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from palermo.contract.broker import Delivery
+from palermo.contract.worker_info import WorkerCommand
+from palermo.core.lifecycle import Fail, Release, Result, settle
+from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.outcomes import fingerprint, outcome_from_plain
+from palermo.worker.parent.refused_results import RefusedResults
+
+log = logging.getLogger("palermo.worker")
+
+#: The most jobs that one worker adopts. Further ones go back to their queue, after a pause in seconds.
+MAX_ADOPTED = 100
+_RELEASE_PAUSE = 1.0
+
+#: Seconds between two questions to the other worker, and for which an answer is waited for.
+_ASK_EVERY, _ANSWER_TIMEOUT = 1.0, 1.0
+
+#: After so many questions without an answer the job goes back to its queue; its next worker checks which workers live.
+_MAX_SILENCE = 3
+
+
+class AdoptedJobs:
+    """The adopted jobs of one worker."""
+
+    def __init__(
+        self,
+        worker: str,
+        *,
+        sessions: BrokerSessions,
+        stopping: asyncio.Event,
+        refused_results: RefusedResults,
+        failed_per_queue: bool,
+        own_outcome: Callable[[str], Mapping[str, Any] | None],
+    ) -> None:
+        """`worker` is this worker's id; `own_outcome` gives its own answer about the outcome of a job."""
+        self._worker = worker
+        self._sessions = sessions
+        self._stopping = stopping
+        self._refused_results = refused_results
+        self._failed_per_queue = failed_per_queue
+        self._own_outcome = own_outcome
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def adopt(self, session: BrokerSession, delivery: Delivery) -> bool:
+        """Adopt a job that another worker began; False if it must be run here after all."""
+        try:
+            answer = await self._ask(session, delivery)
+            if answer is not None and not _is_about(answer, delivery):
+                return False
+            if len(self._watching) >= MAX_ADOPTED:
+                log.warning("too many parked jobs, giving one back id=%s parked=%d", delivery.message.id, MAX_ADOPTED)
+                await self._wait_or_stop(_RELEASE_PAUSE)
+                await session.consumer.settle(delivery, Release())
+                return True
+            await session.consumer.free_slot(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            self._on_loss(session, delivery, error)
+            return True
+        log.warning(
+            "job parked, another worker has it id=%s job=%s queue=%s worker=%s",
+            *self._identity(delivery),
+            delivery.running_at,
+        )
+        task = asyncio.ensure_future(self._watch(session, delivery, answer))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        return True
+
+    async def wait(self) -> None:
+        """Wait until all adopted jobs are settled or given back, which happens once the worker stops."""
+        if self._watching:
+            await asyncio.wait(set(self._watching))
+
+    def close(self) -> None:
+        """Stop watching. The broker takes the adopted jobs back when the session ends."""
+        for task in self._watching:
+            task.cancel()
+
+    async def _watch(self, session: BrokerSession, delivery: Delivery, answer: Mapping[str, Any] | None) -> None:
+        silent = 0
+        try:
+            while silent < _MAX_SILENCE and (answer is None or _is_about(answer, delivery)):
+                result = None if answer is None else outcome_from_plain(answer)
+                if (
+                    answer is not None
+                    and result is not None
+                    and await self._settle_with(session, delivery, result, answer)
+                ):
+                    return
+                await self._wait_or_stop(_ASK_EVERY)
+                if session is not self._sessions.current:
+                    return
+                if self._stopping.is_set():
+                    break
+                answer = await self._ask(session, delivery)
+                silent = silent + 1 if answer is None else 0
+            log.warning("parked job given back id=%s job=%s queue=%s", *self._identity(delivery))
+            await session.consumer.settle(delivery, Release())
+        except (BrokerUnavailable, DeliveryLost) as error:
+            self._on_loss(session, delivery, error)
+        except Exception as error:  # an edge of the worker's loop: the job goes back with the session
+            log.exception("cannot watch parked job id=%s", delivery.message.id)
+            self._sessions.lose(session, error)
+
+    async def _ask(self, session: BrokerSession, delivery: Delivery) -> Mapping[str, Any] | None:
+        """The other worker's answer about the job; {} if it does not know the job, None if it does not answer."""
+        id, worker = delivery.message.id, delivery.running_at
+        if worker == self._worker:
+            return self._own_outcome(id) or {}
+        order = WorkerCommand(action="outcome", id=id, workers=(worker,))
+        answers = await session.broker.command(order, timeout=_ANSWER_TIMEOUT)
+        return next((answer.values for answer in answers if answer.worker == worker), None)
+
+    async def _settle_with(
+        self, session: BrokerSession, delivery: Delivery, result: Result, answer: Mapping[str, Any]
+    ) -> bool:
+        """Settle the delivery with that result; False if the broker cannot store it now."""
+        slot = str(answer.get("slot") or delivery.running_at)
+        per_queue = self._failed_per_queue
+        settlement = settle(delivery.message, result, worker=slot, now=time.time(), failed_per_queue=per_queue)
+        try:
+            await session.consumer.settle(delivery, settlement)
+        except (BrokerUnavailable, DeliveryLost):
+            raise
+        except PalermoError as error:
+            queue = settlement.queue if isinstance(settlement, Fail) else delivery.message.queue
+            self._refused_results.log_refusal(queue, error)
+            return False
+        log.info(
+            "job settled with the result of another worker id=%s job=%s queue=%s worker=%s result=%s",
+            *self._identity(delivery),
+            slot,
+            answer["state"],
+        )
+        return True
+
+    def _on_loss(self, session: BrokerSession, delivery: Delivery, error: BrokerUnavailable | DeliveryLost) -> None:
+        if isinstance(error, BrokerUnavailable):
+            self._sessions.lose(session, error)
+        else:
+            log.warning(
+                "parked job went back to its queue id=%s job=%s queue=%s error=%r",
+                *self._identity(delivery),
+                str(error),
+            )
+
+    async def _wait_or_stop(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    def _identity(self, delivery: Delivery) -> tuple[str, str, str]:
+        return delivery.message.id, delivery.message.job, delivery.message.queue
+
+
+def _is_about(answer: Mapping[str, Any], delivery: Delivery) -> bool:
+    """Whether the answer is about this message: an id may have been used again."""
+    return answer.get("mark") == fingerprint(delivery.message)

@@ -1,0 +1,175 @@
+"""Keeps the worker's session with its broker open: opens it again after a loss, with pauses that grow."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
+from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
+
+log = logging.getLogger("palermo.worker")
+
+#: The most seconds between two attempts to open a session: the pause is half a second at first, and doubles each time.
+MAX_PAUSE = 30.0
+
+#: Seconds after which a burst worker gives up.
+BURST_TIMEOUT = 30.0
+
+#: Seconds after which a session counts as good: the first attempt after its loss does not wait.
+_GOOD_AFTER = 5.0
+
+
+#: Seconds that closing a session may take: a lost one may not answer.
+_CLOSE_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerSession:
+    """An open session, and the worker's consumer in it."""
+
+    broker: Broker
+    consumer: Consumer
+
+
+class BrokerSessions:
+    """Keeps a session with the broker open: opens another when it is lost."""
+
+    def __init__(
+        self,
+        session: SessionParameters,
+        *,
+        give_up: bool,
+        duties: LeaderDuties = LeaderDuties(),  # noqa: B008 - frozen
+        consume: Callable[[Broker], Awaitable[Consumer]],
+        opened: Callable[[BrokerSession], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._opener = Opener(session, give_up=give_up)
+        self._duties = duties
+        self._consume = consume
+        self._on_open = opened
+        self._on_loss = lost
+        self._ended = asyncio.Event()
+        #: The session to use now, if there is one; `available` is set while there is.
+        self.current: BrokerSession | None = None
+        self.available = asyncio.Event()
+
+    async def keep_open(self) -> None:
+        """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises as Opener.open."""
+        while True:
+            broker = await self._opener.open()
+            if broker is None:
+                return
+            session: BrokerSession | None = None
+            watch: asyncio.Task[None] | None = None
+            try:
+                session = BrokerSession(broker, await self._consume(broker))
+                log.info("connected broker=%s", broker.describe())
+                self._ended.clear()
+                self.current = session
+                self.available.set()
+                self._on_open(session)
+                watch = asyncio.ensure_future(self._watch(session))
+                async with leader_duties(broker, self._duties):
+                    await self._ended.wait()
+            except (BrokerError, NotFound) as error:
+                log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
+            finally:
+                if watch is not None:
+                    watch.cancel()
+                self.current = None
+                self.available.clear()
+                await _close(broker, session)
+
+    async def _watch(self, session: BrokerSession) -> None:
+        """Notice the loss of a session even while every slot is busy and none uses it."""
+        try:
+            error = await session.broker.lost()
+        except BrokerError as raised:
+            error = raised
+        self.lose(session, error)
+
+    def lose(self, session: BrokerSession, error: Exception) -> None:
+        """Give up a session that is lost or of no use. Only the first call for a session has an effect."""
+        if session is self.current:
+            log.warning("connection lost broker=%s error=%r", session.broker.describe(), str(error))
+            self.current = None
+            self.available.clear()
+            self._ended.set()
+            self._on_loss()
+
+
+async def _close(broker: Broker, session: BrokerSession | None) -> None:
+    try:
+        with suppress(PalermoError, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                if session is not None:
+                    await session.consumer.close()
+    finally:
+        # Also when the worker ends meanwhile: a wait on a silent connection would keep the process alive for ever.
+        with suppress(PalermoError, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await broker.close()
+
+
+class Opener:
+    """Opens sessions with the broker, and remembers the latest attempts."""
+
+    def __init__(self, session: SessionParameters, *, give_up: bool) -> None:
+        self._session = session
+        self._give_up = give_up
+        self._attempts = 0
+        self._opened_at: float | None = None
+
+    async def open(self) -> Broker | None:
+        """Open a session, however long that takes. None only if this opener may give up, after 30 seconds.
+
+        The first session of a worker must be possible: StoreInvalid and UrlInvalid are raised then. Later a full disk
+        or a replaced file is waited out as any other trouble.
+        """
+        started = time.monotonic()
+        first = self._opened_at is None
+        if self._opened_at is not None and started - self._opened_at < _GOOD_AFTER:
+            # Sessions open and are lost at once: without a pause this would be a storm of attempts.
+            self._attempts += 1
+            await asyncio.sleep(backoff(self._attempts, random.random()))
+        else:
+            self._attempts = 0
+        while True:
+            try:
+                broker = await open_broker(self._session)
+            except (BrokerUnavailable, BrokerRefused) as error:
+                trouble: BrokerError = error
+            except BrokerError as error:
+                if first:
+                    raise
+                trouble = error
+            else:
+                self._opened_at = time.monotonic()
+                return broker
+            self._attempts += 1
+            wait = backoff(self._attempts, random.random())
+            if self._give_up and time.monotonic() - started + wait > BURST_TIMEOUT:
+                log.error("broker unavailable, giving up broker=%s error=%r", self._session.address, str(trouble))
+                return None
+            log.warning(
+                "broker unavailable broker=%s error=%r attempt=%d retry_in=%.1f",
+                self._session.address,
+                str(trouble),
+                self._attempts,
+                wait,
+            )
+            await asyncio.sleep(wait)
+
+
+def backoff(attempt: int, chance: float) -> float:
+    """The seconds to wait after this many failed attempts: at most 0.5, 1, 2, 4 … 30, and at least half of that.
+
+    `chance`, a number from 0 to 1, decides the other half, so that many workers do not come back at the same instant.
+    """
+    return min(MAX_PAUSE, 0.5 * 2.0 ** min(attempt - 1, 10)) * (0.5 + chance / 2)

@@ -1,0 +1,190 @@
+"""Writes the events of a worker and of its jobs to the journal."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from palermo.client.recorder import Recorder
+from palermo.contract.recurring_entries import RECURRING
+from palermo.contract.worker_info import WorkerInfo
+from palermo.core.failure import Failure
+from palermo.core.journal_records import RUN_ENDS, JournalLevel, RecordKind
+from palermo.core.lifecycle import SUCCEEDED, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.limits import LimitDemand
+from palermo.core.message import Message
+from palermo.core.version import VERSION
+from palermo.errors import BrokerUnavailable
+from palermo.worker.parent.shutdown import RestartReason
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds that a job which keeps its result waits for the journal before it is acknowledged; and while the journal is
+#: known to be away.
+STORE_TIMEOUT, AWAY_TIMEOUT = 10.0, 0.5
+
+#: Seconds that the worker's shutdown waits for its journal.
+_CLOSE_TIMEOUT = 2.0
+
+#: The most characters of an error's text.
+_MAX_TEXT = 500
+
+
+#: Counts one run: its outcome, its queue and its job, and the seconds that it waited and ran.
+CountRun = Callable[[str, str, str, float | None, float | None], None]
+
+
+class JobEvents:
+    """Turns the events of a worker and of its slots into journal records."""
+
+    def __init__(self, recorder: Recorder, *, release: str) -> None:
+        self.recorder = recorder
+        #: Counts a run for the worker's metrics, at every journal level; None without metrics.
+        self.count_run: CountRun | None = None
+        self._release = release
+        #: Whether each run that ends well gets a record.
+        self._every_run = recorder.wants(RecordKind.SUCCEEDED)
+        self._warned = False
+
+    def worker_started(self, info: WorkerInfo) -> None:
+        """Record that the worker starts."""
+        said = {
+            "worker": info.id,
+            "host": info.host,
+            "pid": info.pid,
+            "queues": list(info.queues),
+            "slots": info.slots,
+            "version": VERSION,
+        }
+        self.recorder.add(RecordKind.WORKER_UP, said | ({"release": self._release} if self._release else {}))
+
+    async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
+        """Record that the worker ends or starts anew, and wait at most 2 s until all records are written."""
+        said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
+        self.recorder.add(RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"anew": True}))
+        await self.recorder.close(_CLOSE_TIMEOUT)
+
+    def recurring_published(self, jobs: Sequence[Message]) -> None:
+        """Record the recurring jobs that were due and that this worker, as the leader, has published."""
+        for job in jobs:
+            fields = {"name": job.extra.get(RECURRING, ""), "id": job.id, "job": job.job, "queue": job.queue}
+            self.recorder.add(RecordKind.FIRED, fields)
+            self.recorder.count(RecordKind.ENQUEUED, job.queue, job.job)
+            self.recorder.add(RecordKind.ENQUEUED, {"id": job.id, "job": job.job, "queue": job.queue})
+
+    def run_began(self, slot: int, message: Message, at: float) -> None:
+        """Record that a run begins in a slot, at this Unix time."""
+        if self._every_run:
+            self.recorder.add_unless_withdrawn(slot, RecordKind.STARTED, _run(slot, message, wait=message.waited(at)))
+
+    def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
+        """Record that a job was put aside, because its limit or its rate does not let it run now."""
+        if self._every_run:
+            said = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
+            said = {name: value for name, value in said.items() if value}
+            self.recorder.add(RecordKind.LIMITED, {**_run(slot, message), **said})
+
+    def job_reported(self, slot: int, message: Message, kind: RecordKind, said: Mapping[str, Any]) -> None:
+        """Record a log line or the progress that the job in a slot reports."""
+        self.recorder.add(kind, {**_run(slot, message), **said})
+
+    async def store_result(
+        self, slot: int, message: Message, result: Result, *, began_at: float, ended_at: float, by: str = ""
+    ) -> bool:
+        """Store the end of a job that keeps its result, before the job is acknowledged. Returns whether it was written.
+
+        Waits 10 s for a journal that is away, or half a second once that is known. Then the job is acknowledged
+        without its record, because the journal must not stop the work.
+        """
+        kind, more = _kind(result, by)
+        kept = isinstance(result, Succeeded) and (result.value is not None or result.refused)
+        if not RUN_ENDS[kind] or not (kept or message.keep_result):
+            return False
+        if self.recorder.level is JournalLevel.OFF:
+            if not self._warned:
+                log.warning("results are not kept: the setting journal is off id=%s job=%s", message.id, message.job)
+            self._warned = True
+            return False
+        wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
+        said = {**_run(slot, message, wait=wait, took=took), "created": message.created_at, **more}
+        try:
+            timeout = AWAY_TIMEOUT if self.recorder.is_failing else STORE_TIMEOUT
+            await self.recorder.add_confirmed(kind, said, timeout=timeout)
+        except BrokerUnavailable as error:
+            log.error(
+                "the end of a job that keeps its result is not stored, and may get lost id=%s job=%s error=%r",
+                message.id,
+                message.job,
+                str(error),
+            )
+        return True
+
+    def run_ended(
+        self,
+        slot: int,
+        message: Message,
+        result: Result,
+        *,
+        began_at: float,
+        ended_at: float,
+        settled: bool,
+        by: str = "",
+        written: bool = False,
+    ) -> None:
+        """Record that a run has ended with this result.
+
+        If not `settled`, the broker could not store that, and the job may run again. A job that was cancelled before
+        it ran has `began_at` = `ended_at`. `written` is what `store_result` returned.
+        """
+        kind, more = _kind(result, by)
+        wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
+        self.recorder.count(kind, message.queue, message.job, wait, took)
+        if self.count_run is not None:
+            self.count_run(kind, message.queue, message.job, wait, took)
+        if self._every_run:
+            self.recorder.withdraw(slot)
+        elif kind is RecordKind.SUCCEEDED and settled:
+            return
+        if not settled:
+            kind, more, written = RecordKind.RELEASED, {}, False
+        if not written and self.recorder.wants(kind):
+            self.recorder.add(kind, {**_run(slot, message, wait=wait, took=took), **more}, at=ended_at)
+
+
+def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]:
+    """The fields that every record of a run has."""
+    return {
+        "id": message.id,
+        "job": message.job,
+        "queue": message.queue,
+        "attempt": message.attempt,
+        "slot": slot,
+        **{name: round(value, 6) for name, value in seconds.items() if value is not None},
+    }
+
+
+def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
+    """The kind of journal record for a result, and its fields."""
+    if result is SUCCEEDED:  # the common case
+        return RecordKind.SUCCEEDED, {}
+    match result:
+        case Succeeded(skipped, value, refused):
+            said: dict[str, Any] = {"skipped": True} if skipped else {}
+            said |= {} if value is None else {"result": value.to_plain()}
+            return RecordKind.SUCCEEDED, said | ({"refused": refused} if refused else {})
+        case Raised(failure):
+            return RecordKind.FAILED, _error(failure)
+        case Retrying(None, delay):
+            return RecordKind.SNOOZED, {"delay": delay}
+        case Retrying(Failure() as failure, delay):
+            return RecordKind.RETRIED, {**_error(failure), "delay": delay}
+        case Dropped(reason):
+            return RecordKind.DISCARDED, {"reason": reason[:_MAX_TEXT]}
+        case Cancelled():
+            return RecordKind.CANCELLED, {"by": by} if by else {}
+        case Interrupted():
+            return RecordKind.RELEASED, {}
+    raise AssertionError(f"{result!r} is no result")
+
+
+def _error(failure: Failure) -> dict[str, str]:
+    return {"error": failure.exception_class, "message": failure.message[:_MAX_TEXT]}

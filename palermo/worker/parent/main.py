@@ -1,0 +1,121 @@
+"""The main function of the parent process. It is imported after the template is forked, which does not need it."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import IO
+
+from palermo.contract.broker import opener
+from palermo.errors import PalermoError
+from palermo.worker.options import WorkerFailed, WorkerOptions
+from palermo.worker.parent.sd_notify import Notifier
+from palermo.worker.parent.shutdown import DONE, RestartReason
+from palermo.worker.parent.worker import Worker
+from palermo.worker.pools.pool import Pool
+from palermo.worker.process import set_title
+from palermo.worker.signals import Action, SignalRow, listen
+
+#: Seconds between two checks for dead orphans.
+_REAP_EVERY = 1.0
+
+
+async def run_parent(
+    options: WorkerOptions, pool: Pool, *, host: str, metrics: socket.socket | None, starter: IO[bytes] | None
+) -> int | RestartReason:
+    """Run the worker. Returns its exit code, or why the worker must start anew. Raises what run_worker raises.
+
+    `starter` gets one line, which says why the worker cannot start and is empty if it can; then it is closed.
+    """
+    loop = asyncio.get_running_loop()
+    importing = asyncio.ensure_future(pool.start())
+    asked: list[Action] = []
+
+    def cancel(row: SignalRow) -> None:
+        # Before the modules are imported there is nothing to finish: every signal that ends a worker ends this one
+        # now. On RENEW the worker starts anew, since the code may have changed during the import.
+        if row.action.ends or row.action is Action.RENEW:
+            asked.append(row.action)
+            importing.cancel()
+
+    listen(loop, cancel, resque=options.resque_signals)
+    orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template.pid)) if os.getpid() == 1 else None
+    set_title(f"palermo worker: importing {','.join(options.modules)}")
+    try:
+        # The broker's module takes longest to import. Meanwhile the template imports the jobs.
+        with suppress(PalermoError, ImportError, AttributeError):  # opening a session raises the better error
+            opener(options.settings.address)
+        registered = await importing
+        _tell_starter(starter, "")
+        worker = Worker(options, pool, registered, host=host, pid=os.getpid())
+        listen(loop, worker.act, resque=options.resque_signals)
+        async with AsyncExitStack() as stack:
+            if metrics is not None:
+                from palermo.metrics.totals import Totals
+                from palermo.metrics.worker import serve
+
+                totals = Totals()
+                worker.job_events.count_run = totals.count
+                served = serve(
+                    metrics,
+                    options.settings,
+                    pool=options.pool,
+                    totals=totals,
+                    report=worker.report,
+                    is_connected=lambda: worker.sessions.current is not None,
+                )
+                await stack.enter_async_context(served)
+            await stack.enter_async_context(_notify_service_manager(worker))
+            return await worker.run()
+    except WorkerFailed as error:
+        _tell_starter(starter, str(error))
+        raise
+    except asyncio.CancelledError:
+        pool.children.kill()
+        return RestartReason.REQUESTED if asked and all(action is Action.RENEW for action in asked) else DONE
+    finally:
+        if orphans is not None:
+            orphans.cancel()
+        set_title("palermo worker: stopping")
+        await pool.close()
+
+
+def _tell_starter(starter: IO[bytes] | None, why: str) -> None:
+    if starter is not None:
+        with suppress(OSError), starter:  # the starter may have ended meanwhile
+            starter.write(f"{why}\n".encode(errors="replace"))
+
+
+@asynccontextmanager
+async def _notify_service_manager(worker: Worker) -> AsyncIterator[None]:
+    """Keep the service manager informed about the worker, if one started this process, while the context lasts."""
+    notifier = Notifier.found()
+    if notifier is None:
+        yield
+        return
+    notifying = asyncio.ensure_future(
+        notifier.run(worker.report, available=worker.sessions.available, stopping=worker.stopping)
+    )
+    try:
+        yield
+    finally:
+        notifying.cancel()
+        await asyncio.wait({notifying})
+        notifier.close()
+
+
+async def _reap_orphans(*, but: int) -> None:
+    """As process 1 of a container, reap about once a second the processes that jobs left behind; never the child `but`.
+
+    It polls: one SIGCHLD may stand for any number of children.
+    """
+    while True:
+        await asyncio.sleep(_REAP_EVERY)
+        _reap(but)
+
+
+def _reap(but: int) -> None:
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != but:
+            os.waitpid(ended.si_pid, 0)

@@ -1,0 +1,226 @@
+"""The orders that a worker obeys: one table, which the code follows and the documentation is checked against.
+
+The command line or the library sends an order through the broker, to all workers or to those it names. Each worker
+that the order concerns answers. Orders do the same as signals, except `quiet`: the order `resume` ends it, and no
+signal ends TSTP.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from palermo.contract.worker_info import WorkerCommand
+from palermo.core.lifecycle import Result, Retrying
+from palermo.core.message import Message
+from palermo.worker.parent.outcomes import Outcomes, fingerprint, outcome_to_plain
+from palermo.worker.parent.slot_task import SlotTask
+from palermo.worker.parent.stacks import StackDumps
+from palermo.worker.pools.pool import Pool
+from palermo.worker.signals import Action
+
+log = logging.getLogger("palermo.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRow:
+    """One line of the table."""
+
+    action: str
+    #: What the action does, as docs/ prints it.
+    meaning: str
+    #: The values of the answer, as docs/ prints them.
+    answer: str
+
+
+ORDERS: tuple[OrderRow, ...] = (
+    OrderRow("quiet", "take no more jobs until `resume`; the running ones go on", "`state`"),
+    OrderRow("resume", "take jobs again, after `quiet` and after USR2 and TSTP alike", "`state`"),
+    OrderRow("stop", "as TERM: finish the running jobs within the shutdown timeout, and exit", "`state`, `jobs`"),
+    OrderRow("kill", "kill the running jobs at once, give them back, exit", "`state`, `jobs`"),
+    OrderRow("stack", "tell the stacks of the worker's parent and of every running job; nothing is stopped", "`text`"),
+    OrderRow(
+        "cancel",
+        "end the job with the order's id if it runs, or has just ended: JobCancelled is raised in it, and what goes"
+        " on is killed after the timeout's grace",
+        "`state`: cancelled, cancelling, done or failed; `job`, `queue`",
+    ),
+    OrderRow("lines", "tell what the running job with the order's id has logged, its last 100 lines", "`lines`"),
+    OrderRow(
+        "outcome",
+        "tell what has become of the job with the order's id, if it runs or has just ended",
+        "`state`: running, done, failed, retrying, discarded, cancelled or interrupted; `job`, `queue`, `settled`;"
+        " `failure` once failed;"
+        " `mark` and `slot` where the broker may have given the job to another worker",
+    ),
+)
+
+#: How many ended jobs a worker remembers.
+_REMEMBERED = 1_000
+
+#: Seconds that the answer to `cancel` waits for the job to end.
+_CANCEL_TIMEOUT = 3.0
+
+#: The most characters of stacks in an answer, which is one message.
+_MAX_TEXT = 4_000_000
+
+
+class ControlledWorker(Protocol):
+    """What orders need of their worker."""
+
+    pool: Pool
+    stack_dumps: StackDumps
+
+    @property
+    def state(self) -> str:
+        """The worker's state, one of palermo.contract.worker_info.STATES."""
+
+    def order(self, action: Action) -> None:
+        """Do this action, as on a signal."""
+
+
+class _Ended(NamedTuple):
+    """A job that this worker ran."""
+
+    job: str
+    queue: str
+    result: Result
+    #: Whether the broker took its result; if not, it has given the job back.
+    settled: bool
+
+
+class Orders:
+    """Obeys the orders to one worker, and remembers how its last jobs ended."""
+
+    def __init__(self, worker: ControlledWorker, slots: Sequence[SlotTask]) -> None:
+        self._worker = worker
+        self._slots = slots
+        self._ended: dict[str, _Ended] = {}
+        self.outcomes = Outcomes()
+        self._change = asyncio.Event()
+        self._handlers: Mapping[str, Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]] = {
+            "quiet": self._quiet,
+            "resume": self._resume,
+            "stop": self._stop,
+            "kill": self._kill,
+            "stack": self._stack,
+            "cancel": self._cancel,
+            "lines": self._lines,
+            "outcome": self._outcome,
+        }
+        #: Who had a running job cancelled, by its id.
+        self._cancelled_by: dict[str, str] = {}
+
+    async def obey(self, order: WorkerCommand) -> Mapping[str, Any] | None:
+        """Do what the order says, and return the values of the answer.
+
+        None if the order does not concern this worker, or has an unknown action.
+        """
+        obey = self._handlers.get(order.action)
+        if obey is None:
+            log.warning("unknown order, nothing done action=%s by=%s", order.action, order.by)
+            return None
+        if not order.id:
+            log.info("order received action=%s by=%s", order.action, order.by)
+        try:
+            return await obey(order)
+        except Exception as error:  # the edge: an order must not end the worker, and its sender waits for an answer
+            log.exception("cannot obey order action=%s", order.action)
+            return {"error": str(error)}
+
+    def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
+        """Remember how a job ended, and whether its result was settled."""
+        id, remembered = message.id, self._ended
+        if settled:
+            self.outcomes.forget(id)
+        remembered.pop(id, None)
+        remembered[id] = _Ended(message.job, message.queue, result, settled)
+        if len(remembered) > _REMEMBERED:
+            del remembered[next(iter(remembered))]
+        self._cancelled_by.pop(id, None)
+        self._change.set()
+
+    def cancelled_by(self, id: str) -> str:
+        """Who had this running job cancelled; "" if nobody said."""
+        return self._cancelled_by.get(id, "")
+
+    async def _quiet(self, order: WorkerCommand) -> Mapping[str, Any]:
+        self._worker.order(Action.QUIET)
+        return {"state": self._worker.state}
+
+    async def _resume(self, order: WorkerCommand) -> Mapping[str, Any]:
+        self._worker.order(Action.WAKE)
+        return {"state": self._worker.state}
+
+    async def _stop(self, order: WorkerCommand) -> Mapping[str, Any]:
+        self._worker.order(Action.STOP)
+        return {"state": self._worker.state, "jobs": self._count_running()}
+
+    async def _kill(self, order: WorkerCommand) -> Mapping[str, Any]:
+        busy = self._count_running()
+        self._worker.order(Action.ABANDON)
+        return {"state": self._worker.state, "jobs": busy}
+
+    async def _stack(self, order: WorkerCommand) -> Mapping[str, Any]:
+        parts = [
+            f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}"
+            async for job, text in self._worker.stack_dumps.each()
+        ]
+        return {"text": "\n\n".join(parts)[:_MAX_TEXT]}
+
+    async def _cancel(self, order: WorkerCommand) -> Mapping[str, Any] | None:
+        # A job of a batch cannot be ended without the others.
+        slots = [slot for slot in self._slots if [job.id for job in slot.jobs] == [order.id]]
+        if not slots:
+            ended = self._ended.get(order.id)
+            # The retry that waits has a cancel mark, and the worker that takes it drops it.
+            return None if ended is None or isinstance(ended.result, Retrying) else _answer_about(ended)
+        self._cancelled_by[order.id] = order.by
+        before = {slot.number: slot.running for slot in slots}
+        for slot in slots:
+            self._worker.pool.cancel(slot.number)
+        job = before[slots[0].number]
+        assert job is not None
+        try:
+            async with asyncio.timeout(_CANCEL_TIMEOUT):
+                while any(slot.running == before[slot.number] for slot in slots):
+                    self._change.clear()
+                    await self._change.wait()
+        except TimeoutError:
+            return {"state": "cancelling", "job": job.job, "queue": job.queue}
+        ended = self._ended.get(order.id)
+        return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else _answer_about(ended)
+
+    async def _lines(self, order: WorkerCommand) -> Mapping[str, Any] | None:
+        for slot in self._slots:
+            if any(job.id == order.id for job in slot.jobs):
+                return {"lines": list(slot.progress.lines)}
+        return None
+
+    async def _outcome(self, order: WorkerCommand) -> Mapping[str, Any] | None:
+        return self.outcome(order.id)
+
+    def outcome(self, id: str) -> Mapping[str, Any] | None:
+        """The state of a job that runs here or has ended here; None if this worker does not know it."""
+        for slot in self._slots:
+            for message in slot.messages:
+                if message.id == id:
+                    return {"state": "running", **_identity(message, slot.tag)}
+        outcome = self.outcomes.find(id)
+        if outcome is not None:
+            return {**outcome_to_plain(outcome.result), **_identity(outcome.message, outcome.slot)}
+        ended = self._ended.get(id)
+        return None if ended is None else _answer_about(ended)
+
+    def _count_running(self) -> int:
+        return sum(slot.running is not None for slot in self._slots)
+
+
+def _answer_about(ended: _Ended) -> Mapping[str, Any]:
+    return {**outcome_to_plain(ended.result), "job": ended.job, "queue": ended.queue, "settled": ended.settled}
+
+
+def _identity(message: Message, slot: str) -> Mapping[str, Any]:
+    """The fields that identify a job whose result is not settled."""
+    return {"job": message.job, "queue": message.queue, "settled": False, "mark": fingerprint(message), "slot": slot}

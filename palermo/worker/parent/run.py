@@ -1,0 +1,73 @@
+"""Runs one worker in this process, from the fork of its template to its exit code."""
+
+import gc
+import logging
+import os
+import socket
+import sys
+import time
+from contextlib import ExitStack
+
+from palermo.settings.environment import take_start_pipe
+from palermo.worker.options import WorkerOptions
+from palermo.worker.parent.pidfile import Pidfile
+from palermo.worker.pools.fork import fork_pool
+from palermo.worker.process import flush, new_event_loop, set_title
+from palermo.worker.signals import ignore_renewal
+
+log = logging.getLogger("palermo.worker")
+
+#: The least seconds between two starts anew, in case the template dies again and again.
+_RESTART_EVERY = 2.0
+
+
+def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
+    """Work until told to stop, and return the exit code.
+
+    0: done. 1: running jobs had to be cut off. 3: a burst could not reach its broker. 5: its own watchdog ended it.
+    Takes the process over: to be called in a fresh one, without event loop, threads or
+    connections. Raises WorkerFailed for modules that cannot be imported, SettingInvalid
+    for a pidfile in use, StoreInvalid for a file that cannot be a broker.
+    """
+    # First of all: the command line may hold a password.
+    set_title("palermo worker: starting")
+    started = time.monotonic()
+    with ExitStack() as stack:
+        pidfile = stack.enter_context(Pidfile(options.pidfile)) if options.pidfile else None
+        host = socket.gethostname()
+        metrics = None
+        if options.settings.metrics_port is not None:
+            from palermo.metrics.worker import listen
+
+            metrics = stack.enter_context(listen(options.settings))
+
+        starter = stack.enter_context(os.fdopen(descriptor, "wb")) if (descriptor := take_start_pipe()) else None
+
+        def in_child() -> None:
+            for ours in (pidfile, metrics, starter):
+                if ours is not None:
+                    ours.close()
+
+        # The collector writes to each object that it visits, and the processes would no longer share those pages.
+        gc.freeze()
+        pool = fork_pool(options, host=host, in_child=in_child)
+        # Imported only after the fork: the template and the slots would have these modules in their memory too.
+        import asyncio
+
+        from palermo.worker.parent.main import run_parent
+        from palermo.worker.parent.shutdown import RestartReason
+
+        with asyncio.Runner(loop_factory=new_event_loop) as loop:
+            code = loop.run(run_parent(options, pool, host=host, metrics=metrics, starter=starter))
+    match code:
+        case RestartReason.REQUESTED:
+            log.info("starting anew pid=%d", os.getpid())
+        case RestartReason.TEMPLATE_DIED:
+            log.error("template %s, starting anew pid=%d", pool.children.template.end_reason, os.getpid())
+            time.sleep(max(0.0, started + _RESTART_EVERY - time.monotonic()))
+        case _:
+            return code
+    flush()
+    ignore_renewal()
+    # The same command in the same process, so that a supervisor that watches this pid sees no change.
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,108 @@
+"""Tells a service manager such as systemd that the worker is ready, alive or stopping (sd_notify(3)).
+
+It sends datagrams of NAME=value lines to the socket that NOTIFY_SOCKET names, without a library. It never blocks: a
+service manager that does not read must not hold up a worker.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from palermo.contract.worker_info import WorkerInfo
+from palermo.settings.environment import ServiceManager, service_manager
+
+#: The most seconds between two checks of the worker's state.
+_EVERY = 5.0
+
+#: Seconds until a datagram that the socket could not take is sent again.
+_SEND_AGAIN_AFTER = 0.1
+
+
+class Notifier:
+    """Tells one service manager about one worker."""
+
+    def __init__(self, manager: ServiceManager) -> None:
+        # A name that begins with @ is an abstract socket of Linux, outside of the file system: its first byte is zero.
+        self._address = "\0" + manager.address[1:] if manager.address.startswith("@") else manager.address
+        self._every = min(_EVERY, manager.watchdog / 2) if manager.watchdog else _EVERY
+        self._watchdog = bool(manager.watchdog)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)
+        self._last_status = ""
+
+    @classmethod
+    def found(cls) -> "Notifier | None":
+        """A notifier for the service manager that the environment names; None if it names none."""
+        manager = service_manager()
+        return None if manager is None else cls(manager)
+
+    async def run(self, report: Callable[[], WorkerInfo], *, available: asyncio.Event, stopping: asyncio.Event) -> None:
+        """Send the state of the worker and its changes, until cancelled.
+
+        `available` is set while the worker has a session with the broker, `stopping` once it stops.
+        """
+        if self._watchdog:
+            # After a start anew in the same process, the service manager's watchdog is running already.
+            self._send("WATCHDOG=1")
+        await _first(available.wait(), stopping.wait())
+        if not stopping.is_set():
+            await self._send_surely("READY=1", _status(report(), available))
+        while not stopping.is_set():
+            self._send_changes(report(), available)
+            await _first(stopping.wait(), timeout=self._every)
+        await self._send_surely("STOPPING=1", _status(report(), available))
+        while True:
+            # The worker decides how long stopping may take: --shutdown-timeout after TERM, for ever after QUIT.
+            more = f"EXTEND_TIMEOUT_USEC={int(self._every * 3 * 1_000_000)}"
+            self._send(more, _status(report(), available), *self._alive())
+            await asyncio.sleep(self._every)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _send_changes(self, info: WorkerInfo, available: asyncio.Event) -> None:
+        lines = self._alive() if available.is_set() else []
+        status = _status(info, available)
+        if status != self._last_status:
+            lines.append(status)
+        if lines and self._send(*lines):
+            self._last_status = status
+
+    def _alive(self) -> list[str]:
+        return ["WATCHDOG=1"] if self._watchdog else []
+
+    async def _send_surely(self, *lines: str) -> None:
+        """Send until the socket takes it: if READY were lost, systemd would kill a worker that "never started"."""
+        while not self._send(*lines):  # noqa: ASYNC110 - a datagram socket that is full tells nobody when it is not
+            await asyncio.sleep(_SEND_AGAIN_AFTER)
+
+    def _send(self, *lines: str) -> bool:
+        """Send a datagram; False if the socket is full, so that the caller may try again."""
+        try:
+            self._socket.sendto("\n".join(lines).encode(), self._address)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # nobody listens there
+        return True
+
+
+def _status(info: WorkerInfo, available: asyncio.Event) -> str:
+    session = "" if available.is_set() else ", no session with the broker"
+    busy = f"{len(info.jobs)} of {info.slots} slots busy"
+    return f"STATUS={info.state}{session}: {busy}, {info.processed} jobs done, {info.failed} of them failed"
+
+
+async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
+    """Wait for the first of these, for at most `timeout` seconds, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,136 @@
+"""The shutdown of a worker: when its jobs are done, after a timeout, at once, or to start anew."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+from palermo.worker.options import WorkerOptions
+from palermo.worker.pools.pool import Pool
+from palermo.worker.signals import SHUTDOWN_TIMEOUT, TERM_GRACE, Action
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds that settling may still take once no job runs any more.
+SETTLE_TIMEOUT = 5.0
+
+#: Exit codes of the worker. Those of the command line itself are in palermo/cli/command_group.py.
+DONE, FORCED, UNREACHABLE, STALLED = 0, 1, 3, 5
+
+
+class RestartReason(Enum):
+    """Why the worker starts anew in the same process instead of ending."""
+
+    REQUESTED = "told to"  #: by the signal HUP
+    TEMPLATE_DIED = "template died"  #: and no slot can be forked without it
+
+
+class Shutdown:
+    """The shutdown of one worker: what was asked for so far, and the timers that enforce it."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        pool: Pool,
+        *,
+        stop_taking: Callable[[], object],
+        finish: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._options = options
+        self._pool = pool
+        #: Stops taking jobs.
+        self._stop_taking = stop_taking
+        #: Waits until the last job is settled, and calls the shutdown hooks.
+        self._finish = finish
+        self._finishing: asyncio.Future[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._interrupts = 0
+        self._restart = self._forced = self._stalled = False
+        #: Whether all jobs were killed, so that only their settling is left to wait for.
+        self.killed = False
+        self.begun = asyncio.Event()
+        #: The exit code, or why the worker starts anew; set when the shutdown is complete.
+        self.end: asyncio.Future[int | RestartReason] = asyncio.get_running_loop().create_future()
+
+    @property
+    def final(self) -> bool:
+        """Whether the worker ends, and does not start anew."""
+        return self.begun.is_set() and not self._restart
+
+    def obey(self, action: Action) -> None:
+        """Do what a signal asks for. A later signal may make the shutdown faster, never slower."""
+        match action:
+            case Action.RENEW if not self.begun.is_set():
+                self._restart = True
+                self.stop(self._options.shutdown_timeout)
+            case Action.FINISH:
+                self._restart = False
+                self.stop(self._options.shutdown_timeout)
+            case Action.STOP:
+                self._restart = False
+                self.stop(self._timeout)
+            case Action.INTERRUPT:
+                self._restart = False
+                self._interrupts += 1
+                self.stop(self._timeout)
+                if self._interrupts > 1:
+                    self.kill()
+            case Action.ABANDON:
+                self._restart = False
+                self.stop(None)
+                self.kill()
+
+    def give_up(self) -> None:
+        """End as after TERM, with the exit code STALLED: the worker gets no jobs any more."""
+        self._restart, self._stalled = False, True
+        self.stop(self._timeout)
+
+    def stop(self, timeout: float | None) -> None:
+        """Take no more jobs, and end once the running ones have ended. They are terminated after `timeout` seconds."""
+        first = not self.begun.is_set()
+        self.begun.set()
+        self._stop_taking()
+        self._pool.children.draining.set()
+        if timeout is not None:
+            self._call_later(timeout, self._terminate)
+        if first:
+            self._finishing = asyncio.ensure_future(self._wait_for_jobs())
+
+    def kill(self) -> None:
+        """Kill all running jobs now."""
+        if not self.killed and not self.end.done():
+            log.warning("killing the running jobs")
+            self.killed = self._forced = True
+            self._pool.children.kill()
+            self._call_later(SETTLE_TIMEOUT, self._complete)
+
+    def close(self) -> None:
+        """Cancel the timers and the wait for the last job."""
+        for timer in self._timers:
+            timer.cancel()
+        if self._finishing is not None:
+            self._finishing.cancel()
+
+    @property
+    def _timeout(self) -> float:
+        timeout = self._options.shutdown_timeout
+        return SHUTDOWN_TIMEOUT if timeout is None else timeout
+
+    def _terminate(self) -> None:
+        if not self._forced and not self.end.done():
+            log.warning("terminating the running jobs grace=%.1f", TERM_GRACE)
+            self._forced = True
+            self._pool.terminate()
+            self._call_later(TERM_GRACE, self.kill)
+
+    async def _wait_for_jobs(self) -> None:
+        await self._finish()
+        self._complete()
+
+    def _complete(self) -> None:
+        if not self.end.done():
+            code = STALLED if self._stalled else FORCED if self._forced else DONE
+            self.end.set_result(RestartReason.REQUESTED if self._restart else code)
+
+    def _call_later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, act))

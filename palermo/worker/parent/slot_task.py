@@ -1,0 +1,459 @@
+"""The task of one slot in the parent: it takes a job, has it run and settles it, again and again.
+
+The task sleeps in `Consumer.receive` while it waits for a job. The consumer offers a plain job to `_take` in the turn
+of the loop in which it comes. The slot gets it at once, and its success is acknowledged in the turn in which it
+arrives. The task sleeps through both.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from palermo.contract.admission import runs_alone
+from palermo.contract.broker import Delivery
+from palermo.contract.scheduled import wall_clock
+from palermo.contract.worker_info import RunningJob
+from palermo.core.failure import Failure, from_exception
+from palermo.core.journal_records import RecordKind
+from palermo.core.lifecycle import (
+    SUCCEEDED,
+    Cancelled,
+    Dropped,
+    Fail,
+    Interrupted,
+    Raised,
+    Reschedule,
+    Result,
+    Retrying,
+    RunResult,
+    results_of_each,
+    settle,
+    without_value,
+)
+from palermo.core.limits import demand_of
+from palermo.core.message import Message
+from palermo.core.unique_keys import UNIQUE_KEY
+from palermo.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    DeliveryLost,
+    DuplicateJob,
+    NotFound,
+    PalermoError,
+    WorkerDied,
+)
+from palermo.worker.ipc.reports import MAX_TEXT
+from palermo.worker.parent.adopted_jobs import AdoptedJobs
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.job_events import JobEvents
+from palermo.worker.parent.outcomes import Outcomes
+from palermo.worker.parent.progress import Progress
+from palermo.worker.parent.refused_results import RefusedResult, RefusedResults
+from palermo.worker.parent.run_log_lines import log_end, log_start, log_success
+from palermo.worker.pools.pool import Pool
+
+log = logging.getLogger("palermo.worker")
+
+
+class WorkerState(Protocol):
+    """The state of the worker that all its slot tasks share."""
+
+    pool: Pool
+    sessions: BrokerSessions
+    #: Whether to take jobs: false while paused, and once the worker stops.
+    taking: bool
+    #: Whether each queue has its own queue of failed jobs, or all share one.
+    failed_per_queue: bool
+    #: Set once the worker stops.
+    stopping: asyncio.Event
+
+    #: The limit keys of jobs that this worker put aside: a burst is not over until these jobs have run.
+    put_aside: set[str]
+
+    #: After how many deaths of workers a job fails without being run; None for never.
+    max_deaths: int | None
+    #: The jobs that another worker still runs, and the results that another worker may ask for.
+    adopted_jobs: AdoptedJobs
+    outcomes: Outcomes
+    #: The results that the broker refuses to store.
+    refused_results: RefusedResults
+    job_events: JobEvents
+    #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
+    batches: Mapping[str, tuple[int, float]]
+
+    def job_began(self) -> None:
+        """A slot has taken a job."""
+
+    def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
+        """A slot has settled a job, or could not."""
+
+    def cancelled_by(self, id: str) -> str:
+        """Who had this running job cancelled; "" if nobody said."""
+
+
+class SlotTask:
+    """One slot as the parent sees it."""
+
+    __slots__ = (
+        *("_admitted", "_freed", "_plain", "_receiving", "_settling", "_started_at", "_taken", "_task", "_worker"),
+        *("number", "permitted", "progress", "tag"),
+    )
+
+    def __init__(self, number: int, tag: str, worker: WorkerState) -> None:
+        self.number = number
+        #: The slot's name in consumer tags and failures.
+        self.tag = tag
+        #: The progress and the log lines of the job that it runs.
+        self.progress = Progress()
+        self._worker = worker
+        self._taken: list[Delivery] = []
+        #: The job that it runs or waits for permission to run, and whether it has that permission.
+        self._admitted: Message | None = None
+        self.permitted = False
+        self._started_at = 0.0
+        #: The session and the delivery of the plain job that it runs while its task sleeps; the task that settles it.
+        self._plain: tuple[BrokerSession, Delivery] | None = None
+        self._settling: asyncio.Task[None] | None = None
+        #: Set once that job is over, if its own task waits for that.
+        self._freed: asyncio.Future[None] | None = None
+        #: The asyncio task, and whether it is waiting for a job.
+        self._task: asyncio.Task[None] | None = None
+        self._receiving = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it waits for a job, so that cancelling its task interrupts no job."""
+        return self._receiving and self._plain is None
+
+    @property
+    def jobs(self) -> tuple[RunningJob, ...]:
+        """The jobs that it runs now: one, or several of a batch."""
+        return tuple(self._running(one.message) for one in self._taken)
+
+    @property
+    def running(self) -> RunningJob | None:
+        """The first of the jobs that it runs now; None if it runs none."""
+        return self._running(self._taken[0].message) if self._taken else None
+
+    def _running(self, message: Message) -> RunningJob:
+        progress = self.progress
+        return RunningJob(
+            id=message.id,
+            job=message.job,
+            queue=message.queue,
+            slot=self.number,
+            started_at=self._started_at,
+            progress=progress.fraction,
+            text=progress.text,
+            line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
+        )
+
+    @property
+    def demand(self) -> tuple[str, str] | None:
+        """The limit key and the id of the job that it runs or waits to run; None if that has no limit."""
+        demand = None if self._admitted is None else demand_of(self._admitted)
+        return None if demand is None or self._admitted is None else (demand.key, self._admitted.id)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the jobs that it runs now, or of the one that it waits for permission to run."""
+        if not self._taken and self._admitted is not None:
+            return (self._admitted,)
+        return tuple(one.message for one in self._taken)
+
+    async def serve(self) -> None:
+        """Take jobs and have them run, until the worker takes no more. To be cancelled only while `waiting`."""
+        worker = self._worker
+        sessions = worker.sessions
+        self._task = asyncio.current_task()
+        await worker.pool.prepare(self.number)
+        while True:
+            await self._free()
+            if not worker.taking:
+                return
+            session = sessions.current
+            self._receiving = True
+            try:
+                if session is None:
+                    await sessions.available.wait()
+                    continue
+                delivery = await session.consumer.receive(self.number, partial(self._take, session))
+            except (BrokerError, NotFound) as error:
+                assert session is not None
+                sessions.lose(session, error)
+                continue
+            except Exception as error:  # the edge of the worker's loop: a broker's bug must not end the slot
+                log.exception("cannot receive slot=%d", self.number)
+                assert session is not None
+                sessions.lose(session, error)
+                continue
+            finally:
+                self._receiving = False
+            try:
+                if (
+                    not delivery.running_at
+                    or delivery.cancelled
+                    or not await worker.adopted_jobs.adopt(session, delivery)
+                ):
+                    await self._admit(session, delivery)
+            except Exception as error:  # the edge again: the job goes back with the session
+                log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
+                sessions.lose(session, error)
+
+    async def _admit(self, session: BrokerSession, delivery: Delivery) -> None:
+        """Run the job, if it gets the unique key and the permit that it needs."""
+        try:
+            admitted = await session.consumer.admit(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._worker.sessions.lose(session, error)
+            return
+        if admitted is None:
+            return
+        self._admitted = admitted.message
+        try:
+            if await self._get_permit(session, admitted):
+                await self._run(session, admitted)
+        finally:
+            self._admitted, self.permitted = None, False
+
+    async def _get_permit(self, session: BrokerSession, delivery: Delivery) -> bool:
+        """Whether the job's limit or rate lets it run, after a short wait. If not, the broker has the job again."""
+        try:
+            wait = await session.consumer.permit(delivery)
+        except (BrokerUnavailable, DeliveryLost) as error:
+            if isinstance(error, BrokerUnavailable):
+                self._worker.sessions.lose(session, error)
+            return False
+        self.permitted = wait is not None
+        if wait is None and (demand := demand_of(delivery.message)) is not None:
+            self._worker.put_aside.add(demand.key)
+            self._worker.job_events.run_limited(self.number, delivery.message, demand)
+        if wait:
+            await asyncio.sleep(wait)
+        return wait is not None
+
+    async def _gather_batch(self, session: BrokerSession, delivery: Delivery) -> list[Delivery]:
+        """The delivery, and as many more as its job takes in one call."""
+        taken = [delivery]
+        most, wait = self._worker.batches.get(delivery.message.job, (1, 0.0))
+        if delivery.redelivered or delivery.cancelled or runs_alone(delivery.message):
+            return taken  # whether a worker died of it, or ran it already, must be known of this job alone
+        until = time.monotonic() + wait
+        while len(taken) < most and self._worker.taking:
+            more = await session.consumer.next_for_batch(delivery, wait=max(0.0, until - time.monotonic()))
+            if more is None:
+                break
+            taken.append(more)
+        return taken
+
+    async def _run(self, session: BrokerSession, delivery: Delivery) -> None:
+        worker, message = self._worker, delivery.message
+        self._taken = taken = [delivery]
+        self._started_at = ended_at = time.time()
+        worker.job_began()
+        results: tuple[Result, ...] = (Interrupted(),)
+        done = 0
+        try:
+            if message.job in worker.batches:
+                self._taken = taken = await self._gather_batch(session, delivery)
+                for _ in taken[1:]:
+                    worker.job_began()
+                self._started_at = ended_at = time.time()
+                message = replace(message, companions=tuple(each.message for each in taken[1:]))
+            results = (Interrupted(),) * len(taken)
+            self._run_began(message)
+            if delivery.cancelled:
+                results = (Cancelled(),)
+            elif delivery.duplicate_of:
+                results = (_duplicate_result(delivery),)
+            elif worker.max_deaths is not None and len(delivery.deaths) >= worker.max_deaths:
+                results = (Raised(_worker_died(delivery)),)
+            else:
+                log_start(self.number, message)
+                results = results_of_each(await self._result_of(message), len(taken))
+                ended_at = time.time()
+            self.progress.end()
+            for each, result in zip(taken, results, strict=True):
+                done += 1
+                await self._finish(session, each, result, ended_at, companion=each is not delivery)
+        finally:
+            self.progress.end()
+            self._taken = []
+            for each, result in list(zip(taken, results, strict=False))[done:]:
+                at = self._started_at
+                worker.job_events.run_ended(
+                    self.number, each.message, result, began_at=at, ended_at=ended_at, settled=False
+                )
+                worker.job_ended(each.message, result, settled=False)
+
+    def _run_began(self, message: Message) -> None:
+        self._worker.job_events.run_began(self.number, message, self._started_at)
+        self.progress.begin(self._job_reported)
+
+    def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
+        """Record the progress or a log line of its job, or of the first of a batch."""
+        self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, said)
+
+    async def _result_of(self, message: Message) -> RunResult:
+        """Have the pool run the job, and wait for its result."""
+        result: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
+        self._worker.pool.run(self.number, message, lambda found: None if result.done() else result.set_result(found))
+        return await result
+
+    # Fast path: a plain job wakes no task. CPU µs of a job in benchmarks.drain: 530, 658 without; of the parent in
+    # benchmarks.pools: 196 with threads, 288 without.
+
+    def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
+        """Have a plain job run. False if the worker takes no jobs, or if the job may run in a batch."""
+        worker, message = self._worker, delivery.message
+        if self._plain is not None or not worker.taking or message.job in worker.batches:
+            return False
+        # First of all: the slot begins while the rest is noted here.
+        worker.pool.run(self.number, message, self._plain_ended)
+        self._plain, self._taken, self._started_at = (session, delivery), [delivery], time.time()
+        worker.job_began()
+        self._run_began(message)
+        log_start(self.number, message)
+        return True
+
+    def _plain_ended(self, result: RunResult) -> None:
+        """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
+        assert self._plain is not None
+        (session, delivery), began, ended_at = self._plain, self._started_at, time.time()
+        worker, message = self._worker, delivery.message
+        self.progress.end()
+        if result is SUCCEEDED and not message.keep_result:
+            try:
+                session.consumer.acknowledge(delivery)
+            except (BrokerUnavailable, DeliveryLost):
+                pass  # `settle` raises the same, and `_finish` handles it
+            else:
+                self._taken = []
+                log_success(self.number, message, began)
+                worker.job_events.run_ended(
+                    self.number, message, SUCCEEDED, began_at=began, ended_at=ended_at, settled=True
+                )
+                worker.job_ended(message, SUCCEEDED, settled=True)
+                self._plain_settled()
+                return
+        self._settling = asyncio.ensure_future(self._settle_plain(session, delivery, result, ended_at))
+
+    async def _settle_plain(
+        self, session: BrokerSession, delivery: Delivery, result: RunResult, ended_at: float
+    ) -> None:
+        try:
+            await self._finish(session, delivery, results_of_each(result, 1)[0], ended_at)
+        except Exception as error:  # the edge again: the job goes back with the session
+            log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
+            self._worker.sessions.lose(session, error)
+        finally:
+            self._plain_settled()
+
+    def _plain_settled(self) -> None:
+        """The slot is free again. If the worker takes no more jobs, cancel the task, which waits for one."""
+        self._plain = None
+        if self._receiving and not self._worker.taking and self._task is not None:
+            self._task.cancel()
+        if self._freed is not None and not self._freed.done():
+            self._freed.set_result(None)
+
+    async def _free(self) -> None:
+        """Wait until no plain job runs."""
+        while self._plain is not None:
+            self._freed = asyncio.get_running_loop().create_future()
+            await self._freed
+
+    # How a job ends.
+
+    async def _finish(
+        self, session: BrokerSession, delivery: Delivery, result: Result, ended_at: float, *, companion: bool = False
+    ) -> None:
+        """Log and record how a job ended, and settle it. `companion` is for all but the first of a batch."""
+        worker, message = self._worker, delivery.message
+        times = {"began_at": self._started_at, "ended_at": ended_at}
+        by, settled, written, refused = "", False, False, False
+
+        def ended(settled: bool) -> None:
+            worker.job_events.run_ended(self.number, message, result, **times, settled=settled, by=by, written=written)
+            worker.job_ended(message, result, settled=settled)
+
+        try:
+            if isinstance(result, Cancelled):
+                by = delivery.cancelled_by or worker.cancelled_by(message.id)
+            ran = not delivery.cancelled
+            log_end(self.number, message, result, began=self._started_at, ran=ran, by=by)
+            written = await worker.job_events.store_result(self.number, message, result, **times, by=by)
+            # The journal has the returned value now. The records of how the job ended do without it.
+            result = without_value(result)
+            per_queue = worker.failed_per_queue
+            # A job that runs again without delay must be due at once by every clock, or it would wait for the leader.
+            at_once = isinstance(result, Retrying) and not result.delay
+            now = wall_clock() if at_once else time.time()
+            settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue)
+            try:
+                await session.consumer.settle(delivery, settlement)
+                settled = True
+            except (BrokerUnavailable, DeliveryLost) as error:
+                self._result_lost(session, message, result, error)
+            except PalermoError as error:
+                if not isinstance(settlement, Fail | Reschedule):
+                    raise
+                # The broker refuses to store the result, so the job must not be acknowledged. It has run, so it is not
+                # given back either: this worker keeps the delivery and tries again.
+                one = RefusedResult(session, delivery, result, settlement, self.tag, ended)
+                refused = await self._keep_refused(one, error, companion=companion)
+        finally:
+            self._taken = [one for one in self._taken if one is not delivery]
+            if not refused:
+                ended(settled)
+
+    async def _keep_refused(self, one: RefusedResult, error: PalermoError, *, companion: bool) -> bool:
+        """Keep a result to be stored later; False if the job went back to its queue meanwhile."""
+        try:
+            await self._worker.refused_results.keep(one, error, companion=companion)
+        except (BrokerUnavailable, DeliveryLost) as lost:
+            self._result_lost(one.session, one.delivery.message, one.result, lost)
+            return False
+        return True
+
+    def _result_lost(
+        self, session: BrokerSession, message: Message, result: Result, error: BrokerUnavailable | DeliveryLost
+    ) -> None:
+        """The broker has taken the job back: remember the result for the worker that gets the job next."""
+        self._worker.outcomes.keep(message, result, slot=self.tag)
+        log.warning(
+            "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
+            message.id,
+            message.job,
+            str(error),
+        )
+        if isinstance(error, BrokerUnavailable):
+            self._worker.sessions.lose(session, error)
+
+
+def _duplicate_result(delivery: Delivery) -> Result:
+    """The result of a job that must not run, because another job has its unique key."""
+    message, holder = delivery.message, delivery.duplicate_of
+    if "recurring" in message.extra:
+        return Dropped(f"job {holder} has its key")
+    error = DuplicateJob(
+        f"job {holder} has the key {message.extra.get(UNIQUE_KEY)!r}, so this one was not run. Requeue it when"
+        " that one has ended, or discard it.",
+        id=holder,
+    )
+    return Raised(from_exception(error, failed_at=int(time.time())))
+
+
+def _worker_died(delivery: Delivery) -> Failure:
+    """The failure of a job during which too many workers have died."""
+    count = len(delivery.deaths)
+    error = WorkerDied(
+        f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."
+        " It was not run again. Look at how those ended (out of memory, kill -9, the machine) before you requeue it."
+    )
+    return from_exception(error, failed_at=int(time.time()))

@@ -1,0 +1,181 @@
+"""Two watchdogs over the worker itself: does it still get jobs, and does its loop still turn?
+
+The first asks the broker, only while a slot is idle, whether jobs wait in the worker's queues. If some do at several
+checks in a row, and no slot gets one, the worker is stalled. Then the worker opens another session, and if that does
+not help, it ends.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.worker.parent.broker_session import BrokerSession
+from palermo.worker.parent.stacks import thread_stacks
+
+log = logging.getLogger("palermo.worker")
+
+#: The least seconds between two checks.
+CHECK_EVERY = 5.0
+
+#: The pause after a check is CHECK_EVERY, or this many times as long as the check took: so checks cost next to nothing.
+PAUSE_FACTOR = 200.0
+
+#: The number of checks in a row at which the same queue must have waiting jobs.
+CHECKS = 4
+
+#: Seconds in which the broker must answer a check.
+ANSWER_TIMEOUT = 30.0
+
+#: Seconds that the loop may stand still. Time while the process is stopped or the machine asleep does not count.
+LOOP_TIMEOUT = 60.0
+
+
+class WatchedWorker(Protocol):
+    """What the first watchdog needs of the worker."""
+
+    def idle(self) -> BrokerSession | None:
+        """The session on which a slot waits for a job now; None if no slot waits."""
+
+    async def served_queues(self, session: BrokerSession) -> Collection[str]:
+        """The queues that the worker serves, without the paused ones."""
+
+    def reopen(self, session: BrokerSession, error: Exception) -> None:
+        """Give up the session, so that another is opened."""
+
+    def give_up(self) -> None:
+        """End the worker."""
+
+
+class StallWatchdog:
+    """Notices that the worker gets no jobs although some wait in its queues."""
+
+    def __init__(self, worker: WatchedWorker) -> None:
+        self._worker = worker
+        self._received = 0
+        #: Whether another session was opened, and no job or check since then has shown that the worker gets jobs.
+        self._reopened = False
+        #: Whether the latest check got no answer in time.
+        self._unanswered = False
+
+    def job_received(self) -> None:
+        """A slot has got a job."""
+        self._received += 1
+        self._reopened = False
+
+    async def run(self) -> None:
+        """Watch, until cancelled or the worker is given up."""
+        pause = CHECK_EVERY
+        while True:
+            received = self._received
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            session = self._worker.idle()
+            if session is None or received != self._received:
+                pause = CHECK_EVERY
+                continue
+            why = await self._stall_reason(session)
+            pause = max(CHECK_EVERY, PAUSE_FACTOR * (time.monotonic() - began)) if not why else CHECK_EVERY
+            if not why or session is not self._worker.idle():
+                continue
+            if self._reopened:
+                log.critical("worker gets no jobs, and another session did not help: ending reason=%r", why)
+                self._worker.give_up()
+                if self._unanswered:
+                    # Running jobs cannot be settled on this session, and slot tasks that wait on it would not end.
+                    self._worker.reopen(session, BrokerUnavailable(why))
+                return
+            self._reopened = True
+            log.error("worker gets no jobs, opening another session reason=%r", why)
+            self._worker.reopen(session, BrokerUnavailable(why))
+
+    async def _stall_reason(self, session: BrokerSession) -> str:
+        """Why the worker counts as stalled on this session; "" if it does not."""
+        received = self._received
+        unserved: set[str] = set()
+        for check in range(CHECKS):
+            if check:
+                await asyncio.sleep(CHECK_EVERY)
+            if session is not self._worker.idle() or received != self._received:
+                return ""
+            self._unanswered = False
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT):
+                    waiting = set(await session.consumer.queues_with_jobs())
+            except TimeoutError:
+                self._unanswered = True
+                return f"the broker did not say within {ANSWER_TIMEOUT:g} s whether jobs wait"
+            except BrokerError:
+                return ""  # lost or refused: the slot that waits for a job gets the same error
+            unserved = waiting & unserved if check else waiting
+            if not unserved:
+                self._reopened = False
+                return ""
+        unserved &= await self._served_queues(session)
+        if not unserved or received != self._received:
+            return ""
+        return (
+            f"jobs wait in {', '.join(map(repr, sorted(unserved)))}, and none came for {(CHECKS - 1) * CHECK_EVERY:g} s"
+        )
+
+    async def _served_queues(self, session: BrokerSession) -> set[str]:
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                return set(await self._worker.served_queues(session))
+        except (BrokerError, TimeoutError):
+            return set()
+
+
+class LoopWatchdog:
+    """Ends the process if the loop stands still. Nothing else would, and its jobs run again in other workers."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+        self._turned = False
+        self._over = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_soon(self._turn)
+        threading.Thread(target=self._watch, name="palermo-loop-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._over.set()
+        self._timer.cancel()
+
+    def _turn(self) -> None:
+        self._turned = True
+        self._timer = self._loop.call_later(LOOP_TIMEOUT / 4, self._turn)
+
+    def _watch(self) -> None:
+        # It counts this thread's own steps, not the clock: a process that was stopped has done nothing wrong.
+        step, still = LOOP_TIMEOUT / 10, 0
+        while not self._over.wait(step):
+            still = 0 if self._turned else still + 1
+            self._turned = False
+            if still * step >= LOOP_TIMEOUT:
+                self._end()
+                return
+
+
+def end_at_once(code: int) -> Callable[[], None]:
+    """A function that ends this process with this exit code, after it has written the stacks of its threads.
+
+    The loop may stand still because nobody reads the log, so the writing gets one second and no more.
+    """
+
+    def write_stacks() -> None:
+        line = f"palermo: the worker's loop has stood still for {LOOP_TIMEOUT:g} s, ending pid={os.getpid()}"
+        # Not faulthandler, which would hold the GIL while it waits for a reader.
+        os.write(2, f"{line}\n{thread_stacks()}\n".encode(errors="replace"))
+
+    def end() -> None:
+        writing = threading.Thread(target=write_stacks, daemon=True)
+        writing.start()
+        writing.join(1.0)
+        os._exit(code)
+
+    return end

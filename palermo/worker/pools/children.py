@@ -1,0 +1,181 @@
+"""Starts the processes that the template forks for a pool, and learns how they end.
+
+The pool (process_pool.py, shared_pool.py) knows the purpose of a process, and what its end means for the
+jobs in it.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from palermo.worker.ipc.pipes import SlotPipe
+from palermo.worker.pools.template_connection import Registered, TemplateConnection
+from palermo.worker.signals import KILLED, describe_status, kill
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds between two attempts to start a process: the first pause and the longest.
+_FORK_PAUSE, _FORK_PAUSE_MAX = 0.1, 10.0
+
+#: A process that closed its socket pair is killed if the template does not report its death in so many seconds.
+LINGER = 0.5
+
+#: Seconds that the template, or a process that is to be replaced, gets to exit by itself.
+LEAVE = 3.0
+
+
+class SlotLost(Exception):
+    """The socket pair with a process has closed. The text says what the process did wrong, if it did."""
+
+
+class CannotFork(Exception):
+    """No process can be started: the template is gone, or the worker stops."""
+
+
+class Process(Protocol):
+    """The parent's view of a process that the template forked or will fork."""
+
+    #: Its number in the frames to and from the template.
+    number: int
+    pid: int | None
+    pipe: SlotPipe | None
+    #: How it ended, in words; None if the template died before it could report that.
+    end_reason: asyncio.Future[str | None] | None
+
+    def renew(self) -> asyncio.Future[Any]:
+        """Reset the state for a new fork. The future completes once the process is ready, or raises SlotLost."""
+
+    def ended(self, end_reason: str | None, linger: float) -> None:
+        """The process has ended, or could not be forked."""
+
+
+class Children:
+    """All processes that one template forks."""
+
+    def __init__(self, control: socket.socket, template: int) -> None:
+        self.template = TemplateConnection(control, template, self)
+        #: Set when the worker stops: from then on a failed start is not tried again.
+        self.draining: asyncio.Event
+        #: Whether all processes were killed.
+        self.killed = False
+        self._numbered: dict[int, Process] = {}
+        self._by_pid: dict[int, Process] = {}
+
+    @property
+    def gone(self) -> asyncio.Event:
+        """Set when the template has ended."""
+        return self.template.gone
+
+    async def open(self) -> Registered:
+        """Wait until the template has imported the user's modules. Raises WorkerFailed."""
+        self.draining = asyncio.Event()
+        return await self.template.start()
+
+    async def launch(self, process: Process, connect: Callable[[], SlotPipe]) -> None:
+        """Have the template fork the process, again after a failure, and wait until it is ready. Raises CannotFork."""
+        pause = _FORK_PAUSE
+        while True:
+            if self.gone.is_set() or self.killed:
+                raise CannotFork
+            try:
+                await self._fork(process, connect)
+                return
+            except (SlotLost, OSError) as error:
+                why = await self.describe_end(process, str(error)) if isinstance(error, SlotLost) else str(error)
+            if self.gone.is_set() or self.draining.is_set():
+                raise CannotFork
+            log.error("cannot start slot slot=%d error=%r retry_in=%.1f", process.number, why, pause)
+            stop = [asyncio.ensure_future(event.wait()) for event in (self.gone, self.draining)]
+            await asyncio.wait(stop, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            for task in stop:
+                task.cancel()
+            pause = min(pause * 2, _FORK_PAUSE_MAX)
+
+    async def _fork(self, process: Process, connect: Callable[[], SlotPipe]) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ready = process.renew()
+            ours.setblocking(False)
+            _, process.pipe = await loop.create_unix_connection(connect, sock=ours)
+            self._numbered[process.number] = process
+            self.template.fork(process.number, theirs)
+        await ready
+
+    async def describe_end(self, process: Process, why: str) -> str:
+        """How a process ended whose socket pair has closed, as words to follow "the job's process"."""
+        assert process.end_reason is not None
+        if not why:
+            await asyncio.wait([process.end_reason], timeout=LINGER)
+        if not process.end_reason.done():
+            # It lives, cut off from the parent, and its job must not go on; or the template is slow to report its end.
+            self.kill_process(process)
+            if await process.end_reason == KILLED:
+                return f"{why or 'closed its connection to the worker in mid-job'}, and was killed for that"
+        end_reason = process.end_reason.result()
+        return end_reason or f"ended with the worker's template, which {self.template.end_reason}"
+
+    def kill_process(self, process: Process) -> None:
+        """Have the template kill the process and its process group."""
+        if process.pid is not None:
+            self.template.order(("kill", process.pid))
+
+    def signal(self, process: Process, number: int) -> None:
+        """Have the template send the process a signal."""
+        if process.pid is not None:
+            self.template.order(("signal", process.pid, number))
+
+    async def end(self, process: Process) -> None:
+        """End an idle process: it gets LEAVE seconds to exit by itself, and is then killed. Returns when it is gone."""
+        assert process.end_reason is not None
+        pipe, process.pipe = process.pipe, None
+        if pipe is not None:
+            pipe.close()
+        await asyncio.wait([process.end_reason], timeout=LEAVE)
+        if not process.end_reason.done():
+            self.kill_process(process)
+            await process.end_reason
+
+    def kill(self) -> None:
+        """Kill all processes at once, the template too."""
+        self.killed = True
+        self.draining.set()
+        if not self.template.end_reason:
+            for pid in (*self._by_pid, self.template.pid):
+                kill(pid)
+
+    async def close(self) -> None:
+        """End the template, after its processes have ended or had LEAVE seconds to.
+
+        They would die with the template, and may still have something to send.
+        """
+        leaving = [process.end_reason for process in self._numbered.values() if process.end_reason is not None]
+        if leaving and not self.killed:
+            await asyncio.wait(leaving, timeout=LEAVE)
+        await self.template.leave(within=LEAVE, kill=self.kill)
+
+    # Reports from the template.
+
+    def forked(self, number: int, pid: int) -> None:
+        process = self._numbered[number]
+        process.pid = pid
+        self._by_pid[pid] = process
+
+    def unforked(self, number: int, error: str) -> None:
+        self._numbered.pop(number).ended(f"could not be forked: {error}", LINGER)
+
+    def exited(self, pid: int, status: int) -> None:
+        process = self._by_pid.pop(pid)
+        if process.pid != pid:
+            # The slot saw its process go, and asked for the next one before the template reported the end.
+            return
+        if self._numbered.get(process.number) is process:
+            del self._numbered[process.number]
+        text = describe_status(status)
+        process.ended(text if status < 0 else f"{text} in mid-job", LINGER)
+
+    def template_ended(self) -> None:
+        for process in list(self._numbered.values()):
+            process.ended(None, LINGER)

@@ -1,0 +1,54 @@
+"""Forks the template of a pool, and makes the pool by its name."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+# Modules that both sides of the fork need are imported before it, so that the processes share their memory.
+from palermo.client import prepare_recurring, recorder, wait_first  # noqa: F401
+from palermo.contract import broker  # noqa: F401
+from palermo.worker.ipc import messages, pipes, reports, results  # noqa: F401
+from palermo.worker.options import WorkerOptions
+from palermo.worker.process import nameless_file
+
+if TYPE_CHECKING:
+    from palermo.worker.pools.pool import Pool
+
+log = logging.getLogger("palermo.worker")
+
+
+def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "Pool":
+    """Fork the template of the pool that the options name, and return the pool.
+
+    To be called before there is an event loop, a connection or a thread. In the template, `in_child` closes what only
+    the parent may hold. Modules that only one side needs are imported on that side.
+    """
+    ours, theirs = socket.socketpair()
+    stacks = nameless_file()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            in_child()
+            from palermo.worker.child.template import Template
+
+            Template(theirs, options, parent=parent, host=host, stacks=stacks).run()
+        except BaseException:
+            log.exception("template ended by an error of its own")
+        finally:
+            os._exit(70)
+    theirs.close()
+    from palermo.worker.pools.children import Children
+    from palermo.worker.pools.stack_file import StackFile
+
+    children, answers = Children(ours, pid), StackFile(stacks)
+    if options.pool == "process":
+        from palermo.worker.pools.process_pool import ProcessPool
+
+        return ProcessPool(children, slots=options.concurrency, limits=options.limits, stacks=answers)
+    from palermo.worker.pools.shared_pool import SharedPool
+
+    return SharedPool(children, limits=options.limits, stacks=answers)

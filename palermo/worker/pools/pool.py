@@ -1,0 +1,55 @@
+"""The protocol of a pool of slots that runs jobs, as the worker's loop uses it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from palermo.core.lifecycle import RunResult
+from palermo.core.message import Message
+from palermo.worker.ipc.reports import Report
+from palermo.worker.pools.children import Children
+from palermo.worker.pools.template_connection import Registered
+
+#: Called with the result of a job.
+OnResult = Callable[[RunResult], None]
+
+#: Called with a slot and what its job reports while it runs: progress and log lines.
+OnReport = Callable[[int, Report], None]
+
+
+def ignore_report(slot: int, report: Report) -> None:
+    """Ignore the report."""
+
+
+class Pool(Protocol):
+    """A pool of slots. A slot, numbered from 1, runs one job or one batch at a time."""
+
+    on_report: OnReport
+    #: The template and the processes that it forked. The pool cannot run jobs any more once they are `gone`.
+    children: Children
+
+    async def start(self) -> Registered:
+        """Wait until the user's modules are imported. Raises WorkerFailed."""
+
+    async def prepare(self, slot: int) -> None:
+        """Start the slot's process, so that its first job need not wait. Not to be cancelled."""
+
+    def run(self, slot: int, message: Message, done: OnResult) -> None:
+        """Run one job, with its companions, to its end. Never calls `done` before this returns."""
+
+    async def stack(self, slot: int) -> str:
+        """The stack of the job in this slot, without stopping it; "" if there is no answer."""
+
+    def kill_jobs(self) -> None:
+        """Kill every job that runs. Each ends as Raised, and its slot gets a fresh process."""
+
+    def cancel(self, slot: int) -> None:
+        """Raise JobCancelled in the job of this slot, and end it by force after the timeout's grace.
+
+        The job ends as Cancelled, whatever it raises. Does nothing to an idle slot.
+        """
+
+    def terminate(self) -> None:
+        """Raise JobTerminated in every job that runs. Each ends as Interrupted, whatever else it raises."""
+
+    async def close(self) -> None:
+        """End all processes, which are idle by now."""

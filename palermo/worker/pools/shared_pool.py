@@ -1,0 +1,356 @@
+"""The thread pool and the async pool: all slots share one child process.
+
+One child, the current one, takes all jobs (shared_children.py). The only way to end one job by force is to kill its
+child. So the pool replaces a child instead of repairing it: the old one is *retired* (takes no more jobs, and ends when
+those in it have), and a fresh one takes the next jobs. If a child dies with one job in it, that job fails. If it dies
+with several, nobody knows which was to blame: each runs again *alone*, in a fresh child of its own, within the same
+delivery. A second death then has exactly one cause.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+from palermo.core.failure import Failure, from_exception
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
+from palermo.core.message import Message
+from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
+from palermo.worker.ipc.messages import pack_message
+from palermo.worker.ipc.reports import Report
+from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
+from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
+from palermo.worker.pools.crashed_job import crash_result, pack_crashed
+from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
+from palermo.worker.pools.shared_child import SharedChild, SlotRun
+from palermo.worker.pools.shared_children import SharedChildren
+from palermo.worker.pools.stack_file import StackFile
+from palermo.worker.pools.template_connection import Registered
+from palermo.worker.signals import DUMP
+
+log = logging.getLogger("palermo.worker")
+
+#: The most jobs that run alone at a time. Each is a process, and may be the one that takes all memory.
+_ALONE = 4
+
+#: Seconds within which a child that makes progress answers.
+_PROMPT = 1.0
+
+_MEANINGLESS = "sent an answer that means nothing"
+
+
+class _Stopped(Exception):
+    """A job must not be run, or its result is impossible. The text says why, unless the job has a `kill_error`."""
+
+
+class SharedPool:
+    """A pool of slots that share a child of the template."""
+
+    def __init__(self, children: Children, *, limits: Limits, stacks: StackFile) -> None:
+        self.on_report: OnReport = ignore_report
+        self.children = children
+        self._limits = limits
+        self._stacks = stacks
+        self._timeouts: Mapping[str, float] = {}
+        self._locks: Mapping[str, float] = {}
+        self._shared_children = SharedChildren(children, limits, self, self._spawn)
+        #: The jobs that the pool was given and has not returned yet, by slot.
+        self._runs: dict[int, SlotRun] = {}
+        self._alone = asyncio.Semaphore(_ALONE)
+        self._terminated = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> Registered:
+        registered = await self.children.open()
+        self._timeouts, self._locks = registered.timeouts, registered.locks
+        if self._limits.max_memory is not None:
+            self._spawn(self._watch_memory())
+        return registered
+
+    async def prepare(self, slot: int) -> None:
+        with suppress(CannotFork):
+            await self._shared_children.open()
+
+    def run(self, slot: int, message: Message, done: OnResult) -> None:
+        run = self._runs[slot] = SlotRun(slot, self._limits.limited(message, self._timeouts, self._locks), done)
+        # Fast path: a child that is ready gets the job without a task. Its gain is in that of SlotTask._take.
+        if (child := self._shared_children.current) is not None and not self._terminated:
+            self._start(child, run)
+        else:
+            self._spawn(self._finish(run, self._run_when_ready(run)))
+
+    async def stack(self, slot: int) -> str:
+        run = self._runs.get(slot)
+        if run is None or run.child is None:
+            return ""
+        child = run.child
+        with suppress(TimeoutError):
+            return await asyncio.wait_for(child.ask_stack(slot), _PROMPT)
+        # A job holds the GIL or the loop. faulthandler writes the stacks of all threads from C.
+        self._stacks.clear()
+        self.children.signal(child, DUMP)
+        return await self._stacks.answer()
+
+    def kill_jobs(self) -> None:
+        for run in self._runs.values():
+            run.kill_error = run.kill_error or JobCrashed("the job's process was killed by the operator (USR1)")
+        for child in [child for child in self._shared_children.living if child.runs]:
+            self._shared_children.retire(child, "its jobs were killed by the operator")
+            self._kill(child)
+
+    def cancel(self, slot: int) -> None:
+        run = self._runs.get(slot)
+        if run is None:
+            return
+        run.cancelled = True
+        if run.child is None:
+            run.kill_error = JobCancelled("")
+            return
+        run.interrupt(JobCancelled("the job was cancelled; clean up and leave"))
+        self._kill_later(run, self._limits.timeout_grace, JobCancelled(""))
+
+    def terminate(self) -> None:
+        self._terminated = True
+        for run in self._runs.values():
+            run.interrupt(
+                JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
+            )
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._shared_children.close()
+        await self.children.close()
+        self._stacks.close()
+
+    # One job.
+
+    async def _finish(self, run: SlotRun, work: Coroutine[Any, Any, RunResult | None]) -> None:
+        """End the run with the result that `work` returns. It still runs if that is None."""
+        result: RunResult | None = INTERRUPTED
+        try:
+            result = await self._result(run, work)
+        except Exception:  # a bug in Palermo: the job goes back
+            log.exception("cannot tell how a job ended, giving it back: a bug id=%s", run.message.id)
+        if result is not None:
+            self._end(run, result)
+
+    async def _result(self, run: SlotRun, work: Coroutine[Any, Any, RunResult | None]) -> RunResult | None:
+        """The result that `work` returns, or the result of a job that could not be run to its end."""
+        try:
+            return await work
+        except _Stopped as why:
+            return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
+        except CannotFork:
+            # The job's process has ended, and no other one can be started.
+            return INTERRUPTED
+
+    def _end(self, run: SlotRun, result: RunResult) -> None:
+        del self._runs[run.slot]
+        run.done(result)
+
+    async def _run_when_ready(self, run: SlotRun) -> None:
+        """Start the job as soon as there is a child that takes jobs. Raises CannotFork, _Stopped."""
+        child = await self._shared_children.open()
+        if self._must_not_run(run):
+            raise _Stopped("did not run it")
+        self._start(child, run)
+
+    async def _run_alone(self, child: SharedChild, run: SlotRun) -> RunResult:
+        """Have this child, in which no other job runs, run the job. Raises SlotLost, _Stopped."""
+        if self._must_not_run(run):
+            self._shared_children.check_limits(child)
+            raise _Stopped("did not run it")
+        answer = child.answer(run.slot)
+        self._start(child, run)
+        try:
+            result = await answer
+        finally:
+            child.leave(run)
+        self._shared_children.check_limits(child)
+        if not self._is_possible(run, result):
+            raise _Stopped(_MEANINGLESS)
+        return result
+
+    def _start(self, child: SharedChild, run: SlotRun) -> None:
+        """Give this child the job, and start the timers of its limits."""
+        child.enter(run)
+        timeout, lock_for = run.message.timeout, run.message.lock_for
+        if timeout is not None:
+            run.timer = asyncio.get_running_loop().call_later(timeout, self._timed_out, run, timeout)
+        if lock_for is not None:
+            run.lock = asyncio.get_running_loop().call_later(lock_for, self._kill_job, run, lock_expired(lock_for))
+        self._shared_children.check_limits(child)
+        child.write_packed(pack_message("run", run.message, run.slot))
+
+    def _is_possible(self, run: SlotRun, result: RunResult) -> bool:
+        """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
+        if result is SUCCEEDED:
+            return True
+        return not (
+            (isinstance(result, Interrupted) and not self._terminated)
+            or (isinstance(result, Cancelled) and not run.cancelled)
+        )
+
+    # Called by the children (see ChildOwner in shared_child.py).
+
+    def answered(self, child: SharedChild, run: SlotRun, result: RunResult) -> None:
+        self._shared_children.check_limits(child)
+        if self._is_possible(run, result):
+            self._end(run, result)
+        else:
+            error = JobCrashed(f"the job's process {_MEANINGLESS}")
+            self._spawn(self._finish(run, self._result_of_killed(run, error)))
+
+    def lost(self, child: SharedChild, run: SlotRun, why: str) -> None:
+        self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
+
+    def changed(self, child: SharedChild, changes: str) -> None:
+        self._shared_children.retire(child, f"a job changed its process: {changes}", level=logging.WARNING)
+
+    def reported(self, slot: int, report: Report) -> None:
+        self.on_report(slot, report)
+
+    def ended(self, child: SharedChild) -> None:
+        self._shared_children.ended(child)
+
+    def _must_not_run(self, run: SlotRun) -> bool:
+        """Whether the job must not be run any more."""
+        return run.kill_error is not None or self._terminated
+
+    def _timed_out(self, run: SlotRun, timeout: float) -> None:
+        run.interrupt(JobTimeout(f"the job ran longer than its timeout of {timeout:g} s"))
+        grace = self._limits.timeout_grace
+        text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
+        self._kill_later(run, grace, JobTimeout(text))
+
+    def _kill_later(self, run: SlotRun, seconds: float, error: JobError) -> None:
+        """End the job by force in so many seconds, unless it has ended by then."""
+        if run.timer is not None:
+            run.timer.cancel()
+        run.timer = asyncio.get_running_loop().call_later(seconds, self._kill_job, run, error)
+
+    def _kill_job(self, run: SlotRun, error: JobError) -> None:
+        """End the job by force: once its child is dead, it ends with this error."""
+        run.kill_error = error
+        if run.child is not None:
+            self._shared_children.retire(run.child, f"job {run.message.id} did not end")
+            self._spawn(self._kill_when_others_are_done(run.child))
+
+    async def _kill_when_others_are_done(self, child: SharedChild) -> None:
+        """Kill a child because of a job that must end, once its other jobs have finished or had the grace time to."""
+        others = [run for run in child.runs.values() if run.kill_error is None]
+        if others and self._limits.timeout_grace and await child.ping(_PROMPT):
+            await child.without(others, self._limits.timeout_grace)
+        if any(run.kill_error is not None for run in child.runs.values()):
+            self._kill(child)
+
+    def _kill(self, child: SharedChild) -> None:
+        """Kill a child because of its jobs that must end. The other jobs in it are given back."""
+        if child.pid is None:
+            # The child lives, but the template's report of its pid has not arrived yet.
+            asyncio.get_running_loop().call_later(LINGER, self._kill, child)
+            return
+        child.being_killed = True
+        because_of = " ".join(run.message.id for run in child.runs.values() if run.kill_error is not None)
+        for run in child.runs.values():
+            if run.kill_error is None:
+                log.warning(
+                    "process killed under a job that did nothing wrong id=%s job=%s because_of=%s",
+                    run.message.id,
+                    run.message.job,
+                    because_of,
+                )
+        self.children.kill_process(child)
+
+    async def _result_after_crash(self, child: SharedChild, run: SlotRun, error: str) -> RunResult:
+        """The result of a job whose child has died. Raises CannotFork, _Stopped."""
+        why = await self.children.describe_end(child, error)
+        if child.being_killed and run.kill_error is None:
+            return INTERRUPTED
+        # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail, as in the
+        # process pool.
+        known = child.lost_jobs == 1 and not child.killed_for_memory
+        if known or run.kill_error is not None or self.children.gone.is_set():
+            return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
+        log.warning(
+            "process died with %d jobs in it, this one runs again alone id=%s job=%s fate=%r",
+            child.lost_jobs,
+            run.message.id,
+            run.message.job,
+            why,
+        )
+        async with self._alone:
+            if self._must_not_run(run):
+                raise _Stopped(why)
+            child = await self._shared_children.launch()
+            child.retired = True
+            try:
+                return await self._run_alone(child, run)
+            except SlotLost as lost:
+                why = await self.children.describe_end(child, str(lost))
+        return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
+
+    async def _result_of_killed(self, run: SlotRun, error: JobError) -> RunResult:
+        """The result of a job that was ended from outside: by its `kill_error`, or else by this error."""
+        if self.children.killed or self._terminated:
+            return INTERRUPTED
+        error = run.kill_error or error
+        if isinstance(error, JobCancelled):
+            return CANCELLED
+        failure = from_exception(error, failed_at=int(time.time()))
+        return await self._ask_policy(run.message, failure)
+
+    async def _ask_policy(self, message: Message, failure: Failure) -> RunResult:
+        """Have a fresh child decide the result of a job that failed, and call its hooks. Tried only once.
+
+        The child is for this job alone, so that its hooks harm no other job.
+        """
+        try:
+            async with self._alone:
+                child = await self._shared_children.launch()
+                child.retired = True
+                try:
+                    answer = await child.ask(1, pack_crashed(message, failure, 1))
+                    self._shared_children.check_limits(child)
+                    return crash_result(answer, failure)
+                except SlotLost as error:
+                    why = await self.children.describe_end(child, str(error))
+                    log.error("on_failure hooks crashed too id=%s job=%s error=%r", message.id, message.job, why)
+        except CannotFork:
+            log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
+        # No process could apply the job's retry policy.
+        return Raised(failure)
+
+    async def _watch_memory(self) -> None:
+        """Watch the memory of the children. Nobody can tell which job in a child has taken the memory.
+
+        A child that is too large is retired, and its jobs get the grace time to finish. Each that has not finished
+        runs again alone, where its own memory can be seen.
+        """
+        while True:
+            await asyncio.sleep(MEMORY_EVERY)
+            for child in [child for child in self._shared_children.living if child.runs]:
+                why = self._limits.memory_excess(child.pid)
+                if not why:
+                    continue
+                self._shared_children.retire(child, why)
+                now = time.monotonic()
+                child.over_memory_since = child.over_memory_since or now
+                if child.jobs == 1:
+                    for run in child.runs.values():
+                        if run.kill_error is None:
+                            self._kill_job(run, JobOutOfMemory(f"the job's process was killed: {why}"))
+                elif now - child.over_memory_since >= self._limits.timeout_grace or self._limits.memory_excess(
+                    child.pid, times=2
+                ):
+                    log.warning("process killed pid=%s jobs=%d reason=%r", child.pid, len(child.runs), why)
+                    child.killed_for_memory = True
+                    self.children.kill_process(child)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

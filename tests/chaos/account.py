@@ -1,0 +1,102 @@
+"""The account of a soak: all its books together, and what is said of them in the end."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.chaos.books import Keys, Messages, Ticks
+from tests.chaos.ledger import Ledger, table
+from tests.chaos.parts import FOREIGN, HOSTILE, RECURRING, UNIQUE
+from tests.chaos.reasons import Reasons, lost_lines
+from tests.chaos.records import runs
+from tests.chaos.site import Site
+from tests.rabbitmq_node import url_of
+from tests.raw_amqp import RawClient
+
+#: The jobs of which there are ticks, and those of another program; all others named so mean harm.
+_TICK, _FOREIGN, _OURS = "mixed.tick", "mixed.foreign", "soaked."
+
+
+class Account:
+    """Every id, and every message without one: where it came to."""
+
+    def __init__(self, site: Site, stuck: Counter[str]) -> None:
+        records = site.records
+        offset = time.time() - time.monotonic()
+        cuts = lost_lines(site.names, site.logs, monotonic=offset)
+        reasons = Reasons([*records.harms, *cuts], site.names, site.logs)
+        failed = _by_job(site.place.inspector.failed(limit=1_000_000))
+        ran = {file: runs(site.place.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
+        self.ledger = Ledger(orders=records.orders, runs=ran["runs"], failed=failed[_OURS], reasons=reasons)
+        self.wrongs = [*self.ledger.wrongs, *(f"stuck: {count} in {queue!r}" for queue, count in stuck.items())]
+        kinds = Counter(order.kind for order in records.orders)
+        again = Counter(self.ledger.duplicates)
+        lost, log = self.ledger.lost, "".join(site.logs.values())
+        self.lines = [
+            f"{len(records.orders):,} jobs: {table(kinds)}",
+            f"{sum(bool(order.id) for order in records.orders):,} confirmed, {self.ledger.refused:,} refused,"
+            f" {self.ledger.uncertain:,} not confirmed, {self.ledger.deleted:,} gone with a queue that was deleted",
+            f"faults: {table(Counter(harm.kind for harm in records.harms))};"
+            f" workers lost their lines {len(cuts):,} times",
+        ]
+        if UNIQUE in site.parts:
+            keys = Keys(
+                orders=records.orders,
+                answers=records.answers,
+                runs=ran["runs"],
+                failed=failed[_OURS],
+                left=site.place.inspector.unique_keys(),
+                reasons=reasons,
+            )
+            self.wrongs += keys.wrongs
+            self.lines.append(f"keys: {keys.answers:,} answers that one is taken; two at once: {table(keys.together)}")
+        if RECURRING in site.parts:
+            ticks = Ticks(
+                runs=ran["ticks"],
+                failed=failed[_TICK],
+                until=site.ticked,
+                monotonic=lambda instant: instant - offset,
+                reasons=reasons,
+            )
+            self.wrongs += ticks.wrongs
+            lost += ticks.lost
+            self.lines.append(f"ticks: {len(ticks.runs):,}; again or not: {table(ticks.duplicates)}")
+        if FOREIGN in site.parts:
+            sent = [each for each in records.sent if each.kind == "foreign"]
+            in_failed = Counter(row["args"][0] for row in failed[_FOREIGN])
+            foreign = Messages(sent=sent, runs=ran["foreign"], failed=in_failed, reasons=reasons)
+            self._add(foreign, "foreign")
+            lost += foreign.lost
+        if HOSTILE in site.parts:
+            sent = [each for each in records.sent if each.kind != "foreign"]
+            numbers = {each.body: each.number for each in sent}
+            in_failed = Counter(numbers[body] for body in _bodies(site, "failed") if body in numbers)
+            hostile = Messages(sent=sent, runs=ran["hostile"], failed=in_failed, reasons=reasons)
+            self._add(hostile, "hostile")
+            lost += hostile.lost
+        self.lines += [
+            f"ran again: {table(again)}",
+            f"settled with the result of another worker: {log.count('settled with the result of another worker'):,}",
+            f"in failed: {table(self.ledger.errors)}",
+            f"lost {lost}, stuck {sum(stuck.values())}",
+        ]
+
+    def _add(self, messages: Messages, kind: str) -> None:
+        self.wrongs += messages.wrongs
+        counts = {outcome or "not confirmed": count for outcome, count in messages.outcomes.items()}
+        self.lines.append(f"{kind} messages: {table(counts)}; came again: {messages.surplus:,}")
+
+
+def _bodies(site: Site, queue: str) -> list[bytes]:
+    """The bodies in a queue, whatever is in the headers beside them."""
+    with RawClient(url_of(site.node), timeout=60) as client:
+        return [body for _, body in client.messages(queue)]
+
+
+def _by_job(rows: Any) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        job = str(row["job"])
+        found[_OURS if job.startswith(_OURS) else job].append(row)
+    return found

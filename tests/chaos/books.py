@@ -1,0 +1,163 @@
+"""The other books of a soak: of keys, of ticks, and of what programs without Palermo published."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from tests.chaos.reasons import Reasons
+from tests.chaos.records import Answer, Order, Run, Sent
+from tests.chaos.traffic import LATER
+
+#: Seconds by which a tick may be late, and still be the one that a leader fired as it was killed.
+LATE = 15.0
+
+
+class Keys:
+    """Of one key only one job is there at a time, and who is told of another is told the truth."""
+
+    def __init__(
+        self,
+        *,
+        orders: Sequence[Order],
+        answers: Sequence[Answer],
+        runs: Sequence[Run],
+        failed: Sequence[Mapping[str, Any]],
+        left: Sequence[Mapping[str, Any]],
+        reasons: Reasons,
+    ) -> None:
+        """`left` holds the inspector's rows of keys, once all is done."""
+        self.answers = len(answers)
+        #: Why two jobs with one key ran at once, and how many did for each reason.
+        self.together: Counter[str] = Counter()
+        self._reasons = reasons
+        self._runs: defaultdict[str, list[Run]] = defaultdict(list)
+        keys = {order.number: order.key for order in orders}
+        for run in runs:
+            if key := keys.get(run.number):
+                self._runs[key].append(run)
+        real = {order.id for order in orders} | {run.id for run in runs} | {str(row["id"]) for row in failed}
+        nowhere = Counter((answer.key, answer.holder) for answer in answers if answer.holder not in real)
+        self.wrongs = [
+            *(f"key left behind: {count} were told of {id!r}, {key!r}" for (key, id), count in nowhere.items()),
+            *(f"key still taken: {row}" for row in left),
+            *self._audit(),
+        ]
+
+    def _audit(self) -> Iterator[str]:
+        for key, runs in self._runs.items():
+            for first, second in pairwise(runs):
+                if first.ended is not None and first.ended <= second.began:
+                    continue
+                if first.ended is None and self._reasons.dead(first, second.began):
+                    continue
+                reason = self._reasons.two_at_once(first, second)
+                self.together[reason or "unexplained"] += 1
+                if not reason:
+                    yield f"two at once with {key!r}: {first} {second}"
+
+
+class Ticks:
+    """Of a job that recurs every second: each tick once."""
+
+    def __init__(
+        self,
+        *,
+        runs: Sequence[Run],
+        failed: Sequence[Mapping[str, Any]],
+        until: float,
+        monotonic: Callable[[float], float],
+        reasons: Reasons,
+    ) -> None:
+        """`until` is the instant up to which all must have come, `monotonic` the other clock at one."""
+        self._reasons = reasons
+        self._monotonic = monotonic
+        self.runs: defaultdict[int, list[Run]] = defaultdict(list)
+        for run in runs:
+            self.runs[run.number].append(run)
+        self._failed = Counter(_tick(row) for row in failed)
+        self.duplicates: Counter[str] = Counter()
+        self.lost = 0
+        self.wrongs = list(self._audit(int(until)))
+
+    def _audit(self, until: int) -> Iterator[str]:
+        if not self.runs:
+            yield "no tick ever came"
+            return
+        for tick in range(min(self.runs), until):
+            ran = self.runs.get(tick, [])
+            if not self._failed[tick] and not any(run.ended is not None for run in ran):
+                if self._fell("broker killed", tick):
+                    self.duplicates["not fired, the broker was killed"] += 1
+                else:
+                    self.lost += 1
+                    yield f"tick lost: {tick} {ran}"
+            for first, second in pairwise(ran):
+                reason = self._why_again(tick, first, second)
+                self.duplicates[reason or "unexplained"] += 1
+                if not reason:
+                    yield f"tick fired again for no reason: {tick} {first} {second}"
+
+    def _why_again(self, tick: int, first: Run, second: Run) -> str:
+        if reason := self._reasons.unsettled(first, second.began):
+            return reason
+        due = self._monotonic(tick)
+        if self._reasons.leader_lost(due, min(second.began, max(due, first.began) + LATE)):
+            return "fired twice, its leader was killed or lost its line"
+        return ""
+
+    def _fell(self, kind: str, tick: int) -> bool:
+        due = self._monotonic(tick)
+        return any(harm.kind == kind and due <= harm.until and harm.at <= due + LATE for harm in self._reasons.harms)
+
+
+def _tick(row: Mapping[str, Any]) -> int:
+    return int(datetime.fromisoformat(str(row["id"]).partition("@")[2]).timestamp())
+
+
+class Messages:
+    """What has no id of the publisher's is known by its body alone: counted, against what ran and what failed."""
+
+    def __init__(self, *, sent: Sequence[Sent], runs: Sequence[Run], failed: Counter[int], reasons: Reasons) -> None:
+        """`failed` counts those in `failed` by the number of their body."""
+        outcomes: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._sent = {each.number: each for each in sent}
+        for each in sent:
+            outcomes[each.number][each.outcome] += 1
+        self._failed = failed
+        self._runs: defaultdict[int, list[Run]] = defaultdict(list)
+        for run in runs:
+            self._runs[run.number].append(run)
+        self._reasons = reasons
+        self.outcomes = Counter(each.outcome for each in sent)
+        self.lost = 0
+        #: How many ran or failed more often than they were published.
+        self.surplus = 0
+        unknown = sorted({*self._runs, *failed} - outcomes.keys())
+        self.wrongs = [
+            *(f"nobody published message {number}" for number in unknown),
+            *(wrong for number, counted in outcomes.items() for wrong in self._audit(number, counted)),
+        ]
+
+    def _audit(self, number: int, outcomes: Counter[str]) -> Iterator[str]:
+        runs, kind = self._runs[number], self._sent[number].kind
+        done = sum(run.ended is not None for run in runs) + self._failed[number]
+        confirmed, uncertain = outcomes["confirmed"], outcomes[""]
+        if done < confirmed:
+            self.lost += confirmed - done
+            yield f"lost: {confirmed - done} of {confirmed} messages with the body {number} ({kind})"
+        # What raises has not ended, and what ends and is not settled comes again.
+        excused = sum(run.ended is not None and bool(self._reasons.unsettled(run, float("inf"))) for run in runs)
+        # One that is put into `failed` unread never runs.
+        if self._failed[number] > 1:
+            last = self._sent[number]
+            excused += self._failed[number] * self._reasons.failed_twice(last.began, last.ended)
+        surplus = done - confirmed - uncertain
+        self.surplus += max(0, surplus)
+        # What waits for its time is moved by leaders, which a soak kills.
+        if surplus > excused and number != LATER:
+            yield (
+                f"too often: {done} messages with the body {number} ({kind}) ran or failed, {confirmed} were confirmed,"
+                f" {uncertain} perhaps stored, {excused} may have run again"
+            )

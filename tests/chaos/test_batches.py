@@ -1,0 +1,105 @@
+"""Batches while workers, the processes of their slots and the broker are killed: every job of a batch has its end."""
+
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from palermo.errors import BrokerError
+from tests.acceptance.place import Place, Worker, children
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node, url_of, write_down
+from tests.scale import scaled
+
+JOBS = scaled(400, 4_000)
+
+#: Jobs that one call gets at most.
+SIZE = 10
+
+POOLS = (("-c", "2"), ("--pool", "thread", "-c", "2"))
+
+
+@pytest.fixture
+def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path, f"{url_of(module_node)}?heartbeat=10", exchange) as place:
+        yield place
+
+
+class Kills:
+    """One after the other: workers, processes of slots, and the broker."""
+
+    def __init__(self, place: Place, node: Node) -> None:
+        self.place = place
+        self.node = node
+        self.workers = [self._start(pool) for pool in range(len(POOLS))]
+        self.children = 0
+        self._chance = random.Random(7)
+
+    def _start(self, pool: int) -> Worker:
+        return self.place.worker(
+            *POOLS[pool], modules=("adverse",), times={"palermo.worker.parent.broker_session.MAX_PAUSE": 2.0}
+        )
+
+    def parent(self) -> None:
+        pool = self._chance.randrange(len(POOLS))
+        self.workers[pool].kill9()
+        self.workers[pool] = self._start(pool)
+
+    def child(self) -> None:
+        templates = children(self._chance.choice(self.workers).pid)
+        for pid in [child for template in templates for child in children(template)][:1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.children += 1
+
+    def broker(self) -> None:
+        write_down(self.node)
+        self.node.kill9()
+        self.node.start()
+
+
+def left(place: Place) -> int:
+    """Jobs that wait or run; -1 if the broker does not answer."""
+    try:
+        return sum(row["pending"] + row["in_progress"] for row in place.inspector.queues() if row["name"] != "failed")
+    except BrokerError:
+        return -1
+
+
+def test_every_job_of_a_batch_ends_whatever_is_killed_under_it(place: Place, module_node: Node) -> None:
+    kills = Kills(place, module_node)
+    place.ready(*kills.workers)
+    place.client.enqueue_many([("adverse.store", (number,), {}) for number in range(JOBS)])
+    dealt = [kills.parent, kills.child, kills.broker, kills.child, kills.parent]
+    for number, kill in enumerate(dealt):
+        # In the middle of the work, however fast the machine is.
+        wanted = JOBS * (number + 1) // (2 * len(dealt))
+        eventually(lambda wanted=wanted: len(set(place.lines("stored"))) >= wanted)  # type: ignore[misc]
+        kill()
+
+    def done() -> bool:
+        assert left(place) == 0, [worker.log[-2_000:] for worker in kills.workers]
+        return True
+
+    def ended() -> tuple[Counter[int], dict[int, str]]:
+        stored = Counter(map(int, place.lines("stored")))
+        failed = {row["args"][0]: row["error"]["class"] for row in place.failed().values()}
+        assert {number for number in range(JOBS) if number not in stored and number not in failed} == set()
+        return stored, failed
+
+    eventually(done)
+    # A job on its way to a worker is in no count for a moment.
+    stored, failed = eventually(ended)
+    eventually(done)
+    assert set(failed.values()) <= {"palermo.errors.JobCrashed"}
+    # Of what a kill interrupted each job may have been done before; and nothing else is done twice.
+    assert stored.total() - len(stored) <= len(dealt) * 2 * len(POOLS) * SIZE
+    # Of a batch that was killed each job is tried once more, and alone, unless the next kill comes in between.
+    assert len(failed) <= kills.children * SIZE
+    assert any(int(line.split()[1]) > 1 for line in place.lines("calls"))
+    assert all(worker.alive for worker in kills.workers)

@@ -1,0 +1,113 @@
+"""Ctrl-C many times, in a terminal: the whole group of processes gets each. No job is lost or blamed, nothing stays."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.place import COMMAND, Place
+from tests.helpers import eventually
+from tests.scale import scaled
+
+#: How often a worker is started and has its storm.
+STORMS = scaled(6, 40)
+
+POOLS = (("-c", "3"), ("--pool", "thread", "-c", "3"), ("--pool", "async", "-c", "3"))
+
+
+class Terminal:
+    """A worker with a process group of its own, as the shell gives one to each command."""
+
+    def __init__(self, place: Place, *arguments: str) -> None:
+        self._log = place.path / "terminal.log"
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [COMMAND, "worker", "shop", *arguments],
+                env=place.environment,
+                cwd=place.path,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+    def storm(self, chance: random.Random) -> None:
+        """Ctrl-C again and again, until nobody is there to hear it."""
+        for _ in range(60):
+            try:
+                os.killpg(self._process.pid, signal.SIGINT)
+            except ProcessLookupError:
+                return
+            time.sleep(chance.uniform(0.0, 0.03))
+
+    def wait(self) -> int:
+        return self._process.wait(60)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no process of the group is left."""
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@pytest.fixture(params=["sqlite", "rabbitmq"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Place]:
+    url = f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("rabbitmq_url")
+    with Place(tmp_path, url, exchange) as place:
+        yield place
+
+
+def waiting(place: Place) -> int:
+    return sum(row["pending"] for row in place.inspector.queues() if row["name"] != "failed")
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=["process", "thread", "async"])
+def test_a_storm_of_interrupts_while_jobs_run_gives_them_back(place: Place, pool: tuple[str, ...]) -> None:
+    chance = random.Random(3)
+    jobs = [place.enqueue("hold", f"{number}") for number in range(3)]
+    for number in range(STORMS // 2):
+        with Terminal(place, *pool) as terminal:
+            eventually(lambda number=number: len(place.lines()) >= 3 * (number + 1))  # type: ignore[misc]
+            terminal.storm(chance)
+            assert terminal.wait() in (0, 1), terminal.log
+            eventually(lambda terminal=terminal: terminal.empty)  # type: ignore[misc]
+            assert "Traceback" not in terminal.log
+        eventually(lambda: waiting(place) == len(jobs))
+
+    assert place.errors() == {}
+
+
+def test_a_storm_of_interrupts_while_a_worker_starts_leaves_no_process_and_no_blame(place: Place) -> None:
+    chance = random.Random(4)
+    jobs = [place.enqueue("hold", f"{number}") for number in range(3)]
+    for number in range(STORMS):
+        with Terminal(place, "-c", "2") as terminal:
+            pause = time.monotonic() + 2.0 * number / STORMS
+            eventually(lambda pause=pause: time.monotonic() >= pause)  # type: ignore[misc]
+            terminal.storm(chance)
+            terminal.wait()
+            eventually(lambda terminal=terminal: terminal.empty)  # type: ignore[misc]
+        eventually(lambda: waiting(place) == len(jobs))
+
+    assert place.errors() == {}

@@ -1,0 +1,167 @@
+"""Junk sent where workers listen to each other: nothing dies, nothing loops, and orders are still obeyed."""
+
+import json
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from palermo.core.topology import internal
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+from tests.hostile import MESSAGES
+from tests.rabbitmq.patience import have_patience
+from tests.rabbitmq_node import Node, url_of
+from tests.raw_amqp import RawClient, properties, short, table, table_of, text
+
+#: The deepest that a JSON text of a few kilobytes can be.
+_DEEP = b"[" * 5_000 + b"]" * 5_000
+
+#: What would be understood but for one thing, and what would not.
+JUNK: tuple[bytes, ...] = (
+    b"",
+    b"\0" * 100,
+    b"\xff\xfe{",
+    b"null",
+    b"[]",
+    b'"report"',
+    b"1e999",
+    _DEEP,
+    b'{"ask": ' + _DEEP + b"}",
+    *(
+        json.dumps(value).encode()
+        for value in (
+            {},
+            {"ask": None},
+            {"ask": ["report"]},
+            {"ask": "no such thing"},
+            {"ask": "report" * 100_000},
+            {"ask": "cancel"},
+            {"ask": "cancel", "id": {"a": 1}, "workers": "all", "by": [1]},
+            {"ask": "cancel", "id": "x" * 100_000, "workers": [None, 1, {}], "by": None},
+            {"ask": "dump", "workers": 7},
+            {"ask": "resume", "id": 2**70, "workers": {}},
+            {"ask": "list", "limit": -1, "offset": "x"},
+            {"ask": "alter", "what": []},
+            {"ask": "recurring", "change": {"name": 1, "action": "put", "entry": 7}},
+            {"ask": "recurring", "change": []},
+            {"ask": "limits", "do": "ask", "key": [], "limit": "x", "rate": 7, "turn": None, "id": {}, "worker": 1},
+            {"ask": "limits", "do": "ended"},
+            {"ask": "limits", "do": None},
+            {"ask": "keys", "do": "enqueue", "claims": [{}, 1, None, {"key": 1, "message": {"body": 7}}]},
+            {"ask": "keys", "do": "start", "message": []},
+            {"ask": "keys", "do": "free", "names": 1},
+            {"ask": "keys"},
+            {"ask": "tenants", "queue": {"a": []}, "hold": "yes"},
+            {"ask": "clear tenants", "queue": 7, "tenant": []},
+            {"worker": "x", "since": "y", "inbox": 7, "runs": {"a": 1}, "blames": [], "forgets": 1},
+        )
+    ),
+)
+
+
+@pytest.fixture
+def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path, url_of(module_node), exchange) as place:
+        yield place
+
+
+def own_queues(node: Node, exchange: str) -> list[str]:
+    """What workers read from: queues that RabbitMQ lets others publish to, streams among them."""
+    names = node.ctl("list_queues", "--no-table-headers", "name").split("\n")
+    return [name for name in names if name.startswith(f"{exchange}.~")]
+
+
+#: Properties as they should be, with an answer to nowhere, and with one that cannot be.
+PLAIN = (
+    properties(headers=table()),
+    properties(headers=table(), reply_to=short(b"nobody.there"), correlation_id=short(b"1")),
+    properties(headers=table(), reply_to=short(b"x" * 255), correlation_id=short(b"y" * 255)),
+)
+
+
+#: With headers that RabbitMQ gives to what it delivers.
+FORGED = tuple(
+    properties(headers=table_of({name: value}))
+    for name in (b"x-stream-offset", b"x-delivery-count", b"x-death")
+    for value in (text(b"first"), b"l" + (2**63 - 1).to_bytes(8, "big"), b"V")
+)
+
+
+def test_no_worker_dies_of_junk_where_workers_are_asked(place: Place, module_node: Node) -> None:
+    workers = [place.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
+    place.ready(*workers)
+    place.client.enqueue("shop.note", ("later",), delay=1)
+    place.client.enqueue("shop.note", ("tenant",), tenant="a")
+    place.client.enqueue("shop.note", ("unique",), unique="until_done")
+    place.await_lines(3)
+    asked = [name for name in own_queues(module_node, place.exchange) if ".~worker." in name or name.endswith("leader")]
+    assert asked
+
+    with RawClient(place.url) as client:
+        for raw, body in zip(cycle(PLAIN), JUNK, strict=False):
+            client.publish(internal(place.exchange, "control"), "", raw, body)
+            for name in asked:
+                client.publish("", name, raw, body)
+
+    for number in range(3):
+        place.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
+    place.client.enqueue("shop.note", ("later again",), delay=1)
+    place.client.enqueue("shop.note", ("unique again",), unique="until_done")
+    place.await_lines(8)
+    eventually(lambda: {row["pid"] for row in place.workers() if row["state"] == "idle"} == {w.pid for w in workers})
+    assert all(worker.alive for worker in workers)
+    for worker in workers:
+        assert "Traceback" not in worker.log
+        assert worker.log.count("INFO connected") == 1, worker.log
+    assert place.errors() == {}
+
+
+def test_no_worker_dies_of_hostile_messages_where_workers_read(
+    place: Place, module_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Properties that no client library would write, with a body that is understood and one that is not."""
+    # A pause is one for every worker when the call returns, however busy the machine is.
+    have_patience(monkeypatch)
+    workers = [place.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
+    place.ready(*workers)
+    place.inspector.pause("mail")
+    place.enqueue("note", "paused", queue="mail")
+    place.palermo("cancel", place.enqueue("note", "cancelled", queue="mail"))
+    place.client.enqueue("shop.note", ("later",), delay=1)
+    place.client.enqueue("shop.note", ("tenant",), tenant="a")
+    place.client.enqueue("shop.note", ("unique",), unique="until_done")
+    place.await_lines(3)
+    needed = {f"{place.exchange}.~{name}" for name in ("registry", "pauses", "cancels", "journal", "leader")}
+    # The journal is made with its first batch.
+    read = eventually(lambda: found if needed <= {*(found := own_queues(module_node, place.exchange))} else [])
+
+    with RawClient(place.url) as client:
+        for raw in (*MESSAGES.values(), *FORGED):
+            for body in (b'{"ask": "report", "version": 1}', b"x"):
+                client.publish(internal(place.exchange, "control"), "", raw, body)
+                for name in read:
+                    client.publish("", name, raw, body)
+
+    place.palermo("resume", "mail")
+    for number in range(3):
+        place.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
+    place.client.enqueue("shop.note", ("later again",), delay=1)
+    place.client.enqueue("shop.note", ("unique again",), unique="until_done")
+    place.await_lines(9)
+    for command in ("queues", "workers", "history", "audit", "stats"):
+        place.palermo(command)
+    assert all(worker.alive for worker in workers)
+    for worker in workers:
+        assert "Traceback" not in worker.log
+        assert worker.log.count("INFO connected") == 1, worker.log
+    # One that comes later reads the streams from their beginning.
+    late = place.worker("-q", "late")
+    place.ready(late)
+    place.enqueue("note", "late", queue="late")
+    place.await_lines(10)
+    assert "Traceback" not in late.log
+    assert late.log.count("INFO connected") == 1, late.log
+    told = ("later", "tenant", "unique", "paused", "0", "1", "2", "later again", "unique again", "late")
+    assert sorted(place.lines()) == sorted(told)

@@ -1,0 +1,145 @@
+"""Bodies of 100 MB and bodies that grow: refused to those who ask, and no worker, command or page is hurt by one."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from palermo.errors import BodyTooLarge
+from tests.acceptance.place import Place, Worker
+from tests.helpers import eventually
+from tests.rabbitmq_node import Node, url_of
+from tests.webui.process import WebProcess
+
+HUGE = 100_000_000
+
+#: What a worker's processes and a command may take: two bodies, as they come and as they are worked on.
+MOST_MB = 600.0
+
+
+@pytest.fixture
+def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path, url_of(module_node), exchange) as place:
+        yield place
+
+
+def highest(pid: int) -> float:
+    """The most that a process had in memory, in MB; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def started(place: Place, *more: str) -> Worker:
+    worker = place.worker(*more)
+    place.ready(worker)
+    return worker
+
+
+def unharmed(place: Place, worker: Worker, *, failed: int) -> None:
+    """The job behind runs, in the same session, and those in front are in `failed`."""
+    place.enqueue("note", "behind")
+    assert place.await_lines(1) == ["behind"]
+    eventually(lambda: len(place.failed()) == failed)
+    assert worker.alive
+    assert worker.log.count("INFO connected") == 1
+    assert "Traceback" not in worker.log
+    assert max(highest(pid) for pid in worker.tree()) < MOST_MB
+
+
+def test_a_job_with_an_argument_of_100_mb_is_refused_and_the_error_says_what_to_do(place: Place) -> None:
+    with pytest.raises(BodyTooLarge, match=r"100,000,0\d\d bytes"):
+        place.enqueue("note", "x" * HUGE)
+
+    assert place.pending() == 0
+
+
+def test_a_body_of_100_mb_of_another_program_ends_and_the_job_behind_it_runs(place: Place) -> None:
+    worker = started(place)
+
+    place.put("jobs", b"[" + b"1," * (HUGE // 2) + b"1]", headers={"job-class": "shop.note"}, delivery_mode=2)
+
+    unharmed(place, worker, failed=1)
+    (row,) = place.failed().values()
+    assert row["error"]["class"] == "palermo.errors.BodyTooLarge"
+    assert "100,000,003 bytes" in row["error"]["message"]
+
+
+def test_a_body_of_100_mb_that_waits_or_has_failed_is_shown_in_bounds(place: Place) -> None:
+    place.enqueue("note", "first")
+    place.put("jobs", b'["' + b"x" * HUGE + b'"]', headers={"job-class": "nobody.knows"}, delivery_mode=2)
+
+    assert "nobody.knows" in place.palermo("jobs", "jobs")
+    rows = place.inspector.jobs("jobs").rows
+    assert [row["job"] for row in rows] == ["shop.note", "nobody.knows"]
+    assert len(str(rows[1]["preview"])) < 1_000
+    place.burst()
+    eventually(lambda: len(place.failed()) == 1)
+    assert "nobody.knows" in place.palermo("failed", "list")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_bomb_fails_and_the_jobs_behind_it_run(place: Place, encoding: str) -> None:
+    worker = started(place)
+    zeros = b"[" + b"0" * (4 * HUGE) + b"]"
+    bomb = gzip.compress(zeros) if encoding == "gzip" else zstandard.compress(zeros)
+    del zeros
+
+    for _ in range(3):
+        place.put(
+            "jobs", bomb, headers={"job-class": "shop.note"}, content_encoding=encoding, content_type="application/json"
+        )
+
+    unharmed(place, worker, failed=3)
+    assert {row["error"]["class"] for row in place.failed().values()} == {"palermo.errors.BodyTooLarge"}
+    assert "shop.note" in place.palermo("failed", "list")
+    assert all(len(str(row["preview"])) < 1_000 for row in place.failed().values())
+
+
+@pytest.mark.parametrize("encoding", ["", "zstd"])
+def test_the_pages_show_a_body_of_100_mb_that_waits_or_has_failed_in_bounds(place: Place, encoding: str) -> None:
+    body = b'["' + b"x" * HUGE + b'"]'
+    if encoding:
+        body = zstandard.compress(body)
+
+    def put(id: str) -> None:
+        place.put(
+            "jobs",
+            body,
+            headers={"job-class": "nobody.knows"},
+            message_id=id,
+            content_encoding=encoding or None,
+            content_type="application/json",
+            delivery_mode=2,
+        )
+
+    place.enqueue("note", "first")
+    put("failed")
+    place.burst()
+    eventually(lambda: len(place.failed()) == 1)
+    put("waiting")
+
+    environment = {"PALERMO_URL": place.url, "PALERMO_EXCHANGE": place.exchange, "PALERMO_PUBLISH_TIMEOUT": "25"}
+    with WebProcess(place.path, **environment) as web:
+        eventually(lambda: web.http.get("/api/failed").status_code == 200)
+        for page in ("/", "/queues", "/failures", "/failures?by=groups", "/failures?text=xxx"):
+            answer = web.http.get(page)
+            assert (answer.status_code, len(answer.content) < 100_000) == (200, True), page
+        for page in ("/queues/jobs", "/jobs/waiting", "/jobs/failed", "/failures?text=failed"):
+            answer = web.http.get(page)
+            assert (answer.status_code, len(answer.content) < 100_000) == (200, True), page
+            assert "nobody.knows" in answer.text, page
+        (waiting,) = web.http.get("/api/queues/jobs/jobs").json()["rows"]
+        (failed,) = web.http.get("/api/failed").json()["rows"]
+        assert (waiting["id"], waiting["args"], failed["id"], failed["args"]) == ("waiting", None, "failed", None)
+        for id in ("waiting", "failed"):
+            assert web.http.get(f"/api/jobs/{id}").json()["args"] is None
+        json = {"Content-Type": "application/json"}
+        assert web.http.delete("/api/failed/failed", headers=json).status_code == 200
+        assert web.http.post("/api/queues/jobs/purge", headers=json).json() == {"removed": 1}
+        assert "request failed" not in web.log
+        assert highest(web.process.pid) < MOST_MB

@@ -1,0 +1,95 @@
+"""A queue that is deleted and made again while a worker waits for its jobs: the worker goes on with the new one."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.core.topology import amqp_queue
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+#: Seconds between the deletion and the declaration.
+GAPS = (0.0, 0.001, 0.005, 0.01, 0.02)
+
+#: How often each is tried.
+ROUNDS = 3
+
+#: What the worker waits for, made shorter.
+TIMES = {"palermo.brokers.rabbitmq.consuming.push._SILENCE": 0.3}
+
+#: The queues that the worker serves: it is pushed the jobs of one queue, and asks for those of several.
+SELECTIONS = ("jobs", "jobs,mail")
+
+
+@pytest.fixture(params=["quorum", "classic"])
+def place(request: pytest.FixtureRequest, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    with Place(tmp_path, rabbitmq_url, exchange, queue_type=request.param) as place:
+        yield place
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator[BlockingChannel]:
+    """Another program's way to the broker."""
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        yield connection.channel()
+
+
+def remake(place: Place, channel: BlockingChannel, gap: float) -> None:
+    name, kind = amqp_queue(place.exchange, "jobs"), place.environment["PALERMO_QUEUE_TYPE"]
+    version = channel.connection._impl.server_properties["version"]
+    channel.queue_delete(name)
+    time.sleep(gap)
+    channel.queue_declare(name, durable=True, arguments=versions.arguments(kind, version))
+    channel.queue_bind(name, place.exchange, "jobs")
+
+
+@pytest.mark.parametrize("queues", SELECTIONS)
+def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_an_idle_worker(
+    place: Place, channel: BlockingChannel, queues: str
+) -> None:
+    worker = place.worker("-q", queues, times=TIMES)
+    place.enqueue("note", "before")
+    wanted = {"before"}
+    eventually(lambda: wanted == set(place.lines()))
+
+    for gap in GAPS * ROUNDS:
+        remake(place, channel, gap)
+        text = f"{len(wanted)} after {gap}"
+        place.enqueue("note", text)
+        wanted.add(text)
+        eventually(lambda: wanted == set(place.lines()))
+
+    assert worker.alive
+
+
+def test_a_worker_takes_jobs_of_a_queue_made_again_without_being_told_to_hurry(
+    place: Place, channel: BlockingChannel
+) -> None:
+    place.worker("-q", "jobs")
+    place.enqueue("note", "before")
+    place.await_lines(1)
+
+    remake(place, channel, 0.0)
+    place.enqueue("note", "after")
+
+    assert place.await_lines(2) == ["before", "after"]
+
+
+@pytest.mark.parametrize("queues", SELECTIONS)
+def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_a_busy_worker(
+    place: Place, channel: BlockingChannel, queues: str
+) -> None:
+    place.worker("-q", queues, times=TIMES)
+    place.enqueue("hold", "first")
+    place.await_lines(1)
+
+    remake(place, channel, 0.0)
+    place.enqueue("note", "after")
+    place.open_gate()
+
+    assert set(place.await_lines(3)) == {"first begins", "first ends", "after"}

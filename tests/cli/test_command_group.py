@@ -1,0 +1,138 @@
+import click
+import pytest
+
+from palermo import errors
+from palermo.cli import COMMANDS, main
+from palermo.cli.command_group import exit_code
+from palermo.cli.options import parse_duration, parse_instant
+from palermo.core.address import masked
+from tests.cli.conftest import Palermo
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError("x"), 2),
+        (errors.SettingInvalid("x"), 2),
+        (errors.UrlInvalid("x"), 2),
+        (errors.QueueNameInvalid("x"), 2),
+        (errors.IdInvalid("x"), 2),
+        (errors.OptionInvalid("x"), 2),
+        (errors.ArgumentsInvalid("x"), 2),
+        (errors.JobNameTaken("x"), 2),
+        (errors.BrokerUnavailable("x"), 3),
+        (errors.BrokerRefused("x"), 3),
+        (errors.StoreInvalid("x"), 3),
+        (errors.NotFound("x"), 4),
+        (errors.PublishRefused("x"), 1),
+        (errors.NotBrowsable("x"), 1),
+        (errors.EncodeError("x"), 1),
+        (errors.BodyTooLarge("x"), 1),
+        (RuntimeError("x"), 1),
+        (click.UsageError("x"), 2),
+    ],
+)
+def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
+    assert exit_code(error) == code
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_help_of_every_command_begins_with_what_the_overview_says(palermo: Palermo, name: str) -> None:
+    assert palermo(name, "--help").stdout.startswith(f"Usage: main {name}")
+    assert f"  {name} " in palermo("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["publishes"], ["scheduled", "frobnicate"], ["frobnicate"], ["failed", "frobnicate"]]
+)
+def test_a_command_that_is_not_there_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
+    (line,) = palermo(*arguments, code=2).stderr.splitlines()
+
+    assert "No such command" in line
+
+
+@pytest.mark.parametrize("arguments", [["worker"], ["jobs"], ["enqueue"], ["queues", "more"], ["queues", "--frob"]])
+def test_wrong_usage_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
+    assert len(palermo(*arguments, code=2).stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-c", "0"],
+        ["-c", "-1"],
+        ["-c", "many"],
+        ["-q", ""],
+        ["-q", "a,,b"],
+        ["-q", "failed"],
+        ["-q", "amq.x"],
+        ["--accept", "nonsense"],
+        ["--accept-only", "nonsense"],
+        ["--shutdown-timeout", "soon"],
+    ],
+)
+def test_wrong_usage_of_a_worker_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
+    assert len(palermo("worker", "shop.tasks", *arguments, code=2).stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5_400), ("2d", 172_800), ("1.5", 1.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 minutes", "-5", "1m1h", "five"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="not a duration"):
+        parse_duration(text)
+
+
+def test_an_instant_needs_a_zone() -> None:
+    assert parse_instant("2026-12-01T09:00Z") == 1_796_115_600
+    assert parse_instant("2026-12-01T10:00+01:00") == 1_796_115_600
+    with pytest.raises(click.UsageError, match="no time zone"):
+        parse_instant("2026-12-01T09:00")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at amqp://me:secret@host/ now", "at amqp://me:***@host/ now"),
+        ("amqp://:secret@host", "amqp://:***@host"),
+        ("amqps://me:sec@ret@h1,h2/v", "amqps://me:***@h1,h2/v"),
+        ("amqp://host:5672/", "amqp://host:5672/"),
+        ("sqlite:///a:b.db", "sqlite:///a:b.db"),
+        ("amqp://me:sec?ret@host/v", "amqp://me:***@host/v"),
+        ("amqp://me:sec/ret@host/v", "amqp://me:***@host/v"),
+        ("amqp://m/e:secret@host", "amqp://m/e:***@host"),
+        ("amqp://me:secret", "amqp://me:***"),
+        ("'amqp://host:5672', amqp://[::1]:5672/v", "'amqp://host:5672', amqp://[::1]:5672/v"),
+    ],
+)
+def test_passwords_are_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+def test_an_unexpected_error_is_one_line_unless_debug_asks(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(self: object) -> None:
+        raise RuntimeError("boom at amqp://me:secret@host\nand more")
+
+    monkeypatch.setattr("palermo.inspector.inspector.Inspector.queues", explode)
+
+    (line,) = palermo("queues", code=1).stderr.splitlines()
+    assert line == (
+        "palermo: RuntimeError: boom at amqp://me:***@host and more (unexpected; --debug shows the traceback)"
+    )
+
+    from click.testing import CliRunner
+
+    shown = CliRunner().invoke(main, ["queues", "--debug"])
+    assert shown.exit_code == 1
+    assert "Traceback (most recent call last)" in shown.stderr
+    assert "secret" not in shown.stderr
+
+
+def test_flags_may_stand_before_the_command(palermo: Palermo) -> None:
+    assert "UrlInvalid" in palermo("--url", "nonsense", "queues", code=2).stderr
+    assert palermo("--url", "nonsense", "queues", "--url", "sqlite:///other.db").exit_code == 0

@@ -1,0 +1,250 @@
+"""Contract: paused queues and cancelled jobs."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from palermo.client.locate import locate
+from palermo.contract.broker import Broker
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.sweep import Move
+from palermo.contract.worker_info import WorkerCommand
+from palermo.core.lifecycle import Ack, Release, requeue
+from palermo.inspector.control import cancel
+from tests.contract.tools import (
+    Open,
+    Report,
+    consume,
+    counts,
+    ids,
+    message,
+    messages,
+    nothing_for,
+    put_into_failed,
+    queue,
+    take,
+    take_and_ack,
+    until,
+)
+
+
+def ahead(seconds: int) -> int:
+    """What a clock says that is ahead; not counted from when the tests were collected, which may be an hour ago."""
+    return int(time.time()) + seconds
+
+
+class MarkingContract:
+    async def test_a_paused_queue_is_left_alone_until_it_is_resumed(self, broker: Broker, another: Open) -> None:
+        consumer = await consume(await another(), slots=2)
+        await broker.publish(message("before"))
+        held = await take(consumer)
+
+        await broker.pause("jobs", by="anna@desk")
+        await broker.publish_many(messages(2))
+        await nothing_for(consumer, 2)
+        await consumer.settle(held, Ack())
+        await nothing_for(consumer)
+        await until(lambda: counts(broker), (2, 0))
+
+        await broker.resume("jobs", by="anna@desk")
+        assert [(await take_and_ack(consumer)).id for _ in range(2)] == ["jobs-0", "jobs-1"]
+
+    async def test_who_waits_when_a_queue_is_resumed_gets_its_jobs(self, broker: Broker, another: Open) -> None:
+        await broker.pause("jobs")
+        consumer = await consume(await another())
+        await broker.publish_many(messages(2))
+        await nothing_for(consumer)
+        waiting = asyncio.ensure_future(take_and_ack(consumer))
+
+        await broker.resume("jobs")
+
+        assert (await waiting).id == "jobs-0"
+
+    async def test_other_queues_are_served_while_one_is_paused(self, broker: Broker, another: Open) -> None:
+        consumer = await consume(await another(), "high,low", slots=2)
+        await broker.pause("high")
+        await broker.publish_many([*messages(2, "high"), *messages(2, "low")])
+
+        assert [(await take_and_ack(consumer)).id for _ in range(2)] == ["low-0", "low-1"]
+        await nothing_for(consumer)
+
+        await broker.resume("high")
+        assert [(await take_and_ack(consumer)).id for _ in range(2)] == ["high-0", "high-1"]
+
+    async def test_a_paused_queue_stays_paused_for_who_comes_later(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(messages(3))
+        await broker.pause("jobs", by="anna@desk")
+
+        for selection in ("jobs", "*", "jobs,other"):
+            consumer = await consume(await another(), selection)
+            await nothing_for(consumer)
+            await consumer.close()
+
+        await until(lambda: ids(broker), ["jobs-0", "jobs-1", "jobs-2"])
+
+    async def test_pauses_are_listed(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*messages(1, "a"), *messages(1, "b")])
+        await broker.pause("b")
+        await broker.pause("b")
+        await broker.pause("not yet there")
+
+        async def paused() -> dict[str, bool]:
+            return {info.name: info.paused for info in await (await another()).queues()}
+
+        await until(paused, {"a": False, "b": True, "not yet there": True})
+
+        await broker.resume("b")
+        await broker.resume("a")
+        await broker.resume("not yet there")
+        await until(paused, {"a": False, "b": False})
+
+    async def test_pauses_of_another_exchange_do_not_count(self, broker: Broker, elsewhere: Open) -> None:
+        await (await elsewhere()).pause("jobs")
+        await broker.publish(message("7c9e"))
+
+        assert (await take_and_ack(await consume(broker))).id == "7c9e"
+
+    async def test_a_cancelled_job_is_handed_out_as_cancelled_in_its_turn(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(messages(4))
+        await broker.cancel(["jobs-1", "jobs-3", "nobody"], by="anna@desk")
+
+        assert (await broker.browse("jobs")).cancelled == {"jobs-1", "jobs-3"}
+        consumer = await consume(await another())
+        taken = []
+        for _ in range(4):
+            delivery = await take(consumer)
+            taken.append((delivery.message.id, delivery.cancelled, delivery.cancelled_by))
+            await consumer.settle(delivery, Ack())
+        assert taken == [
+            ("jobs-0", False, ""),
+            ("jobs-1", True, "anna@desk"),
+            ("jobs-2", False, ""),
+            ("jobs-3", True, "anna@desk"),
+        ]
+
+    async def test_a_cancelled_job_that_is_due_later_is_shown_as_cancelled(self, broker: Broker, another: Open) -> None:
+        later = time.time() + 3_600
+        await broker.publish_many([replace(one, run_at=later) for one in messages(3)])
+        await broker.cancel(["jobs-1"], by="anna@desk")
+
+        found = await (await another()).scheduled(ScheduledFilter())
+
+        assert {one.id for one in found.messages} == {"jobs-0", "jobs-1", "jobs-2"}
+        assert found.cancelled == {"jobs-1"}
+        assert (await locate(broker, "jobs-1")).state == "cancelled"
+        assert (await locate(broker, "jobs-2")).state == "scheduled"
+
+    async def test_a_mark_is_known_to_who_works_already(self, broker: Broker, another: Open) -> None:
+        consumer = await consume(await another())
+        await broker.publish(message("first"))
+        await take_and_ack(consumer)
+        await broker.pause("jobs")
+        await nothing_for(consumer)
+        await broker.publish_many(messages(2))
+
+        await broker.cancel(["jobs-0"])
+        await broker.resume("jobs")
+
+        deliveries = []
+        for _ in range(2):
+            deliveries.append(await take(consumer))
+            await consumer.settle(deliveries[-1], Ack())
+        assert [delivery.cancelled for delivery in deliveries] == [True, False]
+
+    async def test_who_holds_a_cancelled_job_is_told(self, broker: Broker, another: Open) -> None:
+        orders: list[WorkerCommand] = []
+
+        async def obey(order: WorkerCommand) -> Mapping[str, Any] | None:
+            orders.append(order)
+            return None
+
+        await broker.publish(message("7c9e"))
+        consumer = await consume(await another(), on_command=obey)
+        held = await take(consumer)
+
+        await broker.cancel(["7c9e"], by="anna@desk")
+
+        async def told() -> list[WorkerCommand]:
+            return orders
+
+        await until(told, [WorkerCommand(action="cancel", id="7c9e", by="anna@desk")])
+        await consumer.settle(held, Release())
+        again = await take(consumer)
+        assert again.cancelled
+
+    async def test_a_later_job_with_the_same_id_is_not_cancelled(self, broker: Broker, another: Open) -> None:
+        await broker.cancel(["7c9e", "old"])
+        await broker.publish(message("7c9e", created_at=ahead(3_600)))
+        await broker.publish(message("old", created_at=ahead(-3_600)))
+
+        consumer = await consume(await another())
+        later = await take(consumer)
+        await consumer.settle(later, Ack())
+        old = await take(consumer)
+
+        assert (later.cancelled, old.cancelled) == (False, True)
+
+    async def test_a_job_of_a_clock_that_is_ahead_is_cancelled_and_no_later_one(
+        self, broker: Broker, another: Open
+    ) -> None:
+        created = ahead(3_600)
+        await broker.publish(message("7c9e", created_at=created))
+
+        await broker.cancel(["7c9e"], created_at=created)
+
+        assert (await broker.browse("jobs")).cancelled == {"7c9e"}
+        consumer = await consume(await another())
+        first = await take(consumer)
+        await consumer.settle(first, Ack())
+        await broker.publish(message("7c9e", created_at=created + 2))
+        assert (first.cancelled, (await take(consumer)).cancelled) == (True, False)
+
+    async def test_jobs_of_a_clock_that_is_ahead_are_cancelled_wherever_they_wait(self, broker: Broker) -> None:
+        created = ahead(90)
+        later = message("later", created_at=created, run_at=time.time() + 3_600)
+        tenant = message("tenant", created_at=created, tenant="a")
+        await broker.publish_many([message("waits", created_at=created), later, tenant, message("stays")])
+
+        rows = await cancel(broker, ["waits", "later", "tenant", "nobody"], by="anna@desk")
+
+        assert {row["state"] for row in rows} == {"marked"}
+        assert (await broker.browse("jobs")).cancelled == {"waits", "tenant"}
+        assert (await broker.scheduled(ScheduledFilter())).cancelled == {"later"}
+
+    async def test_restoring_takes_a_mark_back(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(messages(2))
+        await broker.cancel(["jobs-0", "jobs-1"])
+
+        await broker.restore(["jobs-0", "nobody"])
+
+        assert (await broker.browse("jobs")).cancelled == {"jobs-1"}
+        assert not (await take(await consume(await another()))).cancelled
+
+    async def test_a_requeued_job_is_not_cancelled_any_more(self, broker: Broker, another: Open) -> None:
+        await put_into_failed(broker, [message("7c9e")])
+        await broker.cancel(["7c9e"])
+
+        swept = await broker.sweep("failed", lambda found: Move(requeue(found)))
+
+        assert swept.moved == 1
+        delivery = await take(await consume(await another()))
+        assert (delivery.message.id, delivery.cancelled) == ("7c9e", False)
+
+    async def test_ten_thousand_are_cancelled(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(messages(20))
+
+        await broker.cancel([f"jobs-{number}" for number in range(1, 10_001)])
+
+        assert (await broker.browse("jobs")).cancelled == {f"jobs-{number}" for number in range(1, 20)}
+        report = Report("jobs")
+        delivery = await take(await consume(await another(), report=report))
+        assert (delivery.message.id, delivery.cancelled) == ("jobs-0", False)
+
+    async def test_nothing_is_marked_on_an_untouched_broker(self, broker: Broker) -> None:
+        await broker.resume("jobs")
+        await broker.restore(["7c9e"])
+        await broker.cancel([])
+
+        assert await queue(broker) is None

@@ -1,0 +1,308 @@
+"""Contract: jobs of several tenants in one queue (seed 004; its lines F1 to F8)."""
+
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
+from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
+from palermo.core.message import Message
+from palermo.errors import NotFound
+from tests.contract.timing import due, time_kept
+from tests.contract.tools import FAILURE, Open, consume, counts, ids, message, nothing_for, take, take_and_ack, until
+from tests.helpers import Stopwatch
+from tests.scale import scaled
+
+
+def jobs_of(tenant: str, count: int, queue: str = "jobs", **more: object) -> list[Message]:
+    return [message(f"{tenant}-{number}", queue, tenant=tenant, **more) for number in range(count)]
+
+
+async def tenants(broker: Broker, queue: str = "jobs") -> dict[str, int]:
+    return {one.name: one.pending for one in await broker.tenants.of(queue)}
+
+
+async def known(broker: Broker, *names: str) -> None:
+    """Wait until the leader has heard of these tenants, which have jobs."""
+
+    async def heard_of() -> bool:
+        return set(names) <= (await tenants(broker)).keys()
+
+    await until(heard_of, True)
+
+
+async def served(consumer: Consumer, count: int) -> list[str]:
+    """The tenants of the next jobs."""
+    return [(await take_and_ack(consumer)).tenant for _ in range(count)]
+
+
+class TenantingContract:
+    async def test_f1_jobs_of_a_tenant_are_stored_counted_and_cleared(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 3), *jobs_of("b", 2), message("nobody's")])
+        onlooker = await another()
+
+        assert await tenants(onlooker) == {"a": 3, "b": 2}
+        assert await onlooker.tenants.totals() == {"jobs": 5}
+        assert await counts(onlooker) == (6, 0)
+        assert await onlooker.tenants.clear("jobs", "a") == 3
+
+        assert await tenants(onlooker) == {"b": 2}
+        assert await counts(onlooker) == (3, 0)
+
+    async def test_clearing_a_tenant_without_jobs_says_so(self, broker: Broker) -> None:
+        with pytest.raises(NotFound, match="'a'"):
+            await broker.tenants.clear("jobs", "a")
+        await broker.publish_many(jobs_of("b", 1))
+
+        with pytest.raises(NotFound, match="'a'"):
+            await broker.tenants.clear("jobs", "a")
+
+    async def test_a_queue_without_tenants_has_none(self, broker: Broker) -> None:
+        await broker.publish(message())
+
+        assert await broker.tenants.of("jobs") == []
+        assert sum((await broker.tenants.totals()).values()) == 0
+
+    async def test_f2_a_tenant_with_many_jobs_does_not_delay_one_with_few(self, broker: Broker, another: Open) -> None:
+        async with time_kept(broker):
+            await broker.publish_many(jobs_of("a", scaled(300, 10_000)))
+            consumer = await consume(await another())
+            assert await served(consumer, 5) == ["a"] * 5
+
+            await (await another()).publish_many(jobs_of("b", 10))
+            await known(broker, "a", "b")
+            order = await served(consumer, 25)
+
+        assert order.count("b") == 10
+
+    async def test_the_waits_of_many_tenants_stay_within_twice_the_ideal(self, broker: Broker, another: Open) -> None:
+        count = scaled(40, 1_000)
+        # Each behind all of the one before: what comes first must not be what is served first.
+        await broker.publish_many([one for tenant in range(count) for one in jobs_of(f"{tenant}", 3)])
+        async with time_kept(broker):
+            await known(broker, *map(str, range(count)))
+            consumer = await consume(await another())
+            order = await served(consumer, 3 * count)
+
+        places = {tenant: [0, *(place for place, one in enumerate(order) if one == tenant)] for tenant in set(order)}
+        gaps = [then - now for found in places.values() for now, then in pairwise(found)]
+        assert len(places) == count
+        assert max(gaps) <= 2 * count
+
+    async def test_the_jobs_of_a_tenant_come_in_their_order(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 20), *jobs_of("b", 20)])
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            found = [(await take_and_ack(consumer)).id for _ in range(40)]
+
+        for tenant in "ab":
+            assert [id for id in found if id.startswith(tenant)] == [f"{tenant}-{number}" for number in range(20)]
+
+    async def test_a_larger_share_gets_more(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 60, share=3.0), *jobs_of("b", 60)])
+        async with time_kept(broker):
+            await known(broker, "a", "b")
+            consumer = await consume(await another())
+            order = await served(consumer, 40)
+
+        assert 28 <= order.count("a") <= 32
+
+    async def test_tenants_are_served_at_random_where_that_is_asked_for(
+        self, session: SessionParameters, sessions: list[Broker]
+    ) -> None:
+        broker = await open_broker(replace(session, tenant_order="random"))
+        sessions.append(broker)
+        await broker.publish_many([one for tenant in "abcd" for one in jobs_of(tenant, 100)])
+        async with time_kept(broker):
+            await known(broker, *"abcd")
+            consumer = await consume(broker)
+            order = await served(consumer, 120)
+
+        assert all(order.count(tenant) >= 10 for tenant in "abcd")
+        assert order != ["a", "b", "c", "d"] * 30
+
+    async def test_jobs_of_nobody_come_first(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 3), message("nobody's")])
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            found = [await take_and_ack(consumer) for _ in range(4)]
+
+        assert "nobody's" in [one.id for one in found[:3]]
+
+    async def test_f3_a_new_tenant_is_found_at_once(self, broker: Broker, another: Open) -> None:
+        publisher = await another()
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            took: list[float] = []
+            for tenant in ("a", "b", "a", "c"):
+                await publisher.publish(message(tenant=tenant))
+                watch = Stopwatch()
+                delivery = await take(consumer)
+                took.append(watch.seconds())
+                assert delivery.message.tenant == tenant
+                await consumer.settle(delivery, Ack())
+            await until(lambda: tenants(broker), {})
+        # The median of the three that were new, as the machine may stand still once.
+        assert sorted([took[0], took[1], took[3]])[1] < 2, took
+
+    async def test_f5_a_job_that_is_held_is_nobody_elses(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 1), *jobs_of("b", 1)])
+        async with time_kept(broker):
+            first, second = await consume(await another()), await consume(await another())
+            held = [await take(first), await take(second)]
+            await nothing_for(await consume(await another()))
+
+            assert {one.message.tenant for one in held} == {"a", "b"}
+            await first.close()
+            again = await take(await consume(await another()))
+
+        assert again.message.id == held[0].message.id
+
+    async def test_what_is_given_back_is_handed_out_again(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(jobs_of("a", 2))
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            await consumer.settle(await take(consumer), Release())
+            found = [(await take_and_ack(consumer)).id for _ in range(2)]
+
+        assert sorted(found) == ["a-0", "a-1"]
+
+    async def test_f6_a_retry_waits_with_its_tenants_jobs_and_a_failure_keeps_it(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many(jobs_of("a", 2))
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            delivery = await take(consumer)
+            await consumer.settle(delivery, Reschedule(replace(delivery.message, retries=1)))
+            found = [await take(consumer)]
+            await consumer.settle(found[0], Ack())
+            found.append(await take(consumer))
+            assert [(one.message.id, one.message.attempt) for one in found] == [("a-1", 1), ("a-0", 2)]
+
+            await consumer.settle(found[1], Fail(fail(found[1].message, FAILURE, worker="pid:1@h/worker-1")))
+            assert await tenants(broker) == {}
+            (failed,) = (await broker.browse("failed")).messages
+            assert (failed.tenant, failed.queue) == ("a", "jobs")
+
+            await consumer.pause_slot(1)
+            await broker.publish_many([requeue(failed)])
+            assert (await take(consumer)).message.tenant == "a"
+
+    async def test_a_delayed_job_joins_its_tenants_jobs_when_it_is_due(self, broker: Broker, another: Open) -> None:
+        soon = due("soon", 0.2, tenant="a")
+        await broker.publish_many([soon, *jobs_of("b", 1)])
+        assert await tenants(broker) == {"b": 1} or time.time() >= (soon.run_at or 0)
+
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            came = {(await take_and_ack(consumer)).tenant: time.time() for _ in range(2)}
+        assert came.keys() == {"a", "b"}
+        assert came["a"] >= (soon.run_at or 0)
+
+    async def test_f7_what_tenants_have_is_browsed_and_swept_with_the_queue(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([*jobs_of("b", 2), *jobs_of("a", 2), message("nobody's")])
+        onlooker = await another()
+
+        assert sorted(await ids(onlooker)) == ["a-0", "a-1", "b-0", "b-1", "nobody's"]
+        page = await onlooker.browse("jobs", offset=1, limit=2)
+        assert (len(page.messages), page.total) == (2, 5)
+        swept = await onlooker.sweep(
+            "jobs",
+            lambda one: Remove() if one.id == "a-0" else Move(replace(one, tenant="c")) if one.id == "b-0" else Keep(),
+        )
+
+        assert (swept.seen, swept.total, swept.removed, swept.moved) == (5, 5, 1, 1)
+        await until(lambda: tenants(broker), {"a": 1, "b": 1, "c": 1})
+
+    async def test_looking_while_jobs_are_dealt_loses_none(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 40), *jobs_of("b", 40)])
+        onlooker = await another()
+        async with time_kept(broker):
+            consumer = await consume(await another())
+            found = []
+            for number in range(80):
+                if number % 20 == 0:
+                    await ids(onlooker)
+                found.append((await take_and_ack(consumer)).id)
+
+        assert len(set(found)) == 80
+
+    async def test_going_through_a_queue_while_jobs_are_dealt_misses_none(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([*jobs_of("a", 20), *jobs_of("b", 20)])
+        async with time_kept(await another()):
+            swept = await broker.sweep("jobs", lambda _: Remove())
+            assert (swept.removed, await counts(broker)) == (40, (0, 0))
+
+            # And dealing goes on.
+            await broker.publish_many(jobs_of("a", 1))
+            assert (await take(await consume(await another()))).message.tenant == "a"
+
+    async def test_going_through_a_queue_meets_a_tenant_that_came_a_moment_ago(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([one for tenant in range(60) for one in jobs_of(f"{tenant}", 1)])
+        async with time_kept(await another()):
+            for tenant in "ab":
+                await tenants(broker)
+                await broker.publish_many(jobs_of(tenant, 5))
+
+                met: list[str] = []
+
+                def take_it(one: Message, tenant: str = tenant, met: list[str] = met) -> SweepDecision:
+                    met.append(one.id)
+                    return Remove() if one.tenant == tenant else Keep()
+
+                swept = await broker.sweep("jobs", take_it)
+                assert (swept.removed, swept.seen, len(set(met))) == (5, 65, 65)
+
+    async def test_on_a_paused_queue_all_jobs_of_a_tenant_are_counted_and_cleared(
+        self, broker: Broker, another: Open
+    ) -> None:
+        async with time_kept(await another()):
+            await consume(await another(), slots=2)
+            await broker.pause("jobs")
+            for tenant in "xy":
+                await broker.publish_many(jobs_of(tenant, 10))
+            await self.tenants_had_their_turn(broker)
+
+            assert await tenants(broker) == {"x": 10, "y": 10}
+            await until(lambda: counts(broker), (20, 0))
+            assert await broker.tenants.clear("jobs", "x") == 10
+
+            assert await tenants(broker) == {"y": 10}
+
+            async def left() -> list[str]:
+                return sorted(await ids(broker))
+
+            await until(left, sorted(one.id for one in jobs_of("y", 10)))
+
+    async def tenants_had_their_turn(self, broker: Broker) -> None:
+        """Wait until as many jobs of tenants are handed on as will be while nobody takes any."""
+
+    async def test_purging_and_deleting_a_queue_takes_its_tenants_jobs(self, broker: Broker) -> None:
+        await broker.publish_many([*jobs_of("a", 2), message()])
+        assert await broker.purge("jobs") == 3
+        assert await tenants(broker) == {}
+
+        await broker.publish_many([*jobs_of("a", 2), message()])
+        assert await broker.delete("jobs") == 3
+
+        await broker.publish_many(jobs_of("a", 1))
+        assert await tenants(broker) == {"a": 1}
+
+    async def test_tenants_of_one_queue_are_none_of_another(
+        self, broker: Broker, another: Open, elsewhere: Open
+    ) -> None:
+        await broker.publish_many([*jobs_of("a", 1, "x"), *jobs_of("a", 2, "y")])
+        assert (await tenants(broker, "x"), await tenants(broker, "y")) == ({"a": 1}, {"a": 2})
+        assert await tenants(await elsewhere(), "x") == {}
+
+        async with time_kept(broker):
+            consumer = await consume(await another(), "y,x")
+            assert [(await take_and_ack(consumer)).queue for _ in range(3)].count("y") == 2

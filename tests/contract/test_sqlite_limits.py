@@ -1,0 +1,91 @@
+"""The embedded broker hands a free permit to the job that waits for it, however the permit was freed.
+
+Nobody keeps the time in these tests, so a job that was put aside comes back only with a permit.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.brokers.sqlite import SqliteBroker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.sweep import Remove
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack, Release
+from tests.contract.limiting import limited, nothing_permitted, permitted, worker
+from tests.contract.tools import consume
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def broker(runner: asyncio.Runner, path: Path) -> Iterator[Broker]:
+    broker = runner.run(opened(path))
+    yield broker
+    runner.run(broker.close())
+
+
+async def opened(path: Path) -> Broker:
+    return await open_broker(SessionParameters(address=parse_url(f"sqlite:///{path}")))
+
+
+async def test_a_job_that_is_given_back_hands_its_permit_on(broker: Broker) -> None:
+    await broker.publish_many([limited("1"), limited("2")])
+    consumer = await consume(broker, slots=2)
+    first = await permitted(consumer, 1)
+    await nothing_permitted(consumer, 2)
+
+    await consumer.settle(first, Release())
+
+    assert (await permitted(consumer, 1)).message.id == "2"
+    await nothing_permitted(consumer, 2)
+
+
+async def test_a_worker_that_is_gone_hands_its_permits_on(broker: Broker, path: Path) -> None:
+    leaving = await opened(path)
+    await broker.publish_many([limited("1"), limited("2")])
+    await permitted(await worker(leaving, 1))
+    staying = await worker(broker, 2)
+    await nothing_permitted(staying)
+
+    await leaving.close()
+
+    assert (await permitted(staying)).message.id == "2"
+
+
+async def test_a_job_that_is_held_too_long_hands_its_permit_on(broker: Broker, path: Path) -> None:
+    standing_still = await opened(path)
+    assert isinstance(standing_still, SqliteBroker)
+    await broker.publish_many([limited("1"), limited("2")])
+    await permitted(await worker(standing_still, 1))
+    other = await worker(broker, 2)
+    await nothing_permitted(other)
+
+    await standing_still._store.write(lambda db: db.execute("update job set held_until = 1 where holder is not null"))
+
+    assert (await permitted(other)).message.id == "2"
+    await standing_still.close()
+
+
+@pytest.mark.parametrize("how", ["purge", "delete", "sweep"])
+async def test_a_job_that_is_removed_hands_its_permit_on(broker: Broker, how: str) -> None:
+    await broker.publish_many([limited("1"), limited("2", queue="other"), limited("3", queue="third")])
+    consumer = await consume(broker, "jobs,other,third", slots=2)
+    first = await permitted(consumer, 1)
+    await nothing_permitted(consumer, 2)
+    await consumer.settle(first, Ack())
+
+    match how:
+        case "purge":
+            assert await broker.purge("other") == 1
+        case "delete":
+            assert await broker.delete("other") == 1
+        case _:
+            assert (await broker.sweep("other", lambda message: Remove())).removed == 1
+
+    assert (await permitted(consumer, 1)).message.id == "3"

@@ -1,0 +1,82 @@
+"""The modes of the embedded broker's file and of the files beside it: they hold the arguments of all jobs."""
+
+import errno
+import logging
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in folder.rglob("*")}
+
+
+def use(folder: Path) -> dict[str, int]:
+    """The modes of all that is there while the file is in use."""
+    with Client(Settings(url=f"sqlite:///{folder}/jobs.db")) as client:
+        client.enqueue("shop.mail", ["hunter2"])
+        Inspector(client).pause("mail")
+        return modes(folder)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o000, 0o077])
+def test_nobody_else_reads_the_jobs_of_a_sqlite_file(umask: Callable[[int], int], tmp_path: Path, mask: int) -> None:
+    umask(mask)
+
+    found = use(tmp_path)
+
+    assert {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.d"} <= found.keys()
+    assert {name: oct(mode) for name, mode in found.items() if mode & 0o007} == {}
+    if mask:
+        assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o600, 0o600, 0o700)
+
+
+def test_a_file_is_made_where_only_root_may_use_mknod(
+    umask: Callable[[int], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mknod(path: str, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)  # as macOS answers
+
+    monkeypatch.setattr(os, "mknod", mknod)
+
+    found = use(tmp_path)
+
+    assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o600, 0o600, 0o700)
+
+
+def test_a_umask_that_lets_the_group_write_shares_the_file_with_it(umask: Callable[[int], int], tmp_path: Path) -> None:
+    umask(0o007)
+
+    found = use(tmp_path)
+
+    assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o660, 0o660, 0o770)
+
+
+def test_a_file_that_everybody_can_read_is_warned_of_once(
+    umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite3.connect(tmp_path / "jobs.db").execute("vacuum").close()
+    os.chmod(tmp_path / "jobs.db", 0o644)
+    with caplog.at_level(logging.WARNING, "palermo"):
+        use(tmp_path)
+        use(tmp_path)
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "chmod 600" in line
+    assert "mode=644" in line
+    assert (tmp_path / "jobs.db").name in line

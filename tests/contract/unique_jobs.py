@@ -1,0 +1,395 @@
+"""Contract: jobs that need a key."""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palermo.contract.broker import Broker, Delivery
+from palermo.contract.keys import MAX_KEYED_BODY
+from palermo.contract.scheduled import CANCEL, ScheduledFilter, wall_clock
+from palermo.contract.sweep import Move, Remove
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
+from palermo.core.message import Message
+from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
+from palermo.core.unique_rules import DEBOUNCE, REPLACE, RERUN, THROTTLE, EnqueueAnswer, EnqueueOutcome
+from palermo.errors import PublishRefused
+from tests.contract.timing import time_kept
+from tests.contract.tools import FAILURE, Open, Worker, consume, counts, ids, message, nothing_for, take, until
+
+KEY = "shop.mail.send:ü"
+
+
+def keyed(
+    id: str, mode: Mode = Mode.DONE, *, key: str = KEY, linger: float = 0.0, seconds: float = 0.0, **more: Any
+) -> Message:
+    """A job that needs the key."""
+    return with_lock(message(id, **more), UniqueLock(key=key, mode=mode, linger=linger, seconds=seconds))
+
+
+async def ask(broker: Broker, job: Message, *, call: str = "", key: str = KEY, **more: Any) -> EnqueueAnswer:
+    """Enqueue a job with a key."""
+    (answer,) = await broker.keys.enqueue([KeyRequest(key=key, message=job, call=call or f"call {job.id}", **more)])
+    return answer
+
+
+async def outcome(broker: Broker, id: str, mode: Mode = Mode.DONE, **more: Any) -> str:
+    return (await ask(broker, keyed(id, mode), **more)).outcome
+
+
+async def holders(broker: Broker) -> list[tuple[str, str]]:
+    """Who has keys, and where it is."""
+    return [(key.holder.id, str(key.holder.phase)) for key in await broker.keys.known() if key.holder is not None]
+
+
+async def begun(worker: Worker) -> Delivery:
+    """Take the next job and start it; it may come again first, if the worker that had it went a moment ago."""
+    while True:
+        if (admitted := await worker.admit(await take(worker))) is not None:
+            return admitted
+
+
+async def freed(broker: Broker) -> None:
+    """On some brokers the end of a job is stored a moment before it is heard of."""
+    await until(lambda: holders(broker), [])
+
+
+class KeyingContract:
+    async def test_the_second_enqueue_of_a_key_is_answered_with_the_first(self, broker: Broker, another: Open) -> None:
+        other = await another()
+        assert await ask(broker, keyed("a")) == EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="a")
+
+        assert await ask(other, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="waiting")
+
+        assert await ids(broker) == ["a"]
+        assert await outcome(other, "c", key="another") == "stored"
+        worker = await consume(await another())
+        await begun(worker)
+        assert await ask(other, keyed("d")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
+
+    async def test_asked_again_it_answers_the_same(self, broker: Broker, another: Open) -> None:
+        first = await ask(broker, keyed("a"))
+
+        assert await ask(await another(), keyed("a")) == first
+        assert await ids(broker) == ["a"]
+
+    async def test_of_many_at_once_one_is_stored(self, broker: Broker, another: Open) -> None:
+        sessions = [broker, *[await another() for _ in range(3)]]
+
+        answers = await asyncio.gather(*(ask(sessions[n % 4], keyed(f"job {n}")) for n in range(40)))
+
+        stored = [answer.id for answer in answers if answer.outcome == "stored"]
+        assert len(stored) == 1
+        assert {answer.id for answer in answers} == set(stored)
+        assert await ids(broker) == stored
+
+    async def test_many_keys_at_once_in_one_call(self, broker: Broker) -> None:
+        claims = [
+            KeyRequest(key=f"key {n % 30}", message=keyed(f"job {n}", key=f"key {n % 30}"), call=str(n))
+            for n in range(60)
+        ]
+
+        answers = await broker.keys.enqueue(claims)
+
+        assert [answer.outcome for answer in answers] == ["stored"] * 30 + ["duplicate"] * 30
+        assert await ids(broker) == [f"job {n}" for n in range(30)]
+        assert len(await broker.keys.known()) == 30
+
+    @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
+    async def test_until_done_ends_with_the_job(self, broker: Broker, another: Open, end: str) -> None:
+        worker = await consume(await another())
+        await ask(broker, keyed("a"))
+        delivery = await begun(worker)
+        again = replace(delivery.message, retries=1, run_at=wall_clock())
+        await worker.settle(delivery, Reschedule(again))
+        delivery = await begun(worker)
+        assert await outcome(broker, "b") == "duplicate"
+
+        failed = Fail(fail(delivery.message, FAILURE, worker="w"))
+        await worker.settle(delivery, failed if end == "failed" else Ack(done=end == "done"))
+
+        await freed(broker)
+        assert await outcome(broker, "c") == "stored"
+
+    async def test_whoever_decides_next_knows_what_has_ended_before_it_answers(
+        self, broker: Broker, another: Open
+    ) -> None:
+        first = await another()
+        worker = await consume(first)
+        await ask(first, keyed("a"))
+        delivery = await begun(worker)
+        await worker.settle(delivery, Reschedule(replace(delivery.message, retries=1)))
+        await worker.settle(await begun(worker), Ack())
+        await worker.close()
+        await first.close()
+
+        answers = await asyncio.gather(ask(broker, keyed("a"), call="other"), ask(broker, keyed("b")))
+
+        assert sorted(answer.outcome for answer in answers) == ["duplicate", "stored"]
+        assert len(await holders(broker)) == 1
+
+    @pytest.mark.parametrize("queues", ["jobs", "jobs,others"])
+    async def test_a_slot_goes_on_while_ends_are_stored_and_keeps_nothing_from_others(
+        self, broker: Broker, another: Open, queues: str
+    ) -> None:
+        names = [f"job {n}" for n in range(12)]
+        await broker.keys.enqueue([KeyRequest(key=name, message=keyed(name, key=name), call=name) for name in names])
+        busy = await consume(await another(), queues)
+        ran: list[str] = []
+        for _ in range(9):
+            delivery = await begun(busy)
+            ran.append(delivery.message.id)
+            await busy.settle(delivery, Ack())
+        held = await begun(busy)
+
+        idle = await consume(await another(), queues)
+        for _ in range(2):
+            delivery = await begun(idle)
+            ran.append(delivery.message.id)
+            await idle.settle(delivery, Ack())
+
+        await until(lambda: holders(broker), [(held.message.id, "running")])
+        await busy.close()
+        last = await begun(idle)
+        assert last.message.id == held.message.id
+        await idle.settle(last, Ack())
+        await freed(broker)
+        await nothing_for(idle)
+        assert sorted([*ran, last.message.id]) == sorted(names)
+
+    async def test_until_start_ends_when_it_is_started(self, broker: Broker, another: Open) -> None:
+        worker = await consume(await another(), slots=2)
+        await ask(broker, keyed("a", Mode.START))
+        assert await outcome(broker, "b", Mode.START) == "duplicate"
+
+        delivery = await begun(worker)
+
+        assert await outcome(broker, "c", Mode.START) == "stored"
+        second = await worker.admit(await take(worker, 2))
+        assert second is not None
+        assert (second.message.id, second.duplicate_of) == ("c", "")
+        await worker.settle(delivery, Ack())
+        await worker.settle(second, Ack())
+        await freed(broker)
+
+    async def test_seconds_pass_whether_the_job_is_done_or_not(self, broker: Broker, another: Open) -> None:
+        job = keyed("a", Mode.WINDOW, seconds=1.0)
+        begin = time.time()
+        await ask(broker, job)
+        worker = await consume(await another())
+        await worker.settle(await begun(worker), Ack())
+
+        async with asyncio.timeout(60):
+            while (answer := await ask(broker, keyed("c"))).outcome != "stored":
+                assert answer.id == "a"
+                await asyncio.sleep(0.05)
+        assert time.time() - begin >= 1.0
+
+    async def test_a_job_that_fails_does_not_wait_for_its_seconds(self, broker: Broker, another: Open) -> None:
+        await ask(broker, keyed("a", Mode.WINDOW, seconds=600))
+        worker = await consume(await another())
+        delivery = await begun(worker)
+        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        await freed(broker)
+        assert await outcome(broker, "b") == "stored"
+
+    async def test_dedupe_goes_on_after_the_end(self, broker: Broker, another: Open) -> None:
+        await ask(broker, keyed("a", linger=600))
+        worker = await consume(await another())
+        await worker.settle(await begun(worker), Ack())
+
+        await freed(broker)
+        assert await ask(broker, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="ended")
+
+    async def test_new_arguments_take_the_place_of_those_of_a_job_that_waits(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await ask(broker, keyed("a", body=b"[1]"))
+        assert await outcome(broker, "b", on_duplicate=REPLACE) == "replaced"
+        last = await ask(broker, keyed("c", body=b"[3]", preview="3"), on_duplicate=REPLACE)
+        assert (last.outcome, last.id) == (EnqueueOutcome.REPLACED, "a")
+
+        worker = await consume(await another())
+        delivery = await begun(worker)
+
+        assert (delivery.message.id, delivery.message.body, delivery.message.preview) == ("a", b"[3]", "3")
+        await worker.settle(delivery, Ack())
+        await nothing_for(worker)
+        await freed(broker)
+
+    @pytest.mark.parametrize("way", [REPLACE, RERUN])
+    async def test_one_more_run_after_the_present_one(self, broker: Broker, another: Open, way: str) -> None:
+        worker = await consume(await another())
+        await ask(broker, keyed("a"))
+        delivery = await begun(worker)
+        assert await outcome(broker, "b", on_duplicate=way) == "next"
+        assert (await ask(broker, keyed("c"), on_duplicate=way)).instead_of == "b"
+        assert await counts(broker) == (0, 1)
+
+        await worker.settle(delivery, Ack())
+
+        delivery = await begun(worker)
+        assert delivery.message.id == "c"
+        assert await outcome(broker, "d") == "duplicate"
+        await worker.settle(delivery, Ack())
+        await nothing_for(worker)
+
+    async def test_a_worker_that_dies_leaves_the_key_to_its_job(self, broker: Broker, another: Open) -> None:
+        dying = await another()
+        worker = await consume(dying)
+        await ask(broker, keyed("a"))
+        await begun(worker)
+        await dying.close()
+
+        heir = await consume(await another())
+        delivery = await begun(heir)
+
+        assert (delivery.message.id, delivery.redelivered, delivery.duplicate_of) == ("a", True, "")
+        assert await outcome(broker, "b") == "duplicate"
+        await heir.settle(delivery, Release())
+        delivery = await begun(heir)
+        await heir.settle(delivery, Ack())
+        await freed(broker)
+
+    async def test_a_job_without_the_key_takes_it_or_is_a_duplicate(self, broker: Broker, another: Open) -> None:
+        """Such as one that another program published, or whose key somebody freed."""
+        worker = await consume(await another(), slots=2)
+        await broker.publish(keyed("a"))
+        first = await begun(worker)
+        await broker.publish(keyed("b"))
+
+        second = await worker.admit(await take(worker, 2))
+
+        assert second is not None
+        assert second.duplicate_of == "a"
+        await worker.settle(second, Fail(fail(second.message, FAILURE, worker="w")))
+        assert await holders(broker) == [("a", "running")]
+        await worker.settle(first, Ack())
+        await freed(broker)
+        await broker.sweep("failed", lambda job: Move(requeue(job)))
+        assert await holders(broker) == [("b", "waiting")]
+
+    async def test_a_copy_of_a_running_job_or_one_that_has_ended_is_dropped(
+        self, broker: Broker, another: Open
+    ) -> None:
+        worker = await consume(await another(), slots=2)
+        await ask(broker, keyed("a"))
+        first = await begun(worker)
+        await broker.publish(keyed("a"))
+        assert await worker.admit(await take(worker, 2)) is None
+        await worker.pause_slot(2)
+        await worker.settle(first, Ack())
+        await broker.publish(keyed("a"))
+        assert await worker.admit(await take(worker, 1)) is None
+        await until(lambda: counts(broker), (0, 0))
+        await freed(broker)
+
+    @pytest.mark.parametrize("way", ["purge", "delete", "remove", "cancel", "cancel scheduled"])
+    async def test_whoever_takes_the_job_away_frees_the_key(self, broker: Broker, another: Open, way: str) -> None:
+        later = time.time() + 600 if way == "cancel scheduled" else None
+        await ask(broker, keyed("a", run_at=later))
+        other = await another()
+        if way == "purge":
+            assert await other.purge("jobs") == 1
+        elif way == "delete":
+            assert await other.delete("jobs") == 1
+        elif way == "remove":
+            await other.sweep("jobs", lambda _: Remove())
+        elif way == "cancel":
+            await other.cancel(["a"])
+        else:
+            await other.alter_scheduled(ScheduledFilter(ids=frozenset({"a"})), CANCEL)
+
+        assert await holders(broker) == []
+        assert await outcome(broker, "b") == "stored"
+
+    async def test_a_failed_job_is_not_requeued_beside_the_one_that_has_its_key(
+        self, broker: Broker, another: Open
+    ) -> None:
+        worker = await consume(await another())
+        await ask(broker, keyed("a"))
+        delivery = await begun(worker)
+        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        await freed(broker)
+        await ask(broker, keyed("b"))
+
+        swept = await broker.sweep("failed", lambda job: Move(requeue(job)))
+
+        assert swept.moved == 0
+        assert await ids(broker, "failed") == ["a"]
+        assert await holders(broker) == [("b", "waiting")]
+        await worker.settle(await begun(worker), Ack())
+        await freed(broker)
+        await broker.sweep("failed", lambda job: Move(requeue(job)))
+        assert await holders(broker) == [("a", "waiting")]
+
+    async def test_a_key_is_freed_by_hand(self, broker: Broker, another: Open) -> None:
+        await ask(broker, keyed("a"))
+
+        assert await (await another()).keys.free([KEY, "unknown"]) == [KEY]
+
+        assert await outcome(broker, "b") == "stored"
+
+    async def test_a_debounced_burst_is_its_last_job(self, broker: Broker, another: Open) -> None:
+        async with time_kept(await another()):
+            worker = await consume(await another())
+            begin = time.time()
+            answers = await broker.keys.enqueue(burst(DEBOUNCE, 0.5))
+            assert [answer.outcome for answer in answers] == ["kept"] * 4
+            assert [answer.instead_of for answer in answers] == ["", "job 0", "job 1", "job 2"]
+            delivery = await take(worker)
+            assert delivery.message.id == "job 3"
+            assert time.time() - begin >= 0.5
+            await worker.settle(delivery, Ack())
+            await nothing_for(worker)
+        await until(lambda: waiting_keys(broker), [])
+
+    async def test_a_throttled_burst_is_its_first_and_its_last_job(self, broker: Broker, another: Open) -> None:
+        async with time_kept(await another()):
+            worker = await consume(await another())
+            begin = time.time()
+            answers = await broker.keys.enqueue(burst(THROTTLE, 0.7))
+            assert [answer.outcome for answer in answers] == ["stored", "kept", "kept", "kept"]
+            first = await take(worker)
+            await worker.settle(first, Ack())
+            second = await take(worker)
+            assert time.time() - begin >= 0.7
+            assert (first.message.id, second.message.id) == ("job 0", "job 3")
+            await worker.settle(second, Ack())
+
+    async def test_keys_of_another_exchange_are_others(self, broker: Broker, elsewhere: Open) -> None:
+        await ask(broker, keyed("a"))
+        assert await (await elsewhere()).keys.known() == []
+        assert await outcome(await elsewhere(), "b") == "stored"
+
+    async def test_a_stray_is_found(self, broker: Broker) -> None:
+        await ask(broker, keyed("a"))
+        assert await broker.keys.orphaned() == []
+
+        await self.take_away_behind_our_back(broker)
+
+        await until(lambda: stray_ids(broker), ["a"])
+
+    async def take_away_behind_our_back(self, broker: Broker) -> None:
+        """Remove the jobs of the queue `jobs` as another program would."""
+        raise NotImplementedError
+
+    async def test_a_body_that_is_too_large_for_a_key_is_refused(self, broker: Broker) -> None:
+        with pytest.raises(PublishRefused, match="4,194,304"):
+            await ask(broker, keyed("a", body=b"x" * (MAX_KEYED_BODY + 1)))
+
+
+def burst(spread: str, seconds: float) -> list[KeyRequest]:
+    """Four enqueues at once."""
+    jobs = [message(f"job {n}") for n in range(4)]
+    return [KeyRequest(key=KEY, message=job, call=job.id, spread=spread, seconds=seconds) for job in jobs]
+
+
+async def waiting_keys(broker: Broker) -> list[str]:
+    return [key.name for key in await broker.keys.known() if key.next is not None]
+
+
+async def stray_ids(broker: Broker) -> list[str]:
+    return [stray.id for stray in await broker.keys.orphaned()]

@@ -1,0 +1,92 @@
+"""Contract: orders to workers."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from palermo.contract.broker import Broker
+from palermo.contract.worker_info import CommandReply, WorkerCommand
+from tests.contract.tools import PATIENT, Open, Report, consume
+from tests.helpers import Stopwatch
+
+
+class Obeying:
+    """Remembers its orders, and answers with what it is given."""
+
+    def __init__(self, values: Mapping[str, Any] | None) -> None:
+        self.orders: list[WorkerCommand] = []
+        self._values = values
+
+    async def __call__(self, order: WorkerCommand) -> Mapping[str, Any] | None:
+        self.orders.append(order)
+        return self._values
+
+
+class SteeringContract:
+    async def test_an_order_reaches_every_worker_and_each_answers(self, broker: Broker, another: Open) -> None:
+        obeying = {"pid:1@example": Obeying({"text": "ü"}), "pid:2@example": Obeying({"state": "quiet", "jobs": 2})}
+        await consume(await another(), report=Report("jobs", pid=1), on_command=obeying["pid:1@example"])
+        await consume(await another(), "a,b", report=Report("a,b", pid=2), on_command=obeying["pid:2@example"])
+        order = WorkerCommand(action="stack", id="7c9e", by="anna@desk")
+
+        answers = await broker.command(order, timeout=PATIENT)
+
+        assert answers == [
+            CommandReply(worker="pid:1@example", values={"text": "ü"}),
+            CommandReply(worker="pid:2@example", values={"state": "quiet", "jobs": 2}),
+        ]
+        assert [one.orders for one in obeying.values()] == [[order], [order]]
+
+    async def test_an_order_to_one_worker_is_not_for_the_others(self, broker: Broker, another: Open) -> None:
+        meant, other = Obeying({"state": "stopping"}), Obeying({})
+        await consume(await another(), report=Report("jobs", pid=1), on_command=meant)
+        await consume(await another(), report=Report("jobs", pid=2), on_command=other)
+
+        answers = await broker.command(WorkerCommand(action="stop", workers=("pid:1@example",)), timeout=PATIENT)
+
+        assert [answer.worker for answer in answers] == ["pid:1@example"]
+        assert (len(meant.orders), other.orders) == (1, [])
+
+    async def test_nobody_waits_for_workers_that_have_nothing_to_say(self, broker: Broker, another: Open) -> None:
+        await consume(await another(), report=Report("jobs", pid=1))
+        await consume(await another(), report=Report("jobs", pid=2), on_command=Obeying({"state": "cancelled"}))
+        watch = Stopwatch()
+
+        answers = await broker.command(WorkerCommand(action="cancel", id="7c9e"), timeout=40)
+        nobody = await broker.command(WorkerCommand(action="quiet", workers=("pid:9@example",)), timeout=40)
+
+        assert [answer.worker for answer in answers] == ["pid:2@example"]
+        assert nobody == []
+        assert watch.seconds() < 20
+
+    async def test_an_order_waits_only_so_long_for_an_answer(self, broker: Broker, another: Open) -> None:
+        async def never(order: WorkerCommand) -> None:
+            await asyncio.Event().wait()
+
+        await consume(await another(), report=Report("jobs", pid=1), on_command=never)
+
+        assert await broker.command(WorkerCommand(action="stack"), timeout=0.3) == []
+
+    async def test_an_order_without_workers_is_answered_by_none(self, broker: Broker) -> None:
+        assert await broker.command(WorkerCommand(action="quiet")) == []
+
+    async def test_workers_of_another_exchange_are_not_told(self, broker: Broker, elsewhere: Open) -> None:
+        obeying = Obeying({})
+        await consume(await elsewhere(), on_command=obeying)
+
+        assert await broker.command(WorkerCommand(action="quiet")) == []
+        assert obeying.orders == []
+
+    async def test_a_worker_that_ends_by_an_order_still_answers(self, broker: Broker, another: Open) -> None:
+        ending: list[asyncio.Task[None]] = []
+
+        async def leave(order: WorkerCommand) -> Mapping[str, Any]:
+            ending.append(asyncio.ensure_future(consumer.close()))
+            return {"state": "stopping"}
+
+        consumer = await consume(await another(), report=Report("jobs", pid=1), on_command=leave)
+
+        (answer,) = await broker.command(WorkerCommand(action="stop"), timeout=PATIENT)
+
+        assert answer.values == {"state": "stopping"}
+        await ending[0]

@@ -1,0 +1,86 @@
+"""When a job that failed is tried again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.core.backoff import (
+    MAX_DELAY,
+    BackoffFunction,
+    DelayList,
+    Exponential,
+    Fixed,
+    Linear,
+    backoff,
+    quartic,
+    seconds,
+    total_delays,
+)
+from palermo.errors import OptionInvalid
+
+
+@pytest.mark.parametrize(
+    ("policy", "waits"),
+    [
+        (Fixed(delay=3), [3, 3, 3, 3]),
+        (Linear(step=2, cap=5), [2, 4, 5, 5]),
+        (Exponential(), [1, 2, 4, 8]),
+        (Exponential(base=10, factor=3, cap=100), [10, 30, 90, 100]),
+        (Exponential(base=8, jitter=0.5), [6, 12, 24, 48]),
+        (DelayList(delays=(1, 5, 30)), [1, 5, 30, 30]),
+        (quartic, [20, 26, 46, 116]),
+    ],
+)
+def test_each_shape_has_its_waits(policy: BackoffFunction, waits: list[float]) -> None:
+    assert total_delays(policy, 4) == waits
+
+
+SHAPES: tuple[BackoffFunction, ...] = (quartic, Linear(step=1e6), Exponential(base=5, factor=9, jitter=1.0))
+
+
+@given(st.integers(min_value=1, max_value=100_000), st.floats(min_value=0, max_value=1))
+def test_no_policy_waits_for_ever(attempt: int, chance: float) -> None:
+    for shape in SHAPES:
+        wait = seconds(shape, attempt, chance)
+        assert isinstance(wait, float)
+        assert 0 <= wait <= MAX_DELAY
+
+
+@pytest.mark.parametrize(
+    ("value", "first"), [("exponential", 20), ("linear", 15), ("fixed", 15), (7, 7), (0.5, 0.5), ([2, 9], 2), ((4,), 4)]
+)
+def test_an_option_names_a_policy(value: object, first: float) -> None:
+    assert seconds(backoff(value), 1, 0.5) == first
+
+
+def test_a_function_of_attempt_and_error_is_a_policy() -> None:
+    error = LookupError()
+
+    assert seconds(backoff(lambda attempt, error: attempt * 100), 3, 0) == 300
+    assert seconds(backoff(lambda attempt, error: 7 if isinstance(error, LookupError) else 1), 3, 0, error) == 7
+
+
+@pytest.mark.parametrize(("answer", "means"), [(None, 20.0), ("fail", "fail"), ("discard", "discard"), (0, 0.0)])
+def test_k1_a_function_may_leave_it_to_the_default_or_say_that_there_is_no_next_time(
+    answer: object, means: object
+) -> None:
+    assert seconds(backoff(lambda attempt, error: answer), 1, 0.5) == means
+
+
+def test_k1_the_default_is_sidekiqs_formula() -> None:
+    for count in range(25):  # Sidekiq counts from 0: count⁴ + 15 + rand(10 (count + 1))
+        for chance in (0.0, 0.5, 0.999):
+            assert seconds(backoff("exponential"), count + 1, chance) == count**4 + 15 + chance * 10 * (count + 1)
+    assert 20 < sum(total_delays(quartic, 25)) / 86_400 < 21  # three weeks
+
+
+@pytest.mark.parametrize("value", ["expo", True, -1, [], [1, "2"], [-1], None, float("inf"), {}, Fixed])
+def test_other_values_are_refused(value: object) -> None:
+    with pytest.raises(OptionInvalid, match="backoff="):
+        backoff(value)
+
+
+@pytest.mark.parametrize("given", ["soon", -1, [], float("nan"), True])
+def test_what_a_function_gives_must_be_seconds(given: object) -> None:
+    with pytest.raises(OptionInvalid, match="attempt 2"):
+        seconds(backoff(lambda attempt, error: given), 2, 0.5)

@@ -1,0 +1,71 @@
+"""Batches of the journal, and which records are written at which level."""
+
+import pytest
+
+from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, is_wanted
+
+RECORD = {"kind": "failed", "at": 1.5, "id": "7", "job": "ü", "queue": "jobs", "news": [1]}
+
+
+def test_a_batch_comes_back_as_it_was_with_what_this_version_does_not_know() -> None:
+    later = {"kind": "a kind of a later version", "at": 2}
+
+    batch = decode(7, encode("pid:1@h", [RECORD, later], source="abc", number=3))
+
+    assert (batch.position, batch.writer, batch.source, batch.number) == (7, "pid:1@h", "abc", 3)
+    assert list(batch.records) == [RECORD, later]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"version": 2, "records": [{"kind": "a", "at": 1}]}',
+        b'{"version": "1", "records": []}',
+        b'{"version": 1, "records": {"kind": "a"}}',
+        b'{"version": 1, "records": [1, {"kind": "a"}, {"at": 1}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_batch_holds_no_records(body: bytes) -> None:
+    assert list(decode(0, body).records) == []
+
+
+def test_odd_fields_of_a_batch_do_no_harm() -> None:
+    batch = decode(0, b'{"version": 1, "writer": 3, "source": [], "number": "x", "records": [{"kind": "a", "at": 1}]}')
+    assert (batch.writer, batch.source, batch.number, len(batch.records)) == ("", "", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"),
+    [
+        *(
+            (kind, {JournalLevel.ALL})
+            for kind in (
+                RecordKind.ENQUEUED,
+                RecordKind.STARTED,
+                RecordKind.SUCCEEDED,
+                RecordKind.SNOOZED,
+                RecordKind.RELEASED,
+            )
+        ),
+        (RecordKind.LIMITED, {JournalLevel.ALL}),
+        *(
+            (kind, {JournalLevel.ALL, JournalLevel.FAILURES})
+            for kind in (RecordKind.FAILED, RecordKind.RETRIED, RecordKind.DISCARDED, RecordKind.CANCELLED)
+        ),
+        *(
+            (kind, {JournalLevel.ALL, JournalLevel.FAILURES})
+            for kind in (RecordKind.COUNTS, RecordKind.WORKER_UP, RecordKind.WORKER_DOWN)
+        ),
+        *(
+            (kind, {JournalLevel.ALL, JournalLevel.FAILURES})
+            for kind in (RecordKind.PROGRESS, RecordKind.LOG, RecordKind.FIRED, RecordKind.ACTION, RecordKind.LOST)
+        ),
+    ],
+)
+def test_levels(kind: RecordKind, levels: set[JournalLevel]) -> None:
+    assert {level for level in JournalLevel if is_wanted(kind, level)} == levels

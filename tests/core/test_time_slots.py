@@ -1,0 +1,152 @@
+"""The time slots that jobs wait in."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.time_slots import (
+    FOREIGN,
+    KEPT_AFTER_END,
+    LEVELS,
+    RING,
+    TimeSlot,
+    check_due,
+    in_order,
+    is_early,
+    moved_to,
+    time_slot_of,
+    without_foreign_time,
+)
+from palermo.errors import OptionInvalid
+
+NOW = 1_800_000_000.0
+
+instants = st.floats(min_value=0, max_value=MAX_SECONDS)
+waits = st.floats(min_value=0.001, max_value=20 * 366 * 86_400.0)
+
+
+def test_every_span_is_a_whole_multiple_of_the_one_below() -> None:
+    for below, level in itertools.pairwise(LEVELS):
+        assert level.span % below.span == 0
+        assert level.reach > below.reach
+
+
+def test_a_time_slot_is_opened_when_the_level_below_begins_to_reach_into_it() -> None:
+    for below, level in itertools.pairwise(LEVELS):
+        assert level.lead == below.reach
+
+
+@pytest.mark.parametrize(
+    ("wait", "level"),
+    [
+        (0.001, 0),
+        (59.9, 0),
+        (60, 1),
+        (3_599, 1),
+        (3_600, 2),
+        (2 * 86_400, 3),
+        (60 * 86_400, 4),
+        (3_599 * 86_400, 4),
+        (3_600 * 86_400, 5),
+        (70_000 * 86_400, 5),
+    ],
+)
+def test_what_is_farther_away_waits_in_longer_time_slots(wait: float, level: int) -> None:
+    found = time_slot_of(NOW + wait, NOW)
+
+    assert found is not None
+    assert found.level == level
+
+
+@pytest.mark.parametrize("wait", [0, -0.001, -1e9])
+def test_what_is_due_need_not_wait(wait: float) -> None:
+    assert time_slot_of(NOW + wait, NOW) is None
+
+
+@given(instants, waits)
+def test_an_instant_lies_in_its_time_slot_and_in_all_below_it(now: float, wait: float) -> None:
+    due = now + wait
+    found = time_slot_of(due, now)
+    if found is None:  # a wait too short to make a difference to a float
+        assert due == now
+        return
+
+    while True:
+        assert found.begins <= due < found.ends
+        assert found.opens < found.begins
+        if found.shortest:
+            break
+        inner = found.inner_slot(due)
+        assert found.begins <= inner.begins
+        assert inner.ends <= found.ends
+        found = inner
+
+
+@given(instants, waits)
+def test_a_name_is_read_back(now: float, wait: float) -> None:
+    found = time_slot_of(now + wait, now)
+    assert found is None or TimeSlot.parse(str(found), now) == found
+
+
+@given(instants, st.floats(min_value=-KEPT_AFTER_END + 10, max_value=360))
+def test_a_name_of_the_ring_means_the_turn_that_can_hold_jobs(now: float, away: float) -> None:
+    index = max(0, int((now + away) // LEVELS[0].span))
+    found = TimeSlot(0, index)
+
+    assert TimeSlot.parse(str(found), now) == found
+
+
+def test_splitting_never_fills_a_time_slot_that_is_still_looked_at() -> None:
+    ahead = LEVELS[1].lead + LEVELS[1].span
+
+    assert LEVELS[0].span * RING > ahead + KEPT_AFTER_END
+
+
+@pytest.mark.parametrize("text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2", "0.64"])
+def test_other_names_are_none_of_ours(text: str) -> None:
+    with pytest.raises(ValueError, match="names no time slot"):
+        TimeSlot.parse(text, NOW)
+
+
+def test_the_shortest_time_slot_is_not_split() -> None:
+    with pytest.raises(ValueError, match="lowest level"):
+        TimeSlot(0, 1).inner_slot(15.0)
+
+
+def test_time_slots_are_ordered_by_what_they_hold() -> None:
+    day, hour, near = TimeSlot(3, 1), TimeSlot(2, 24), TimeSlot(0, 8_640)
+
+    assert in_order(iter([day, hour, near])) == [near, hour, day]
+    assert in_order(iter([TimeSlot(0, 8_641), day])) == [day, TimeSlot(0, 8_641)]
+
+
+@pytest.mark.parametrize("due", [math.nan, math.inf, -math.inf, True, "tomorrow", None, 0, -5.0, MAX_SECONDS])
+def test_what_is_no_instant_is_refused_by_its_value(due: object) -> None:
+    with pytest.raises(OptionInvalid):
+        check_due(due)
+
+
+def test_an_instant_may_be_whole_or_not() -> None:
+    assert check_due(5) == 5.0
+
+
+def test_a_job_that_is_moved_expires_as_long_after_it_is_due_as_before() -> None:
+    message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, expires_at=NOW + 60)
+
+    later = moved_to(message, NOW + 500)
+
+    assert (later.run_at, later.expires_at) == (NOW + 500, NOW + 560)
+
+
+def test_another_program_s_time_is_taken_over_into_our_own_header() -> None:
+    message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, extra={FOREIGN: NOW, "tenant": "a"})
+
+    assert is_early(message, NOW - 1)
+    assert not is_early(message, NOW)
+    ours = without_foreign_time(message)
+    assert (ours.run_at, ours.extra) == (NOW, {"tenant": "a"})
+    assert not is_early(ours, NOW - 1)

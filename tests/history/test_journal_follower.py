@@ -1,0 +1,199 @@
+"""Reading the journal goes on through lost sessions, and begins again where the journal is another one."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pika
+import pytest
+
+from palermo.client.client import Client
+from palermo.core.journal_records import RecordBatch
+from palermo.core.topology import internal
+from palermo.errors import BrokerUnavailable, StoreInvalid
+from palermo.history import journal_follower
+from palermo.history.journal_follower import JournalFollower
+from palermo.history.journal_reader import BatchFilter, read_to_end
+from palermo.settings.settings import Settings
+from tests.helpers import eventually
+from tests.history.written import batch, ended, write
+from tests.tcp_proxy import TcpProxy
+
+
+class Kept:
+    """Remembers the ids it was given."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.resets = 0
+        self.broken = False
+        #: How often it cannot be reset.
+        self.stuck = 0
+
+    def take(self, batch: RecordBatch) -> None:
+        if self.broken:
+            raise StoreInvalid("the disk is full.")
+        self.ids += [record["id"] for record in batch.records]
+
+    def reset(self) -> None:
+        if self.stuck:
+            self.stuck -= 1
+            raise StoreInvalid("the disk is full.")
+        self.ids.clear()
+        self.resets += 1
+        self.broken = False
+
+
+@pytest.fixture(params=["sqlite", "rabbitmq"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    if request.param == "sqlite":
+        return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)
+    return on_rabbitmq(request.getfixturevalue("rabbitmq_url"), request.getfixturevalue("exchange"))
+
+
+def on_rabbitmq(url: str, exchange: str) -> Settings:
+    """With patience: these tests are not about how fast a broker is."""
+    return Settings(url=url, exchange=exchange, publish_timeout=30)
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Client]:
+    with Client(settings) as client:
+        yield client
+
+
+@contextmanager
+def followed(settings: Settings, *takers: Kept) -> Iterator[JournalFollower]:
+    found = JournalFollower(settings, takers)
+    try:
+        assert found.wait(60), found.progress
+        yield found
+    finally:
+        found.close()
+
+
+def test_all_who_keep_something_are_given_all_there_is_and_what_comes(settings: Settings, client: Client) -> None:
+    write(client, [ended("a"), ended("b")], [ended("c")])
+    one, other = Kept(), Kept()
+
+    with followed(settings, one, other) as follower:
+        assert one.ids == other.ids == ["a", "b", "c"]
+        assert (follower.progress.records, follower.progress.part, follower.progress.error) == (3, 1.0, "")
+        version = follower.progress.version
+        write(client, [ended("d")])
+        eventually(lambda: other.ids == ["a", "b", "c", "d"])
+        assert follower.progress.version > version
+
+
+def test_an_empty_journal_is_read_at_once(settings: Settings) -> None:
+    with followed(settings, Kept()) as follower:
+        assert (follower.progress.ready, follower.progress.records) == (True, 0)
+
+
+def test_a_journal_that_was_deleted_and_made_anew_is_read_from_its_beginning(rabbitmq_url: str, exchange: str) -> None:
+    settings, kept = on_rabbitmq(rabbitmq_url, exchange), Kept()
+    with Client(settings) as client, pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        write(client, [ended("a")], [ended("b")])
+        with followed(settings, kept) as follower:
+            assert kept.ids == ["a", "b"]
+
+            connection.channel().queue_delete(internal(exchange, "journal"))
+            write(client, [ended("x")], [ended("y")], [ended("z")])
+
+            eventually(lambda: kept.ids == ["x", "y", "z"] and follower.progress.ready)
+            assert follower.progress.records == 3
+
+
+def test_after_a_lost_session_reading_goes_on_where_it_was(rabbitmq_url: str, exchange: str) -> None:
+    kept = Kept()
+    address = pika.URLParameters(rabbitmq_url)
+    with (
+        TcpProxy(address.host, address.port) as proxy,
+        Client(on_rabbitmq(rabbitmq_url, exchange)) as client,
+    ):
+        write(client, [ended("a")])
+        through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
+        with followed(on_rabbitmq(through, exchange), kept) as follower:
+            proxy.refuse()
+            proxy.hang_up(reset=True)
+            eventually(lambda: follower.progress.error)
+            write(client, [ended("b")], [ended("c")])
+            assert follower.progress.ready
+            proxy.listen()
+
+            eventually(lambda: kept.ids == ["a", "b", "c"])
+            eventually(lambda: follower.progress.error == "")
+            assert kept.resets == 0
+
+
+def test_where_nothing_can_be_kept_all_begin_again_later(
+    settings: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_follower, "_BROKEN_PAUSE", 0.2)
+    write(client, [ended("a")])
+    kept = Kept()
+    with followed(settings, kept) as found:
+        kept.broken, kept.stuck = True, 2
+        write(client, [ended("b")])
+
+        eventually(lambda: "the disk is full" in found.progress.error)
+        eventually(lambda: kept.ids == ["a", "b"])
+        assert kept.resets == 1
+        eventually(lambda: found.progress.ready and found.progress.error == "")
+
+
+def test_a_batch_that_nobody_can_make_sense_of_is_not_the_end(
+    settings: Settings, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Kept()
+    with followed(settings, kept):
+        write(client, [{"kind": "started", "at": 1.0}], [ended("b")])
+
+        eventually(lambda: kept.ids == ["b"])
+    assert "a batch of the journal cannot be kept: a bug" in caplog.text
+
+
+def test_closing_ends_it_wherever_it_is(settings: Settings) -> None:
+    away = JournalFollower(Settings(url="amqp://127.0.0.1:1/", publish_timeout=0.2), [Kept()])
+    away.begin()
+    eventually(lambda: "BrokerUnavailable" in away.progress.error)
+    reading = JournalFollower(settings, [Kept()])
+    assert reading.wait(60)
+
+    for found in (away, reading):
+        found.close()
+        found.close()
+        found.begin()
+
+    assert not [thread for thread in threading.enumerate() if thread.name == "palermo-journal"]
+
+
+@pytest.mark.parametrize(
+    ("batches", "new"),
+    [
+        ([("a", 1), ("a", 1), ("a", 2), ("a", 2)], [1, 0, 1, 0]),
+        ([("a", 1), ("b", 1), ("a", 2), ("b", 1)], [1, 1, 1, 0]),
+        ([("", 1), ("", 1)], [1, 1]),
+    ],
+)
+def test_a_batch_that_was_stored_twice_is_taken_once(batches: list[tuple[str, int]], new: list[int]) -> None:
+    once = BatchFilter()
+
+    assert [once.is_new(batch(source=source, number=number)) for source, number in batches] == [bool(n) for n in new]
+
+
+def test_reading_once_ends_with_what_there_is(settings: Settings, client: Client) -> None:
+    write(client, [ended("a")], source="w")
+    write(client, [ended("a")], [ended("b")], source="w")
+    kept, seen = Kept(), list[tuple[int, int]]()
+
+    read_to_end(client, [kept], progress=lambda swept: seen.append((swept.seen, swept.total)))
+
+    assert kept.ids == ["a", "b"]
+    assert all(0 < seen <= total for seen, total in seen)
+    kept.broken = True
+    with pytest.raises(StoreInvalid):
+        read_to_end(client, [kept])
+    with Client(Settings(url="amqp://127.0.0.1:1/", publish_timeout=0.2)) as away, pytest.raises(BrokerUnavailable):
+        read_to_end(away, [kept])

@@ -1,0 +1,184 @@
+import pytest
+
+from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
+from palermo.core.failure import Failure
+from palermo.core.message import Message
+from palermo.errors import IdInvalid
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.judges import (
+    CountJudge,
+    DiscardJudge,
+    FindJudge,
+    GroupJudge,
+    PageJudge,
+    RequeueJudge,
+    Selection,
+    report_taken,
+    stoppable,
+)
+
+
+def failed(
+    id: str, *, queue: str = "mail", error: str = "ValueError", at: int = 100, job: str = "shop.send"
+) -> Message:
+    failure = Failure(exception_class=error, message=f"message of {id}", stack_trace="", failed_at=at)
+    return Message(id=id, queue=queue, job=job, failure=failure, retries=1)
+
+
+def kinds(judge: object, *messages: Message) -> list[type[SweepDecision]]:
+    return [type(judge(message)) for message in messages]  # type: ignore[operator]
+
+
+def test_requeueing_one_id_moves_it_and_leaves_the_others() -> None:
+    judge = RequeueJudge(Selection("2"), queue=None)
+
+    assert kinds(judge, failed("1"), failed("2"), failed("3")) == [Keep, Move, Keep]
+    assert [taken.id for taken in judge.taken] == ["2"]
+
+
+def test_a_requeued_message_has_no_error_and_one_more_retry() -> None:
+    move = RequeueJudge(Selection("1"), queue="slow")(failed("1"))
+
+    assert isinstance(move, Move)
+    assert (move.message.queue, move.message.failure, move.message.retries) == ("slow", None, 2)
+
+
+def test_two_copies_of_one_id_are_requeued_once_and_both_are_taken() -> None:
+    judge = RequeueJudge(Selection(FailedFilter()), queue=None)
+
+    assert kinds(judge, failed("1"), failed("2"), failed("1")) == [Move, Move, Remove]
+    assert len(judge.taken) == 2
+
+
+def test_two_copies_of_one_id_are_discarded_as_one_job() -> None:
+    judge = DiscardJudge(Selection(["1"]))
+
+    assert kinds(judge, failed("1"), failed("2"), failed("1")) == [Remove, Keep, Remove]
+    assert len(judge.taken) == 1
+
+
+def test_ids_that_were_not_there_are_named() -> None:
+    selection = Selection(["1", "2", "3"])
+
+    kinds(DiscardJudge(selection), failed("2"))
+
+    assert selection.missing == ["1", "3"]
+
+
+def test_an_id_that_can_be_none_is_refused_before_anything_is_taken() -> None:
+    with pytest.raises(IdInvalid):
+        Selection(["1", ""])
+
+
+@pytest.mark.parametrize("queue", ["failed", "", "amq.x", " blank"])
+def test_a_job_whose_queue_is_no_queue_stays_and_the_others_go(queue: str) -> None:
+    judge = RequeueJudge(Selection(FailedFilter()), queue=None)
+
+    assert kinds(judge, failed("1", queue=queue), failed("2")) == [Keep, Move]
+    assert "stays in `failed`" in str(judge.refusal)
+
+
+def test_a_job_whose_queue_is_no_queue_can_be_sent_elsewhere() -> None:
+    judge = RequeueJudge(Selection("1"), queue="jobs")
+
+    assert kinds(judge, failed("1", queue="failed")) == [Move]
+    assert judge.refusal is None
+
+
+def test_counting_takes_nothing_and_counts_copies_once() -> None:
+    judge = CountJudge(Selection(FailedFilter(queue="mail")))
+
+    assert kinds(judge, failed("1"), failed("1"), failed("2", queue="x")) == [Keep, Keep, Keep]
+    assert judge.count == 1
+
+
+def test_finding_keeps_only_the_page() -> None:
+    messages = [failed(str(n)) for n in range(10)]
+    judge = PageJudge(FailedFilter(), offset=2, limit=3, newest=False)
+
+    kinds(judge, *messages)
+
+    assert [message.id for message in judge.messages] == ["2", "3", "4"]
+    assert judge.total == 10
+
+
+def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
+    judge = PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False)
+
+    assert kinds(judge, *(failed(id) for id in "1123")) == [Keep, Keep, Keep, Stop]
+    assert ([message.id for message in judge.messages], judge.total) == (["1", "2"], None)
+
+
+def test_finding_that_was_not_stopped_knows_the_number() -> None:
+    judge = PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False)
+
+    assert kinds(judge, failed("1"), failed("2")) == [Keep, Keep]
+    assert judge.total == 2
+
+
+@pytest.mark.parametrize(("offset", "ids"), [(0, ["9", "8", "7"]), (3, ["6", "5", "4"]), (9, ["0"]), (12, [])])
+def test_finding_the_newest_turns_the_order_round(offset: int, ids: list[str]) -> None:
+    judge = PageJudge(FailedFilter(), offset=offset, limit=3, newest=True)
+
+    kinds(judge, *(failed(str(n)) for n in range(10)))
+
+    assert [message.id for message in judge.messages] == ids
+
+
+def test_finding_one_stops_behind_it() -> None:
+    judge = FindJudge("2")
+
+    assert kinds(judge, failed("1"), failed("2"), failed("3")) == [Keep, Keep, Stop]
+    assert judge.message is not None
+
+
+def test_failures_of_one_kind_are_one_group() -> None:
+    judge = GroupJudge(FailedFilter())
+
+    kinds(
+        judge,
+        failed("1", at=100),
+        failed("2", at=300),
+        failed("2", at=300),
+        failed("3", error="KeyError", at=200),
+        failed("4", at=200),
+    )
+
+    first, second = judge.rows()
+    assert (first["count"], first["error"], first["id"]) == (3, "ValueError", "4")
+    assert (first["first_seen"], first["last_seen"]) == ("1970-01-01T00:01:40Z", "1970-01-01T00:05:00Z")
+    assert (second["count"], second["error"], second["message"]) == (1, "KeyError", "message of 3")
+
+
+def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
+    judge, told = DiscardJudge(Selection(FailedFilter())), list[list[str]]()
+    progress = report_taken(judge.taken, None, lambda jobs: told.append([job.id for job in jobs]))
+    assert progress is not None
+
+    kinds(judge, failed("1"), failed("2"))
+    assert told == []
+    progress(SweepProgress(total=3, seen=2))
+    progress(SweepProgress(total=3, seen=2))
+    kinds(judge, failed("3"))
+    progress(SweepProgress(total=3, seen=3))
+
+    assert told == [["1", "2"], ["3"]]
+
+
+def test_a_judge_that_is_stopped_takes_nothing_more() -> None:
+    stopping: list[bool] = []
+    judge = stoppable(lambda: bool(stopping), DiscardJudge(Selection(FailedFilter())))
+
+    assert kinds(judge, failed("1")) == [Remove]
+    stopping.append(True)
+    assert kinds(judge, failed("2")) == [Stop]
+
+
+def test_an_error_says_how_many_jobs_it_is_about() -> None:
+    judge = RequeueJudge(Selection(["1", "2", "3", "4"]), queue=None)
+
+    kinds(judge, failed("1", queue="failed"), failed("2", queue="failed"), failed("3"))
+
+    assert judge.refusal is not None
+    assert judge.selection.missing_error is not None
+    assert (judge.refusal.jobs, judge.selection.missing_error.jobs) == (2, 1)

@@ -1,0 +1,54 @@
+"""Behind `=` a queue is called on the broker what follows; the rules for names hold there too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from palermo.client.client import Client
+from palermo.errors import QueueNameInvalid
+from palermo.inspector.inspector import Inspector
+from tests.helpers import eventually
+
+#: Each of these lets somebody say a queue's name.
+_DOORS: dict[str, Callable[[Inspector, Client, str], Any]] = {
+    "enqueue": lambda inspector, client, queue: client.enqueue("shop.mail", ["forged"], queue=queue),
+    "requeue": lambda inspector, client, queue: inspector.requeue("1", queue=queue),
+    "purge": lambda inspector, client, queue: inspector.purge(queue),
+    "delete": lambda inspector, client, queue: inspector.delete_queue(queue),
+    "migrate": lambda inspector, client, queue: inspector.migrate(queue, "quorum"),
+    "browse": lambda inspector, client, queue: inspector.jobs(queue),
+    "size": lambda inspector, client, queue: inspector.size(queue),
+    "dequeue": lambda inspector, client, queue: inspector.dequeue("shop.mail", queue=queue),
+    "count": lambda inspector, client, queue: inspector.count_jobs("shop.mail", queue=queue),
+    "pause": lambda inspector, client, queue: inspector.pause(queue),
+    "resume": lambda inspector, client, queue: inspector.resume(queue),
+    "clear_client": lambda inspector, client, queue: inspector.clear_client(queue, "acme"),
+    "recurring": lambda inspector, client, queue: inspector.put_recurring("forge", "shop.mail", every=1.0, queue=queue),
+}
+
+
+@pytest.mark.parametrize("name", ["={0}.~journal", "{0}.~journal", "=~journal", "=amq.direct"])
+@pytest.mark.parametrize("door", _DOORS)
+def test_nothing_is_done_to_the_queues_that_palermo_keeps_for_itself(
+    inspector: Inspector, client: Client, door: str, name: str
+) -> None:
+    with pytest.raises(QueueNameInvalid, match="kept for the broker and Palermo"):
+        _DOORS[door](inspector, client, name.format(client.settings.exchange))
+    assert [row["name"] for row in inspector.queues()] == ["failed"]
+
+
+@pytest.mark.parametrize("name", ["=failed", "={0}.failed", "=failed:mail"])
+def test_no_job_is_enqueued_into_failed_by_its_name_on_the_broker(client: Client, name: str) -> None:
+    with pytest.raises(QueueNameInvalid, match="holds failed jobs"):
+        client.enqueue("shop.mail", ["forged"], queue=name.format(client.settings.exchange))
+
+
+def test_an_operator_cannot_forge_an_audit_line_by_enqueuing_into_the_journal(
+    inspector: Inspector, client: Client
+) -> None:
+    inspector.pause("mail", by="anna")
+    eventually(lambda: len(inspector.audit().rows) == 1)
+    with pytest.raises(QueueNameInvalid):
+        client.enqueue("shop.mail", ["forged"], queue=f"={client.settings.exchange}.~journal")
+    assert [row["by"] for row in inspector.audit().rows] == ["anna"]

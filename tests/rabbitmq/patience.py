@@ -1,0 +1,28 @@
+"""Palermo's own patience, made longer for tests about what it does and not about how quickly.
+
+After these bounds it goes on without an answer, as it has to where a worker or the broker is away. A machine that
+stands still for seconds is away too, and a test that wants the answer would fail though all is well.
+"""
+
+import pytest
+
+from palermo.brokers.rabbitmq.administration import diagnosis
+from palermo.brokers.rabbitmq.cluster import worker_control
+from palermo.brokers.rabbitmq.consuming import consumer, crash_history, run_log, steering
+from palermo.brokers.rabbitmq.publishing import handover, outbox
+
+#: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
+SECONDS = 15.0
+
+
+def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, until the test ends."""
+    monkeypatch.setattr(worker_control, "_PATIENCE", SECONDS)
+    monkeypatch.setattr(steering, "_LAST_WORDS", SECONDS)
+    monkeypatch.setattr(crash_history, "_PATIENCE", 2 * SECONDS)
+    monkeypatch.setattr(run_log, "_PATIENCE", SECONDS)
+    monkeypatch.setattr(run_log, "_LAST_WORDS", SECONDS)
+    monkeypatch.setattr(consumer, "_WRITTEN_WITHIN", SECONDS)
+    monkeypatch.setattr(handover, "_PATIENCE", SECONDS)
+    monkeypatch.setattr(outbox, "_ASK_WITHIN", SECONDS)
+    monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)

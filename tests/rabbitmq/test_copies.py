@@ -1,0 +1,118 @@
+"""Copies of one unique job on RabbitMQ: after a change of leader, or beside a run that nobody sees yet."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pika
+import pytest
+
+from palermo.brokers.rabbitmq.unique import unique_keys
+from palermo.brokers.rabbitmq.unique.key_log import queue_of
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.worker_info import ignore_command
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack, Release
+from palermo.core.queue_selection import QueueSelection
+from tests.contract.timing import time_kept
+from tests.contract.tools import PATIENT, Report, consume, counts, ids, take, until
+from tests.contract.unique_jobs import ask, holders, keyed
+
+Work = Callable[[Callable[[], Awaitable[Broker]]], Awaitable[None]]
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+def with_brokers(session: SessionParameters, work: Work) -> None:
+    async def go() -> None:
+        brokers: list[Broker] = []
+
+        async def another() -> Broker:
+            brokers.append(await open_broker(session))
+            return brokers[-1]
+
+        try:
+            async with asyncio.timeout(90):
+                await work(another)
+        finally:
+            for broker in brokers:
+                await broker.close()
+
+    asyncio.run(go())
+
+
+def unsay(url: str, exchange: str) -> None:
+    """Leave `~unique` as a leader does that is killed before it can say that its jobs are stored."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        kept = []
+        while (got := channel.basic_get(queue_of(exchange)))[0] is not None:
+            record = json.loads(got[2])
+            if record.get("jobs"):
+                kept.append((got[1], json.dumps({**record, "sure": 0, "owed": []}).encode()))
+            channel.basic_ack(got[0].delivery_tag)
+        for properties, body in kept:
+            channel.basic_publish("", queue_of(exchange), body, properties)
+
+
+@pytest.mark.parametrize("place", ["queue", "worker"])
+def test_a_new_leader_publishes_no_job_again_that_it_finds(
+    session: SessionParameters, rabbitmq_url: str, exchange: str, place: str
+) -> None:
+    async def work(another: Callable[[], Awaitable[Broker]]) -> None:
+        leader = await another()
+        await ask(leader, keyed("a"))
+        await leader.close()
+        unsay(rabbitmq_url, exchange)
+        worker = await consume(await another())
+        delivery = await take(worker) if place == "worker" else None
+
+        others = await another()
+        assert await holders(others) == [("a", "waiting")]
+
+        if delivery is None:
+            # A leader that looks for what it has handed over holds the job for that time.
+            await until(lambda: ids(others), ["a"])
+            delivery = await take(worker)
+        else:
+            assert await ids(others) == []
+        started = await worker.admit(delivery)
+        assert started is not None
+        await worker.settle(started, Ack())
+        await until(lambda: counts(others), (0, 0))
+
+    with_brokers(session, work)
+
+
+def test_a_redelivered_copy_waits_until_the_run_that_began_a_moment_ago_can_be_seen(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that gets the copy asked the others before the run began, and so knows nothing of it."""
+    monkeypatch.setattr(unique_keys, "_YOUNG", 3_600.0)
+
+    async def work(another: Callable[[], Awaitable[Broker]]) -> None:
+        leader = await another()
+        async with time_kept(leader):
+            await ask(leader, keyed("a"))
+            selection, shows_nothing = QueueSelection.parse("jobs"), Report("jobs")
+            first = await (await another()).consume(
+                selection, slots=1, tag="first", report=shows_nothing, on_command=ignore_command
+            )
+            run = await first.admit(await take(first))
+            assert run is not None
+            await leader.publish(keyed("a"))
+            second = await consume(await another(), report=Report("jobs", pid=4712))
+            await second.settle(await take(second), Release())
+            copy = await take(second)
+            assert (copy.redelivered, copy.running_at) == (True, "")
+
+            assert await second.admit(copy) is None
+
+            await first.settle(run, Ack())
+            assert await second.admit(await take(second)) is None
+            await until(lambda: counts(leader), (0, 0))
+
+    with_brokers(session, work)

@@ -1,0 +1,217 @@
+"""Messages of hostile programs: whatever the broker delivers is read, shown, failed, requeued and settled, once."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from urllib.parse import quote
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp.properties import read_properties
+from palermo.inspector.failed_filter import FailedFilter
+from tests import hostile
+from tests.helpers import eventually
+from tests.raw_amqp import RawClient, long, nested, properties, short, table_of, text
+from tests.scale import scaled
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+SEED = int(os.environ.get("PALERMO_SOAK_SEED") or 20_261_122)
+COUNT = scaled(300, 10_000)
+
+
+@pytest.fixture
+def site(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Site]:
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield site
+    site.close()
+
+
+def work(site: Site) -> str:
+    """The log of a worker that works until there is nothing to do."""
+    environment = {"PALERMO_TEST_NOTES": str(site.notes_path)}
+    worker = site.start("--burst", "-c", "4", modules=("hostile",), **environment)
+    assert worker.wait(scaled(150, 3_000)) == 0, worker.log[-5_000:]
+    return worker.log
+
+
+def message(*headers: tuple[bytes, bytes], odd: str = "", job: bytes = b"hostile.raises") -> bytes:
+    """Properties with these headers, and perhaps another that is 200 bytes that are not UTF-8."""
+    more = {odd: short(b"\xff" * 200)} if odd else {}
+    return properties(headers=table_of({b"job-class": text(job), **dict(headers)}), **more)
+
+
+BLOCKING = {
+    "450 tables": message((b"deep", nested(450))),
+    "600 tables": message((b"deep", nested(600))),
+    "600 lists": message((b"deep", nested(600, b"A"))),
+    "a known header of 600 tables": message((b"attempts-log", nested(600))),
+    "timestamp": message((b"at", b"T" + (2**63).to_bytes(8, "big"))),
+    "timestamp in a list": message((b"at", b"A" + long(b"T" + (2**64 - 1).to_bytes(8, "big")))),
+    "header name": message((b"\xff" * 100, b"V"), (b"\xfe" * 255, b"V")),
+    "content_type": message(odd="content_type"),
+    "content_encoding": message(odd="content_encoding"),
+    "correlation_id": message(odd="correlation_id"),
+    "reply_to": message(odd="reply_to"),
+    "message_id": message(odd="message_id"),
+    "type": message(odd="type"),
+    "app_id": message(odd="app_id"),
+    "header id": message((b"id", b"S" + long(b"i" * 300))),
+    "count": message((b"retries", b"T" + (2**64 - 1).to_bytes(8, "big"))),
+    "NUL": message(job=b"hostile.no\0te"),
+    "class name": message(job=b"hostile.raises_at_length"),
+    "128,000 bytes": message((b"large", b"x" + long(b"\xff" * 128_000))),
+    "a name of 130,900 bytes": message(job=b"j" * 130_900),
+}
+
+
+def test_a_message_that_cannot_be_read_or_written_again_is_in_failed_and_the_jobs_behind_it_run(site: Site) -> None:
+    site.client.enqueue("hostile.note", ("first",), {})
+    with client(site) as publisher:
+        for number, raw in enumerate(BLOCKING.values()):
+            publisher.publish("", f"{site.settings.exchange}.jobs", raw, b'["n%d"]' % number)
+    site.client.enqueue("hostile.note", ("last",), {})
+
+    log = work(site)
+
+    assert sorted(site.notes()) == ["first", "last"]
+    assert sorted(tokens_in(site)) == sorted(f"n{number}" for number in range(len(BLOCKING)))
+    assert (log.count(" connected "), "Traceback" in log) == (1, False)
+    with client(site) as reader:
+        failed = [raw for raw, _ in reader.messages(f"{site.settings.exchange}.failed")]
+    dropped = {read_properties(one, 0)["headers"].get("dropped-headers") for one in failed}
+    assert dropped == {None, "large", "job-class"}
+    assert any(nested(600) in one for one in failed)
+    classes = {row["error"]["class"] for row in site.inspector.failed(limit=100).rows}
+    assert {len(name) for name in classes if "Long" in name} == {500}
+
+
+@pytest.mark.timeout(scaled(400, 7_200))
+def test_hostile_messages_are_settled_once_by_one_session_and_the_jobs_behind_them_run(
+    site: Site, exchange: str
+) -> None:
+    random = Random(SEED)
+    tokens, refused = set[str](), Counter[str]()
+    site.client.enqueue("hostile.note", ("first",), {})
+    with client(site) as publisher:
+        for number in range(COUNT):
+            token = f"t{number:05}"
+            try:
+                publisher.publish("", f"{exchange}.jobs", *hostile.a_message(random, token))
+                tokens.add(token)
+            except OSError as error:
+                refused[str(error)] += 1
+                publisher.close()
+                publisher.connect()
+    site.client.enqueue("hostile.note", ("last",), {})
+    assert len(tokens) > COUNT * 0.95, refused
+    shown = site.inspector.jobs("jobs", limit=COUNT + 2).rows
+    json.dumps(shown, ensure_ascii=False).encode()
+    assert len(shown) == len(tokens) + 2
+
+    log = work(site)
+
+    assert log.count(" connected ") == 1
+    assert "Traceback" not in log
+    assert "connection lost" not in log
+    ran = Counter(site.notes())
+    assert (ran.pop("first"), ran.pop("last")) == (1, 1)
+    failed = Counter(tokens_in(site))
+    assert ran + failed == Counter(tokens)
+    print(f"seed {SEED}: {len(tokens)} messages, {len(refused)} refused, {ran.total()} ran, {failed.total()} failed")
+
+    requeued = site.inspector.requeue(FailedFilter())
+    assert len(requeued) == failed.total()
+    log = work(site)
+
+    assert log.count(" connected ") == 1
+    assert "Traceback" not in log
+    ran = Counter(site.notes())
+    assert ran + Counter(tokens_in(site)) == Counter([*tokens, "first", "last"])
+
+
+def client(site: Site) -> RawClient:
+    return RawClient(site.settings.url, timeout=120)
+
+
+def tokens_in(site: Site) -> list[str]:
+    """The tokens of the bodies in `failed`."""
+    with client(site) as reader:
+        return [body[2:-2].decode() for _, body in reader.messages(f"{site.settings.exchange}.failed")]
+
+
+def publish(site: Site, count: int, seed: int = SEED) -> int:
+    """Publish so many messages by chance; how many the broker took."""
+    random, taken = Random(seed), 0
+    with client(site) as publisher:
+        for number in range(count):
+            try:
+                publisher.publish("", f"{site.settings.exchange}.jobs", *hostile.a_message(random, f"t{number:05}"))
+                taken += 1
+            except OSError:
+                publisher.close()
+                publisher.connect()
+    return taken
+
+
+def test_hostile_messages_are_shown_by_commands_pages_and_api_while_they_wait_and_when_they_have_failed(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALERMO_JOURNAL", "all")
+    site.client.enqueue("hostile.note", ("first",), {})
+    count = 1 + publish(site, 50)
+    with Web(site.settings) as web:
+        seen(site, ["jobs", "jobs", "--limit", "1000"])
+        waiting = json.loads(seen(site, ["jobs", "jobs", "--limit", "1000", "--json"]))
+        assert len(waiting) == count
+        shown(web, ["/", "/queues", "/queues/jobs", "/api/queues", "/api/queues/jobs/jobs?limit=500"])
+        # What came without an id has another at each look.
+        shown(web, [f"/jobs/{quote(row['id'], safe='')}" for row in waiting[:40] if "-" not in row["id"]])
+
+        work(site)
+
+        rows = json.loads(seen(site, ["failed", "list", "--limit", "1000", "--json"]))
+        seen(site, ["failed", "list", "--limit", "1000"])
+        seen(site, ["failed", "groups"])
+        seen(site, ["history"])
+        seen(site, ["queues"])
+        assert count / 2 < len(rows) < count
+        for row in rows[:5]:
+            seen(site, ["failed", "show", row["id"]])
+            seen(site, ["status", row["id"]])
+        eventually(lambda: web.http.get("/api/failed?limit=500").json()["total"] == len(rows))
+        shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/clients", "/workers", "/statistics"])
+        shown(web, ["/api/failed/groups", "/api/history?limit=500", "/api/audit", "/metrics"])
+        for row in rows[:40]:
+            shown(web, [f"/jobs/{quote(row['id'], safe='')}", f"/api/failed/{quote(row['id'], safe='')}"])
+        for row in rows[-10:]:
+            id = quote(row["id"], safe="")
+            shown(web, [f"/api/jobs/{id}/status", f"/failures/{id}/edit"])
+
+
+def seen(site: Site, command: list[str]) -> str:
+    """What a command prints, which has no byte in it that could drive a terminal."""
+    done = subprocess.run(
+        [sys.executable, "-m", "palermo", *command],
+        env={**os.environ, "PALERMO_URL": site.settings.url, "PALERMO_EXCHANGE": site.settings.exchange},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, (command, done.stderr.decode())
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", done.stdout.decode()), command
+    return done.stdout.decode()
+
+
+def shown(web: Web, pages: list[str]) -> None:
+    """Ask for these pages; JSON must be so."""
+    for page in pages:
+        answer = web.http.get(page)
+        assert answer.status_code == 200, (page, answer.text[:2_000])
+        if page.startswith("/api/"):
+            answer.json()

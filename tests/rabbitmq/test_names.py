@@ -1,0 +1,119 @@
+"""Queue names with line breaks and other control characters, as other programs and earlier versions write them."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+
+from palermo.core.time_slots import time_slot_of
+from palermo.errors import QueueNameInvalid
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.settings.settings import Settings
+from tests.helpers import eventually
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+
+@pytest.fixture
+def site(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Site]:
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator["pika.adapters.blocking_connection.BlockingChannel"]:
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        yield connection.channel()
+
+
+def registered(channel: "pika.adapters.blocking_connection.BlockingChannel", exchange: str) -> list[dict[str, str]]:
+    """All records of the registry's stream; fewer if the broker lets us wait."""
+    channel.basic_qos(prefetch_count=100)
+    records = []
+    for method, _, body in channel.consume(
+        f"{exchange}.~registry", arguments={"x-stream-offset": "first"}, inactivity_timeout=1
+    ):
+        if method is None:
+            break
+        channel.basic_ack(method.delivery_tag)
+        records.append(json.loads(body))
+    channel.cancel()
+    return records
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\x01b"])
+def test_a_line_break_in_a_queue_name_stops_neither_listings_nor_workers_and_delete_clears_it(
+    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", name: str
+) -> None:
+    site.enqueue("note", str(site.notes_path), "ran")
+    properties = pika.BasicProperties(delivery_mode=2)
+    channel.confirm_delivery()
+    for record in ({"queue": name}, {"queue": ["no", "name"]}, {"queue": 7}, {"queue": "n" * 300}):
+        channel.basic_publish("", f"{exchange}.~registry", json.dumps(record).encode(), properties)
+
+    assert [row["name"] for row in site.inspector.queues()] == ["failed", "jobs"]
+    site.burst("-q", "*")
+    assert site.notes() == ["ran"]
+
+    done = site.run([sys.executable, "-m", "palermo", "delete", name, "--yes"])
+    assert done.wait() == 0, done.log
+    eventually(lambda: {"gone": name} in registered(channel, exchange))
+
+
+@pytest.mark.parametrize("way", ["page", "api"])
+def test_the_pages_clear_a_queue_whose_name_has_a_line_break_in_it(
+    rabbitmq_url: str, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", way: str
+) -> None:
+    with Web(Settings(url=rabbitmq_url, exchange=exchange)) as web:
+        web.client.enqueue("shop.mail", (), {}, queue="mail")
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2)
+        channel.basic_publish("", f"{exchange}.~registry", json.dumps({"queue": "a\nb"}).encode(), properties)
+
+        for page in ("/", "/queues", "/api/queues", "/stats.txt", "/metrics"):
+            assert web.http.get(page).status_code == 200, page
+        if way == "page":
+            done = web.form("/queues", "/queues/a%0Ab/delete")
+            assert (done.status_code, done.url.path) == (200, "/queues")
+        else:
+            assert web.http.delete("/api/queues/a%0Ab").json() == {"removed": 0}
+    eventually(lambda: registered(channel, exchange)[-1:] == [{"gone": "a\nb"}])
+
+
+@pytest.mark.parametrize("control", ["\n", "\x01"])
+def test_a_due_job_of_a_queue_whose_name_is_none_is_failed_and_those_behind_it_run(
+    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", control: str
+) -> None:
+    site.enqueue("note", str(site.notes_path), "there")
+    worker = site.start()
+    site.ready(worker)
+    due = time.time() + 8
+    behind = site.enqueue("note", str(site.notes_path), "behind", run_at=due)
+    headers = {"job-class": "crew.note", "queue": f"a{control}b", "run-at": 1}
+    properties = pika.BasicProperties(message_id="odd", headers=headers, delivery_mode=2)
+    channel.basic_publish("", f"{exchange}.~later.{time_slot_of(due, due - 8)}", b"[]", properties)
+
+    eventually(lambda: site.notes() == ["there", "behind"])
+    kind, told = eventually(lambda: site.errors().get("odd"))
+    assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
+    assert behind not in site.errors()
+    assert "connection lost" not in worker.log
+    with pytest.raises(QueueNameInvalid, match="stays in `failed`"):
+        site.inspector.requeue(FailedFilter())
+    site.inspector.requeue("odd", queue="jobs", args=(str(site.notes_path), "again"))
+    eventually(lambda: site.notes() == ["there", "behind", "again"])
+
+
+def test_a_message_for_a_queue_whose_name_is_none_is_refused_before_anything_is_written(
+    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel"
+) -> None:
+    site.enqueue("note", str(site.notes_path), "there")
+
+    with pytest.raises(QueueNameInvalid):
+        site.client.enqueue("crew.note", (), {}, queue="a\nb")
+    eventually(lambda: registered(channel, exchange) == [{"version": 1}, {"queue": "jobs"}])

@@ -1,0 +1,172 @@
+"""The leader's recurring jobs on RabbitMQ, with clocks that jump and states that were left behind."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry
+from palermo.contract.scheduled import ignore_jobs
+from palermo.core.address import parse_url
+from palermo.core.topology import internal
+from tests.contract.recurring import entry, seldom
+from tests.contract.timing import time_kept
+from tests.contract.tools import PATIENT, consume, ids, message, nothing_for, take_and_ack, until
+
+HOUR = 3_600.0
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+class Wall:
+    """A clock that can be set."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+@asynccontextmanager
+async def opened(session: SessionParameters) -> AsyncIterator[tuple[Broker, Connection]]:
+    broker, connection = await open_broker(session), await open_connection(session, "test")
+    try:
+        yield broker, connection
+    finally:
+        await connection.close()
+        await broker.close()
+
+
+async def ticker_on(connection: Connection, session: SessionParameters, wall: Wall) -> RecurringJobs:
+    async def register(queue: str) -> None:
+        pass
+
+    declarer = Declarer(
+        connection, session.exchange, kind="classic", register=register, register_found=lambda queue: None
+    )
+    states = versions.arguments("classic", connection.version)
+    outbox = Outbox(session, connection, declarer)
+    publisher = await Publisher.open(connection)
+    return RecurringJobs(
+        session.exchange, connection, publisher, outbox.destinations, states, now=wall, fired=ignore_jobs
+    )
+
+
+@asynccontextmanager
+async def running(ticker: RecurringJobs) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(ticker.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def put(made: RecurringEntry) -> EntryChange:
+    return EntryChange(name=made.name, action=PUT, entry=made)
+
+
+@pytest.mark.parametrize("policy", ["skip", "once", "all"])
+def test_a_clock_that_jumps_makes_nothing_early_and_the_rest_go_by_policy(
+    runner: asyncio.Runner, session: SessionParameters, policy: str
+) -> None:
+    async def go() -> None:
+        wall = Wall()
+        async with opened(session) as (broker, connection):
+            consumer = await consume(broker)
+            ticker = await ticker_on(connection, session, wall)
+            async with running(ticker):
+                await ticker.change(put(entry(every=HOUR, missed=policy)))
+                (first,) = await ticker.entries()
+                due = first.next or 0.0
+                wall.ahead = due - time.time() - 60
+                await nothing_for(consumer)
+                wall.ahead = due - time.time() - 1.5
+                got = await take_and_ack(consumer)
+                assert (got.extra["tick"], wall() >= due) == (due, True)
+
+                # Back by two hours: the tick has fired, and none is early.
+                wall.ahead -= 2 * HOUR
+                await nothing_for(consumer)
+
+                # Three and a half hours on: two ticks were missed, and one passed half an hour ago.
+                wall.ahead = due + 3.5 * HOUR - time.time()
+                wanted = {"skip": [], "once": [3], "all": [1, 2, 3]}[policy]
+                assert [(await take_and_ack(consumer)).extra["tick"] for _ in wanted] == [
+                    due + n * HOUR for n in wanted
+                ]
+                await nothing_for(consumer)
+
+    runner.run(go())
+
+
+def test_of_two_states_of_one_entry_the_newer_counts(runner: asyncio.Runner, session: SessionParameters) -> None:
+    async def go() -> None:
+        async with opened(session) as (broker, connection):
+            await broker.put_recurring(entry(every=seldom()))
+            (found,) = await broker.recurring()
+            channel = await connection.channel()
+            older = replace(found, version=found.version - 1, message=message("sweep", body=b"[0]"))
+            newer = replace(found, version=found.version + 5, message=message("sweep", job="shop.sweep", body=b"[9]"))
+            for state in (older, newer, newer):
+                body = json.dumps(state.to_plain()).encode()
+                channel.raw.basic_publish("", internal(session.exchange, "recurring"), body)
+            await until(lambda: states(connection, session), 4)
+
+            async with opened(session) as (keeper, _), time_kept(keeper):
+                assert await broker.recurring() == [newer]
+                await broker.fire_recurring("sweep")
+            assert (await take_and_ack(await consume(broker))).body == b"[9]"
+            await until(lambda: states(connection, session), 1)
+
+    runner.run(go())
+
+
+def test_a_state_that_cannot_be_read_is_kept_and_keeps_nobody(
+    runner: asyncio.Runner, session: SessionParameters, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with opened(session) as (broker, connection):
+            await broker.put_recurring(entry(every=seldom()))
+            channel = await connection.channel()
+            for body in (b"not JSON", b'{"from": "a later version"}'):
+                channel.raw.basic_publish("", internal(session.exchange, "recurring"), body)
+            await until(lambda: states(connection, session), 3)
+
+            assert [found.name for found in await broker.recurring()] == ["sweep"]
+            id = await broker.fire_recurring("sweep")
+
+            await until(lambda: ids(broker), [id])
+            await until(lambda: states(connection, session), 3)
+            assert "cannot be read" in caplog.text
+
+    runner.run(go())
+
+
+async def states(connection: Connection, session: SessionParameters) -> int:
+    """How many states lie in their queue, which nobody holds."""
+    channel = await connection.channel()
+    frame = await channel.call(channel.raw.queue_declare, internal(session.exchange, "recurring"), passive=True)
+    await channel.close()
+    return int(frame.method.message_count)

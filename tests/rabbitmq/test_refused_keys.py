@@ -1,0 +1,182 @@
+"""A unique job whose queue is full: its enqueuer is told so, and its key is free for the next one at once."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pika
+import pytest
+
+import palermo
+from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
+from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
+from palermo.client.client import Client
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.core.address import parse_url
+from palermo.core.time_slots import time_slot_of
+from palermo.core.topology import amqp_queue
+from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
+from palermo.errors import PublishRefused
+from palermo.settings.settings import Settings
+from tests.contract.timing import time_kept
+from tests.contract.tools import PATIENT, ids, until
+from tests.contract.unique_jobs import ask, holders, keyed
+
+FULL = {"x-max-length": 0, "x-overflow": "reject-publish"}
+
+
+@palermo.job(name="shop.declared")
+def declared(number: int) -> None: ...
+
+
+#: Every form of enqueue.
+FORMS: dict[str, Callable[..., Any]] = {
+    "enqueue": lambda client, **options: client.enqueue("shop.mail", (1,), **options),
+    "declared": lambda client, **options: client.enqueue(declared.definition, (1,), **options),
+    "enqueue_many": lambda client, **options: client.enqueue_many([("shop.mail", (1,), {})], **options),
+    "enqueue_async": lambda client, **options: asyncio.run(client.enqueue_async("shop.mail", (1,), **options)),
+}
+
+#: Every way to need a key.
+WAYS: dict[str, dict[str, Any]] = {
+    "until_done": {"unique": "until_done"},
+    "until_start": {"unique": "until_start"},
+    "seconds": {"unique": 600.0},
+    "dedupe": {"dedupe": 600.0},
+    "replace": {"unique": "until_done", "on_duplicate": "replace"},
+    "tenant": {"unique": "until_done", "tenant": "a"},
+    "throttle": {"throttle": 600.0},
+}
+
+
+class FullQueue:
+    """A queue of another program's making that takes no job."""
+
+    def __init__(self, channel: Any, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        channel.queue_declare(name, durable=True, arguments=FULL)
+
+    def make_room(self) -> None:
+        """The next queue of this name is made by Palermo, and takes all."""
+        self._channel.queue_delete(self._name)
+
+
+@pytest.fixture
+def full(rabbitmq_url: str) -> Iterator[Callable[[str], FullQueue]]:
+    """Makes an AMQP queue full."""
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        yield lambda name: FullQueue(connection.channel(), name)
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+def with_brokers(session: SessionParameters, work: Callable[[Broker, Broker], Awaitable[None]]) -> None:
+    """One session leads, the other asks."""
+
+    async def go() -> None:
+        brokers = [await open_broker(session) for _ in range(2)]
+        try:
+            async with asyncio.timeout(90):
+                await work(*brokers)
+        finally:
+            for broker in brokers:
+                await broker.close()
+
+    asyncio.run(go())
+
+
+@pytest.fixture
+def clients(rabbitmq_url: str, exchange: str) -> Iterator[list[Client]]:
+    settings = Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)
+    clients = [Client(settings) for _ in range(2)]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_unique_job_that_its_queue_refuses_leaves_no_key_and_says_that_the_queue_is_full(
+    full: Callable[[str], FullQueue], exchange: str, clients: list[Client], form: str, way: str
+) -> None:
+    first, second = clients
+    name = tenant_queue_name(exchange, TenantQueue("jobs", "a")) if way == "tenant" else amqp_queue(exchange, "jobs")
+    queue = full(name)
+
+    for client in (first, second, first):
+        with pytest.raises(PublishRefused, match="the queue is full"):
+            FORMS[form](client, **WAYS[way])
+    queue.make_room()
+
+    (job,) = [FORMS[form](second, **WAYS[way])]
+    (job,) = job if isinstance(job, list) else [job]
+    assert (job.enqueued, job.duplicate) == (True, "")
+
+
+def test_a_delayed_unique_job_that_is_refused_leaves_no_key(
+    full: Callable[[str], FullQueue], exchange: str, clients: list[Client]
+) -> None:
+    run_at = time.time() + 86_400
+    found = time_slot_of(run_at, time.time())
+    assert found is not None
+    queue = full(queue_of(exchange, found))
+
+    for client in clients:
+        with pytest.raises(PublishRefused, match="the queue is full"):
+            client.enqueue("shop.mail", (1,), unique="until_done", run_at=run_at)
+    queue.make_room()
+
+    assert clients[1].enqueue("shop.mail", (1,), unique="until_done", run_at=run_at).enqueued
+
+
+def test_of_many_that_want_one_key_none_is_told_of_a_job_that_was_refused(
+    full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
+) -> None:
+    queue = full(amqp_queue(exchange, "jobs"))
+
+    async def work(leader: Broker, broker: Broker) -> None:
+        async with time_kept(leader):
+            for more in ({}, {"on_duplicate": REPLACE}, {"spread": THROTTLE, "seconds": 600.0}):
+                key = f"key {more}"
+                asked = (ask(broker, keyed(f"{number}", key=key), key=key, **more) for number in range(20))
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                kept = [one for one in answers if isinstance(one, EnqueueAnswer) and one.outcome is EnqueueOutcome.KEPT]
+                assert [one for one in answers if not isinstance(one, PublishRefused) and one not in kept] == []
+            await until(lambda: holders(broker), [])
+            queue.make_room()
+
+            answers = await asyncio.gather(*(ask(broker, keyed(f"{number}")) for number in range(20)))
+
+            assert Counter(one.outcome for one in answers) == {EnqueueOutcome.STORED: 1, EnqueueOutcome.DUPLICATE: 19}
+            assert await ids(broker) == [answers[0].id]
+
+    with_brokers(session, work)
+
+
+def test_of_many_keys_at_once_only_those_of_refused_jobs_go_back(
+    full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
+) -> None:
+    full(amqp_queue(exchange, "jobs"))
+
+    async def work(leader: Broker, broker: Broker) -> None:
+        async with time_kept(leader):
+            queues = ["jobs" if number % 2 else "other" for number in range(20)]
+            asked = (
+                ask(broker, keyed(f"{number}", key=f"{number}", queue=queue), key=f"{number}")
+                for number, queue in enumerate(queues)
+            )
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+
+            refused = [number for number, one in enumerate(answers) if isinstance(one, PublishRefused)]
+            assert [queues[number] for number in refused] == ["jobs"] * 10
+            stored = [f"{number}" for number, queue in enumerate(queues) if queue == "other"]
+            assert sorted(id for id, _ in await holders(broker)) == sorted(stored)
+            assert sorted(await ids(broker, "other")) == sorted(stored)
+
+    with_brokers(session, work)

@@ -1,0 +1,268 @@
+"""The record of starts: who died of a job, who still runs it, and who only seems to."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.consuming import run_log
+from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
+from palermo.brokers.rabbitmq.consuming.run_log import View, key
+from palermo.contract.broker import Delivery, SessionParameters, open_broker
+from palermo.contract.worker_info import RunningJob, WorkerInfo
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack, Release
+from palermo.core.message import Message
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import internal
+from tests.contract.tools import PATIENT, until
+from tests.rabbitmq.patience import have_patience
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> SessionParameters:
+    have_patience(monkeypatch)
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+class Worker:
+    """A worker's session with the broker, which can be cut."""
+
+    def __init__(self, broker: RabbitmqBroker, pid: int, since: float, onlooker: RabbitmqBroker) -> None:
+        self.broker = broker
+        self._onlooker = onlooker
+        self.info = WorkerInfo(
+            id=f"pid:{pid}@h", host="h", pid=pid, queues=("jobs",), slots=1, state="idle", started_at=since
+        )
+        self.consumer: RabbitmqConsumer
+
+    async def begin(self) -> None:
+        self.consumer = await self.broker.consume(
+            QueueSelection.parse("jobs"), slots=1, tag=self.info.id, report=lambda: self.info
+        )
+
+    async def take(self) -> Delivery:
+        """A job, which runs here from then on as far as others can tell."""
+        async with asyncio.timeout(60):
+            delivery = await self.consumer.receive(1)
+        self.runs(delivery.message.id)
+        return delivery
+
+    def runs(self, *ids: str) -> None:
+        # Since long ago, so that the next look writes it down.
+        self.info = replace(
+            self.info, jobs=tuple(RunningJob(id=id, job="j", queue="jobs", slot=1, started_at=1.0) for id in ids)
+        )
+
+    async def written(self, *ids: str) -> None:
+        """Wait until the record of this worker says so."""
+
+        async def read() -> set[str]:
+            view = await self.consumer._run_log.view()
+            found = view.seen.get(key(self.info.id, self.info.started_at))
+            return set(found.runs) if found is not None else set()
+
+        await until(read, set(ids))
+
+    async def die(self) -> None:
+        """As the kernel ends a process: both connections go without a word."""
+        for connection in (self.broker._consuming, self.broker._connection):
+            assert connection is not None
+            connection.raw.abort()
+            await connection.lost.wait()
+        inbox = self.consumer._worker_control.inbox
+
+        async def is_there() -> bool:
+            return (await self._onlooker._connection.probe(inbox)).exists
+
+        # RabbitMQ gives the job back before it deletes the queue by which the worker is asked.
+        await until(is_there, False)
+
+
+Crew = Callable[..., Awaitable[Worker]]
+
+
+def play(session: SessionParameters, act: Callable[[Crew], Awaitable[None]]) -> None:
+    """Have workers do something, with one job in the queue."""
+
+    async def go() -> None:
+        opened: list[RabbitmqBroker] = []
+
+        async def join(pid: int, since: float = 1_000.5) -> Worker:
+            broker = await open_broker(session)
+            assert isinstance(broker, RabbitmqBroker)
+            opened.append(broker)
+            worker = Worker(broker, pid, since, publisher)
+            await worker.begin()
+            return worker
+
+        publisher = await open_broker(session)
+        assert isinstance(publisher, RabbitmqBroker)
+        await publisher.publish(Message(id="a", queue="jobs", job="j", body=b"[]"))
+        try:
+            await act(join)
+        finally:
+            for broker in [*opened, publisher]:
+                await broker.close()
+
+    asyncio.run(go())
+
+
+def test_the_same_process_id_on_the_same_host_is_another_worker_once_it_was_started_again(
+    session: SessionParameters,
+) -> None:
+    async def act(join: Crew) -> None:
+        first = await join(1, since=1_000.5)
+        await first.take()
+        await first.written("a")
+        await first.die()
+
+        again = await join(1, since=2_000.5)
+
+        assert (await again.take()).deaths == ("pid:1@h",)
+
+    play(session, act)
+
+
+def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(session: SessionParameters) -> None:
+    async def act(join: Crew) -> None:
+        first = await join(1)
+        await first.take()
+        await first.written("a")
+        await first.die()
+        second = await join(2)
+        taken = await second.take()
+        assert taken.deaths == ("pid:1@h",)
+
+        back = await join(1)
+        await back.written()
+        await second.consumer.settle(taken, Release())
+        second.runs()
+
+        assert (await second.take()).deaths == ()
+
+    play(session, act)
+
+
+def test_a_job_given_back_in_good_order_counts_no_death_though_the_worker_is_gone_at_once(
+    session: SessionParameters,
+) -> None:
+    async def act(join: Crew) -> None:
+        for pid in range(1, 6):
+            worker = await join(pid)
+            delivery = await worker.take()
+            assert (delivery.deaths, delivery.running_at) == ((), "")
+            await worker.written("a")
+            await worker.consumer.settle(delivery, Release())
+            await worker.die()
+
+    play(session, act)
+
+
+def test_a_job_given_back_while_its_start_is_being_written_counts_no_death(session: SessionParameters) -> None:
+    async def act(join: Crew) -> None:
+        worker = await join(1)
+        delivery = await worker.take()
+        worker.runs()
+        starts = worker.consumer._run_log
+        async with starts._writing:
+            pass  # what it wrote when it began
+        writing = asyncio.ensure_future(starts.begin(1, "a", {}))
+        await asyncio.sleep(0)  # the record is on its way
+
+        await worker.consumer.settle(delivery, Release())
+        await writing
+        await worker.die()
+
+        assert (await (await join(2)).take()).deaths == ()
+
+    play(session, act)
+
+
+def test_a_worker_that_lives_and_runs_the_job_is_named(session: SessionParameters) -> None:
+    async def act(join: Crew) -> None:
+        first, second = await join(1), await join(2)
+        delivery = await first.take()
+        await first.written("a")
+
+        # As RabbitMQ does it to a job that takes too long.
+        delivery.token[0].raw.close()
+
+        taken = await second.take()
+        assert (taken.deaths, taken.running_at) == ((), "pid:1@h")
+
+    play(session, act)
+
+
+def test_deaths_are_known_from_the_record_of_the_next_worker_too(session: SessionParameters) -> None:
+    async def act(join: Crew) -> None:
+        for pid, deaths in ((1, ()), (2, ("pid:1@h",)), (3, ("pid:1@h", "pid:2@h"))):
+            worker = await join(pid)
+            assert (await worker.take()).deaths == deaths
+            await worker.written("a")
+            await worker.die()
+
+    play(session, act)
+
+
+def test_a_job_that_ended_is_no_longer_held_to_what_it_did(session: SessionParameters) -> None:
+    async def act(join: Crew) -> None:
+        first = await join(1)
+        await first.take()
+        await first.written("a")
+        await first.die()
+        second = await join(2)
+        taken = await second.take()
+        assert taken.deaths == ("pid:1@h",)
+
+        await second.consumer.settle(taken, Ack())
+        second.runs()
+
+        async def known() -> list[Any]:
+            view = await second.consumer._run_log.view()
+            return [*view.seen, *view.blamed]
+
+        await until(known, [])
+
+    play(session, act)
+
+
+def test_jobs_run_when_the_record_cannot_be_kept(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A queue of that name which is no stream: reading it by an offset is refused.
+    monkeypatch.setattr(run_log, "_PATIENCE", 0.5)
+
+    async def act(join: Crew) -> None:
+        # A worker that began just now has nothing to put right, and writes nothing yet.
+        worker = await join(1, since=time.time())
+        connection = worker.broker._connection
+        channel = await connection.channel()
+        await channel.call(channel.raw.queue_declare, internal(session.exchange, "starts"), exclusive=True)
+        delivery = await worker.take()
+        await worker.consumer.settle(delivery, Release())
+        worker.runs()
+
+        again = await worker.take()
+
+        assert (again.redelivered, again.deaths, again.running_at) == (True, (), "")
+        assert "running" in caplog.text
+        await worker.consumer.settle(again, Ack())
+
+    play(session, act)
+
+
+def test_records_of_strangers_are_left_out() -> None:
+    view = View()
+    record = {"worker": "w", "since": 1.5, "inbox": "i", "runs": ["a"], "blames": {"a": {"v 1.5": "v"}}, "forgets": []}
+
+    for strange in ({}, {"version": 1}, {"worker": 1}, {**record, "since": "soon"}, {**record, "runs": None}):
+        view.add(strange)
+    assert view == View()
+    view.add(record)
+
+    assert (set(view.seen), view.blamed) == ({"w 1.5"}, {"a": {"v 1.5": "v"}})

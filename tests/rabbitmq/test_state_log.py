@@ -1,0 +1,380 @@
+"""The engine of state that outlives its leader: kills, refusals and lost sessions, on a node of its own."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp import state_log, versions
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.destination import RecordQueue
+from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
+from palermo.brokers.rabbitmq.publishing.name_list import NameList
+from palermo.contract.broker import SessionParameters
+from palermo.core.address import parse_url
+from palermo.core.topology import CLASSIC, internal
+from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
+from tests.contract.tools import until
+from tests.rabbitmq_node import Node, binary, clear_policy, set_policy, url_of
+
+#: Leads, and appends one record after another until it is killed; says which of them are stored.
+ENDLESS = """
+import asyncio, sys
+from tests.rabbitmq.test_state_log import Leader, leading
+from palermo.contract.broker import SessionParameters
+from palermo.core.address import parse_url
+
+async def main():
+    async with leading(SessionParameters(address=parse_url(sys.argv[1]), exchange="any"), sys.argv[2]) as leader:
+        number, last = 0, []
+        while True:
+            last = await leader.log.replace(last, {"number": number})
+            print(number, flush=True)
+            number += 1
+
+asyncio.run(main())
+"""
+
+
+class Leader:
+    """A session that leads, and what it has read."""
+
+    def __init__(self, connection: Connection, queue: str, kind: str) -> None:
+        self.connection = connection
+        self.log = StateLog(queue, connection, self.publisher, prepare=self._prepare, on_record=self._on_record)
+        self.read: list[tuple[Record, Any]] = []
+        self._queue = queue
+        self._kind = kind
+        self._publisher: Publisher | None = None
+
+    @property
+    def values(self) -> list[Any]:
+        return sorted((value for _, value in self.read), key=str)
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for record, _ in self.read]
+
+    async def publisher(self) -> Publisher:
+        if self._publisher is None or not self._publisher.is_open:
+            self._publisher = await Publisher.open(self.connection)
+        return self._publisher
+
+    async def _prepare(self) -> None:
+        await self.connection.declare(self._queue, versions.arguments(self._kind, self.connection.version))
+        self.read.clear()
+
+    def _on_record(self, record: Record, value: Any) -> None:
+        self.read.append((record, value))
+
+
+@asynccontextmanager
+async def leading(session: SessionParameters, queue: str, kind: str = "classic") -> AsyncIterator[Leader]:
+    connection = await open_connection(session, "leader")
+    try:
+        leader = Leader(connection, queue, kind)
+        await leader.log.open()
+        yield leader
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def session(module_node: Node, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange)
+
+
+@pytest.fixture
+def queue(exchange: str) -> str:
+    return internal(exchange, "state")
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def refuse(node: Node, queue: str) -> None:
+    rule = {"max-length": 0, "overflow": "reject-publish"}
+    await asyncio.to_thread(set_policy, node, queue, f"^{re.escape(queue)}$", rule)
+
+
+async def take_again(node: Node, queue: str) -> None:
+    await asyncio.to_thread(clear_policy, node, queue)
+
+
+def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as first:
+            one, two, three = await first.log.append({"number": 1}, {"number": 2}, {"number": 3})
+            (four,) = await first.log.replace([one, two], {"number": 4})
+            first.log.forget(three)
+            assert [one.is_held, two.is_held, three.is_held, four.is_held] == [False, False, False, True]
+            assert first.values == []
+        async with leading(session, queue, kind) as second:
+            assert second.values == [{"number": 4}]
+
+    runner.run(main())
+
+
+def test_a_leader_that_is_killed_has_lost_no_record_that_it_was_told_is_stored(
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
+) -> None:
+    command = [sys.executable, "-c", ENDLESS, url_of(module_node), queue]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = [int(process.stdout.readline()) for _ in range(50)]
+        process.kill()
+        told += [int(line) for line in process.stdout if line.strip()]
+
+    async def main() -> list[int]:
+        async with leading(session, queue) as leader:
+            return [value["number"] for value in leader.values]
+
+    found = runner.run(main())
+
+    assert max(found) >= told[-1]
+    assert len(found) <= 3  # the last one told, the next one, and one whose acknowledgement was on its way
+
+
+def test_two_records_of_one_name_are_read_after_a_death_between_the_confirm_and_the_acknowledgement(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as first:
+            await first.log.append({"name": "a", "version": 1})
+            await first.log.append({"name": "a", "version": 2})  # replace has come so far
+            first.connection.raw.abort()
+        async with leading(session, queue, kind) as second:
+            assert second.values == [{"name": "a", "version": 1}, {"name": "a", "version": 2}]
+            await second.log.replace(second.records, {"name": "a", "version": 3})
+        async with leading(session, queue, kind) as third:
+            assert third.values == [{"name": "a", "version": 3}]
+
+    runner.run(main())
+
+
+def test_a_record_that_the_queue_refuses_replaces_none(
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue) as first:
+            old = await first.log.append({"number": 1})
+            await refuse(module_node, queue)
+            with pytest.raises(PublishRefused):
+                await first.log.replace(old, {"number": 2})
+            assert first.log.is_open
+            assert old[0].is_held
+        async with leading(session, queue) as second:
+            assert second.values == [{"number": 1}]
+            await take_again(module_node, queue)
+            await second.log.replace(second.records, {"number": 2})
+        async with leading(session, queue) as third:
+            assert third.values == [{"number": 2}]
+
+    runner.run(main())
+
+
+def test_a_list_of_names_outlives_a_refused_rewriting(
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        await write_names(session, queue, 60)
+        async with leading(session, internal(session.exchange, "other")) as leader:
+            names = list_of_names(leader, queue)
+            await names.read()
+            await refuse(module_node, queue)
+            for _ in range(3):
+                await names.tidy()
+            assert caplog.text.count("refuses") == 1
+            await take_again(module_node, queue)
+
+            async def tidied() -> int:
+                await names.tidy()
+                await names.reach()
+                return len(names._records)
+
+            await until(tidied, 1)
+        async with leading(session, queue) as reader:
+            assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
+
+    runner.run(main())
+
+
+def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_log, "_MOST", 60)
+    monkeypatch.setattr(state_log, "_SETTLING", 5)
+
+    async def main() -> None:
+        async with leading(session, internal(session.exchange, "other")) as leader:
+            await write_names(session, queue, 500)
+            names = list_of_names(leader, queue)
+            await names.read()
+
+            async def left() -> int:
+                await names.tidy()
+                await names.reach()
+                return (await leader.connection.probe(queue)).messages
+
+            await until(left, 0)
+            assert names.names == {f"name {number}" for number in range(7)}
+        async with leading(session, queue) as reader:
+            assert len(reader.values) < 60
+
+    runner.run(main())
+
+
+async def write_names(session: SessionParameters, queue: str, count: int) -> None:
+    """Write records of seven names."""
+    async with leading(session, queue) as writer:
+        await writer.log.store(*({"made": f"name {number % 7}"} for number in range(count)))
+
+
+def list_of_names(leader: Leader, queue: str) -> NameList[str]:
+    arguments = versions.arguments(CLASSIC, leader.connection.version)
+    records = RecordQueue(queue, leader.connection, leader.publisher, arguments)
+    return NameList(records, leader.connection, leader.publisher, parse=str, plain=str, news=len)
+
+
+def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_the_next(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as first:
+            (one,) = await first.log.append({"number": 1})
+            appending = asyncio.ensure_future(first.log.replace([one], {"number": 2}))
+            await asyncio.sleep(0)
+            first.connection.raw.abort()
+            with pytest.raises(PalermoError):
+                await appending
+            first.log.forget(one)  # it is RabbitMQ's again: nothing happens
+            with pytest.raises(PalermoError):
+                await first.log.append({"number": 3})
+        async with leading(session, queue, kind) as second:
+            assert {"number": 1} in second.values
+            assert {"number": 3} not in second.values
+
+    runner.run(main())
+
+
+def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
+    runner: asyncio.Runner,
+    session: SessionParameters,
+    module_node: Node,
+    queue: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
+    consume = Channel.consume
+
+    async def consume_and_stop(channel: Channel, *args: Any) -> str:
+        tag = await consume(channel, *args)
+        module_node.evaluate(f"sys:suspend({member})")
+        asyncio.get_running_loop().call_later(1.0, module_node.evaluate, f"sys:resume({member})")
+        return tag
+
+    async def main() -> None:
+        async with leading(session, queue, "quorum") as first:
+            await first.log.append({"number": 1}, {"number": 2})
+            # Until then the first leader holds all records.
+            asyncio.get_running_loop().call_later(0.5, first.log.close)
+            monkeypatch.setattr(Channel, "consume", consume_and_stop)
+
+            async with leading(session, queue, "quorum") as second:
+                assert second.values == [{"number": 1}, {"number": 2}]
+
+    runner.run(main())
+
+
+def test_a_log_that_is_read_again_acknowledges_no_record_that_it_had_before(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as first:
+            old = await first.log.append({"number": 1}, {"number": 2})
+            first.log.close()
+            with pytest.raises(BrokerUnavailable):
+                await first.log.append({"number": 3})
+            await first.log.open()
+            assert first.values == [{"number": 1}, {"number": 2}]
+            await first.log.replace(old, {"number": 4})
+        async with leading(session, queue, kind) as second:
+            assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
+
+    runner.run(main())
+
+
+def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as leader:
+            await leader.log.append({"number": 1})
+            await leader.connection.delete(queue)
+
+            async def is_open() -> bool:
+                return leader.log.is_open
+
+            await until(is_open, False)
+            await leader.log.open()
+            assert leader.values == []
+            await leader.log.append({"number": 2})
+
+    runner.run(main())
+
+
+def test_what_others_write_is_read_and_a_mark_comes_behind_what_is_not_confirmed(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as leader, leading(session, queue + ".other") as other:
+            publisher, channel = await other.publisher(), await leader.connection.channel()
+            await publisher.send("", queue, PERSISTENT_JSON, b"not JSON")
+            await leader.log.await_mark()
+            assert leader.values == [b"not JSON"]
+            for number in range(100):
+                channel.publish("", queue, PERSISTENT_JSON, json.dumps({"number": number}).encode())
+            await leader.log.await_mark(channel)
+            assert len(leader.values) == 101
+            if kind == "classic":
+                await publisher.send("", queue, PERSISTENT_JSON, b"{}")
+                await leader.log.catch_up()
+                assert len(leader.values) == 102
+
+    runner.run(main())
+
+
+def test_records_outlive_a_broker_that_is_killed(
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with leading(session, queue, kind) as first:
+            # RabbitMQ 3.10.8 never opens a quorum queue again whose name was not on the disk when the node was killed.
+            await asyncio.to_thread(module_node.ctl, "eval", "lists:map(fun dets:sync/1, dets:all()).")
+            records = await first.log.append(*({"number": number} for number in range(20)))
+            await first.log.replace(records[:10], {"number": 20})
+            await asyncio.to_thread(module_node.kill9)
+        await asyncio.to_thread(module_node.start)
+        async with leading(session, queue, kind) as second:
+            # Acknowledgements that were not on the disk are forgotten, records never.
+            assert {value["number"] for value in second.values} >= set(range(10, 21))
+
+    runner.run(main())

@@ -1,0 +1,108 @@
+"""Sweeps that take failed jobs get all of them, also those that another session looks at meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.sweep import Move, Remove, SweepDecision
+from palermo.core.address import parse_url
+from palermo.core.message import Message
+from palermo.core.topology import FAILED_QUEUE
+from tests.contract.tools import PATIENT, messages, put_into_failed
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+@asynccontextmanager
+async def thirty_failed(session: SessionParameters) -> AsyncIterator[tuple[Broker, Connection]]:
+    broker = await open_broker(session)
+    connection = await open_connection(session, "looks")
+    try:
+        await put_into_failed(broker, messages(30))
+        yield broker, connection
+    finally:
+        await connection.close()
+        await broker.close()
+
+
+async def held(connection: Connection, exchange: str, count: int) -> Reader:
+    """A session that looks at the next jobs of the queue, and holds them."""
+    reader = Reader(connection, exchange, FAILED_QUEUE, only_look=True)
+    _, page = await anext(reader.pages(count, first=count))
+    assert len(page) == count
+    return reader
+
+
+def test_jobs_that_are_looked_at_as_a_sweep_begins_are_swept(session: SessionParameters) -> None:
+    async def work() -> None:
+        async with thirty_failed(session) as (broker, connection):
+            look = await held(connection, session.exchange, 30)
+            counted = asyncio.Event()
+            removing = asyncio.ensure_future(
+                broker.sweep(FAILED_QUEUE, lambda _: Remove(), progress=lambda _: counted.set())
+            )
+            # A sweep that does not wait for the look counts none at once.
+            await asyncio.wait([asyncio.ensure_future(counted.wait())], timeout=0.5)
+            await look.close()
+
+            assert (await removing).removed == 30
+
+    asyncio.run(work())
+
+
+def test_jobs_that_are_looked_at_during_a_sweep_are_swept(session: SessionParameters) -> None:
+    async def work() -> None:
+        async with thirty_failed(session) as (_, connection):
+            moved: list[str] = []
+            looks: list[asyncio.Task[None]] = []
+
+            async def look() -> None:
+                reader = await held(connection, session.exchange, 10)
+                looking.set()
+                await asyncio.sleep(0.3)
+                await reader.close()
+
+            async def publish(jobs: list[Message]) -> None:
+                if not looks:
+                    # The sweep has read its first page, of 20.
+                    looks.append(asyncio.create_task(look()))
+                    await looking.wait()
+                moved.extend(job.id for job in jobs)
+
+            def decide(job: Message) -> SweepDecision:
+                return Move(job)
+
+            looking = asyncio.Event()
+            sweeping = await open_connection(session, "sweeps")
+            reader = Reader(sweeping, session.exchange, FAILED_QUEUE)
+            swept = await sweep(reader, FAILED_QUEUE, decide, publish, lambda _: None)
+            await sweeping.close()
+
+            assert swept.moved == 30
+            assert sorted(moved) == sorted(f"jobs-{number}" for number in range(30))
+
+    asyncio.run(work())
+
+
+def test_who_takes_failed_jobs_waits_for_no_program_that_consumes_them_for_ever(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("palermo.brokers.rabbitmq.browsing.sweep._OTHERS", 0.2)
+
+    async def work() -> None:
+        async with thirty_failed(session) as (broker, connection):
+            look = await held(connection, session.exchange, 10)
+
+            assert (await broker.sweep(FAILED_QUEUE, lambda _: Remove())).removed == 20
+            await look.close()
+
+    asyncio.run(work())
+    assert "failed jobs that another session holds are left out queue=failed" in caplog.text

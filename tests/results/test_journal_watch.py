@@ -1,0 +1,265 @@
+"""Waiting for ends of jobs: by one subscription, from wherever it is asked, through all that becomes of the journal."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palermo.client import journal_watch
+from palermo.client.journal_watch import JournalWatch
+from palermo.client.session_keeper import SessionKeeper
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.core.address import parse_url
+from palermo.core.journal_records import Record, encode
+from tests.scale import scaled
+from tests.tcp_proxy import TcpProxy
+
+
+class Post:
+    """A watch as a client has it, and somebody who writes the journal."""
+
+    def __init__(self, watch: JournalWatch, keeper: SessionKeeper, writer: Broker) -> None:
+        self.watch = watch
+        self.keeper = keeper
+        self.writer = writer
+
+    async def write(self, *records: Record) -> None:
+        await self.writer.journal.append(encode("pid:1@h", records))
+
+    def wait(self, id: str, *, since: float | None = None, **more: Any) -> "asyncio.Task[Record]":
+        begun = time.time() if since is None else since
+        return asyncio.ensure_future(self.watch.end(id, more.pop("created", None), begun, **more))
+
+
+@asynccontextmanager
+async def post(session: SessionParameters) -> AsyncIterator[Post]:
+    keeper = SessionKeeper(session, asyncio.get_running_loop(), lambda _: None, lambda _: None)
+    watch, writer = JournalWatch(keeper), await open_broker(session)
+    try:
+        yield Post(watch, keeper, writer)
+    finally:
+        watch._stop()
+        await keeper.close()
+        await writer.close()
+
+
+def ended(id: str, kind: str = "succeeded", **more: Any) -> Record:
+    return {"kind": kind, "at": time.time(), "id": id, "job": "a", "queue": "jobs", **more}
+
+
+async def soon(*tasks: "asyncio.Task[Record]") -> list[Record]:
+    async with asyncio.timeout(90):
+        return list(await asyncio.gather(*tasks))
+
+
+async def until(probe: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not probe():  # noqa: ASYNC110 - what it looks at has no event
+            await asyncio.sleep(0.01)
+
+
+async def caught_up(post: Post) -> None:
+    await until(post.watch._caught_up.is_set)
+
+
+async def test_any_number_wait_by_one_subscription(session: SessionParameters) -> None:
+    count = scaled(1_000, 10_000)
+    async with post(session) as office:
+        tasks = [office.wait(f"{number}") for number in range(count)]
+        await caught_up(office)
+        for start in range(0, count, 500):
+            await office.write(*(ended(f"{n}", result=n) for n in range(start, min(count, start + 500))))
+
+        found = await soon(*tasks)
+
+        assert [record["result"] for record in found] == list(range(count))
+        assert found[0]["writer"] == "pid:1@h"
+        assert office.watch.subscriptions == 1
+        assert office.watch._waiters == {}
+
+
+async def test_while_nothing_happens_nobody_asks_anybody(session: SessionParameters) -> None:
+    async with post(session) as office:
+        tasks = [office.wait(f"{number}") for number in range(50)]
+        await caught_up(office)
+        broker = await office.watch.session()
+        before = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+        turns = _Turns(asyncio.get_running_loop())
+
+        turns.count_timers()
+        await office.write(ended("0"))
+        await soon(tasks[0])
+
+        # The waiters themselves have no timers: what there is belongs to the broker's session, however many wait.
+        assert turns.set_by("palermo/client/journal_watch.py", "palermo/client/results.py") == []
+        assert broker is await office.watch.session()
+        assert before >= {task for task in tasks[1:] if not task.done()}
+        for task in tasks:
+            task.cancel()
+
+
+class _Turns:
+    """Remembers which files of ours ask the loop to be called later."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._set: list[str] = []
+
+    def count_timers(self) -> None:
+        import traceback
+
+        call_at = self._loop.call_at
+
+        def counted(*args: Any, **more: Any) -> Any:
+            self._set.extend(frame.filename for frame in traceback.extract_stack())
+            return call_at(*args, **more)
+
+        self._loop.call_at = counted  # type: ignore[method-assign]
+
+    def set_by(self, *files: str) -> Sequence[str]:
+        return [name for name in self._set if name.endswith(files)]
+
+
+async def test_what_ended_before_is_known_at_once_and_again(session: SessionParameters) -> None:
+    began = time.time()
+    async with post(session) as office:
+        await office.write(ended("1", result=1), ended("2", "failed"))
+
+        for _ in range(2):
+            assert (await soon(office.wait("1", since=began)))[0]["result"] == 1
+        assert (await office.watch.find_end("2", None, began) or {})["kind"] == "failed"
+        assert await office.watch.find_end("3", None, began) is None
+        assert office.watch.subscriptions == 1
+
+
+async def test_the_last_end_counts_where_a_job_has_several(session: SessionParameters) -> None:
+    async with post(session) as office:
+        await office.write(ended("1", "failed"), ended("1", "retried"), ended("1", result=2))
+
+        assert (await soon(office.wait("1", since=0.0)))[0]["result"] == 2
+
+
+async def test_a_job_enqueued_under_the_id_of_another_is_not_taken_for_it(session: SessionParameters) -> None:
+    async with post(session) as office:
+        await office.write(ended("1", result="old", created=100))
+        task = office.wait("1", since=0.0, created=200)
+        await caught_up(office)
+        assert not task.done()
+
+        await office.write(ended("1", result="older", created=100), ended("1", result="new", created=200))
+
+        assert (await soon(task))[0]["result"] == "new"
+
+
+async def test_what_was_before_the_subscription_is_searched_once_for_all_who_ask(session: SessionParameters) -> None:
+    async with post(session) as office:
+        await office.write(*(ended(f"{n}", result=n) for n in range(300)))
+        later = office.wait("later", since=time.time() + 100)
+        await caught_up(office)
+        # By the clock of who asks they are older than what has been read.
+        office.watch._ends.since = time.time() + 100
+
+        found = await soon(*(office.wait(f"{n}", since=0.0) for n in range(300)))
+
+        assert [record["result"] for record in found] == list(range(300))
+        await office.write(ended("later"))
+        await soon(later)
+
+
+async def test_one_after_the_other_is_not_one_search_each(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[object] = []
+    read_once = JournalWatch._read_once
+
+    async def counted(self: JournalWatch, *args: Any) -> None:
+        searches.append(args)
+        await read_once(self, *args)
+
+    monkeypatch.setattr(JournalWatch, "_read_once", counted)
+    async with post(session) as office:
+        await office.write(*(ended(f"{n}", result=n) for n in range(200)))
+        keep = office.wait("none", since=time.time() + 100)
+        await caught_up(office)
+        office.watch._ends = journal_watch.RecentEnds(time.time() + 100)
+
+        for n in range(200):
+            assert (await soon(office.wait(f"{n}", since=0.0)))[0]["result"] == n
+
+        assert len(searches) == 1
+        keep.cancel()
+
+
+async def test_a_lost_session_is_replaced_and_reading_goes_on_where_it_was(session: SessionParameters) -> None:
+    async with post(session) as office:
+        heard: list[Record] = []
+        task = office.wait("1", on_record=heard.append)
+        await caught_up(office)
+        await office.write(ended("1", "log", text="before"))
+        await until(lambda: heard)
+
+        office.keeper.give_up(await office.watch.session())
+        await office.write(ended("1", "log", text="meanwhile"))
+        await office.write(ended("1"))
+
+        await soon(task)
+        assert [record.get("text") for record in heard] == ["before", "meanwhile", None]
+
+
+async def test_a_line_that_is_cut_is_no_end_of_waiting(rabbitmq_url: str, exchange: str) -> None:
+    address = parse_url(rabbitmq_url)
+    (host, port), *_ = address.hosts
+    with TcpProxy(host, port) as proxy:
+        through = replace(address, hosts=(("127.0.0.1", proxy.port),))
+        session = SessionParameters(address=through, exchange=exchange)
+        async with post(session) as office:
+            writer = await open_broker(SessionParameters(address=address, exchange=exchange))
+            tasks = [office.wait(f"{number}") for number in range(3)]
+            await caught_up(office)
+
+            for number in range(2):
+                proxy.hang_up(reset=True)
+                await writer.journal.append(encode("pid:1@h", [ended(f"{number}")]))
+                await soon(tasks[number])
+
+            proxy.hang_up()
+            await writer.journal.append(encode("pid:1@h", [ended("2")]))
+            await soon(tasks[2])
+            await writer.close()
+
+
+async def test_who_gives_up_leaves_nothing_behind(session: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_watch, "LINGER", 0.05)
+    async with post(session) as office:
+        task = office.wait("1")
+        await caught_up(office)
+        task.cancel()
+
+        await until(lambda: office.watch._reading is None)
+        assert office.watch._waiters == {}
+
+        # And the next one begins anew, with what was stored meanwhile.
+        began = time.time()
+        await office.write(ended("2"))
+        await soon(office.wait("2", since=began))
+        assert office.watch.subscriptions == 2
+
+
+async def test_counts_wake_those_who_wait_for_jobs_that_are_not_written_down(session: SessionParameters) -> None:
+    async with post(session) as office:
+        task = office.wait("1")
+        await caught_up(office)
+        with office.watch.counting("jobs", "a") as counted:
+            counts = {"kind": "counts", "at": time.time(), "queue": "jobs", "job": "a"}
+            await office.write({**counts, "failed": 1}, {**counts, "job": "b", "succeeded": 1})
+            await office.write(ended("1"))
+            await soon(task)
+            assert not counted.is_set()
+
+            await office.write({**counts, "succeeded": 3})
+            async with asyncio.timeout(60):
+                await counted.wait()

@@ -1,0 +1,152 @@
+"""The engine `locate`: where a job is, found by looking, on both brokers."""
+
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from palermo.client import locate as engine
+from palermo.client.locate import JobLocation, locate, locate_waiting
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.core.lifecycle import JobState
+from palermo.core.topology import QUORUM
+from palermo.settings.settings import Settings
+from tests.contract.tools import consume, message, messages, put_into_failed, take, take_and_ack, until
+from tests.helpers import eventually
+from tests.worker.site import Site
+
+
+@pytest.fixture
+def quorum(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return replace(Settings(url=rabbitmq_url, exchange=exchange).session("test"), queue_type=QUORUM)
+
+
+@asynccontextmanager
+async def opened(session: SessionParameters) -> AsyncIterator[Broker]:
+    broker = await open_broker(session)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def begun(broker: Broker, id: str) -> None:
+    """Wait until the worker that took this job shows it: on SQLite workers report a moment later."""
+
+    async def state() -> str:
+        return (await locate(broker, id, "jobs")).state
+
+    await until(state, "working")
+
+
+async def states(broker: Broker, *ids: str, queue: str = "jobs") -> list[str]:
+    return [(await locate(broker, id, queue)).state for id in ids]
+
+
+async def test_a_job_is_located_wherever_it_is(session: SessionParameters) -> None:
+    async with opened(session) as broker, opened(session) as working:
+        await put_into_failed(broker, [message("failed")])
+        await broker.publish(message("working"))
+        consumer = await consume(working)
+        await take(consumer)
+        await begun(broker, "working")
+        await broker.publish_many([message("waits"), message("cancelled")])
+        await broker.publish(message("later", run_at=time.time() + 3_600))
+        await broker.cancel(["cancelled"])
+
+        where = ("later", "waits", "cancelled", "working", "failed", "nobody")
+        assert await states(broker, *where) == ["scheduled", "pending", "cancelled", "working", "failed", ""]
+        assert await states(broker, *where, queue="") == ["scheduled", "pending", "cancelled", "working", "failed", ""]
+        assert (await locate(broker, "nobody")).gone
+        assert (await locate(broker, "working")).worker == "pid:4711@example"
+
+
+async def test_a_failed_job_is_gone_for_a_caller_that_leaves_the_failed_jobs_out(session: SessionParameters) -> None:
+    async with opened(session) as broker:
+        await put_into_failed(broker, [message("failed")])
+
+        assert (await locate(broker, "failed", "jobs", failed=False)).gone
+        assert (await locate(broker, "failed", "jobs")).state == JobState.FAILED
+
+
+async def test_a_job_is_located_after_its_worker_was_lost(session: SessionParameters) -> None:
+    async with opened(session) as broker:
+        async with opened(session) as working:
+            await broker.publish(message("back"))
+            await take(await consume(working))
+            await begun(broker, "back")
+
+        async def found() -> str:
+            return (await states(broker, "back"))[0]
+
+        await until(found, "pending")
+
+
+def test_the_job_of_a_worker_that_does_not_answer_may_be_there(
+    rabbitmq_url: str, exchange: str, tmp_path: Path
+) -> None:
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+
+    def where() -> JobLocation:
+        return site.client.run(lambda broker: locate(broker, id, "jobs"))
+
+    with closing(site):
+        worker = site.start()
+        id = site.hold()
+        eventually(lambda: where().state == JobState.WORKING)
+        worker.send(signal.SIGSTOP)
+
+        silent = where()
+
+        assert (silent.gone, silent.unseen) == (False, ("a worker that does not answer",))
+        worker.send(signal.SIGCONT)
+        eventually(lambda: where().state == JobState.WORKING)
+        site.open_gate()
+        eventually(lambda: where().gone)
+
+
+async def test_places_that_are_not_looked_at_are_named(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "DEPTH", 2)
+    monkeypatch.setattr(engine, "QUEUES", 1)
+    async with opened(session) as broker:
+        await broker.publish_many([*messages(5), *messages(6, "other")])
+
+        assert await states(broker, "jobs-0", "jobs-1", "jobs-2", "jobs-4") == ["pending", "pending", "", "pending"]
+        middle, elsewhere = await locate(broker, "jobs-2", "jobs"), await locate(broker, "other-0")
+        assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 jobs wait",))
+        assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
+
+
+async def test_a_job_that_waits_in_another_queue_than_its_own_is_located_if_its_own_is_empty(
+    session: SessionParameters,
+) -> None:
+    async with opened(session) as broker:
+        await broker.publish_many([message("first"), message("moved", "other")])
+        consumer = await consume(broker)
+        await take_and_ack(consumer)
+
+        async def found() -> list[str]:
+            return await states(broker, "moved")
+
+        await until(found, ["pending"])
+        assert await locate_waiting(broker, "moved", "jobs") is None
+        there = await locate_waiting(broker, "moved", "no-such-queue")
+        assert there is not None
+        assert there.message is not None
+        assert there.message.queue == "other"
+
+
+async def test_a_failed_job_behind_many_is_located_by_its_id_where_failed_jobs_have_a_log(
+    quorum: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "FAILED", 2)
+    async with opened(quorum) as broker:
+        await put_into_failed(broker, messages(5))
+
+        assert await states(broker, "jobs-4") == ["failed"]

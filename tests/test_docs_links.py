@@ -1,0 +1,189 @@
+"""The links between the documents lead somewhere, and the files, modules and functions that they name exist."""
+
+import ast
+import importlib
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from tests.test_architecture import modules
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")],
+    key=lambda page: page.relative_to(ROOT).as_posix(),
+)
+#: The folders that a path in the documents may start from.
+HOMES = (ROOT, ROOT / "palermo", ROOT / "palermo" / "brokers" / "rabbitmq", ROOT / "palermo" / "brokers" / "sqlite")
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
+_PATH = re.compile(r"(?<![\w/.*…])[\w-]+(?:/[\w-]+)*\.py\b")
+_NAME_IN_FILE = re.compile(r"`([A-Za-z_][\w.]*)`\s+\(([\w/]+\.py)\)")
+_METHOD = re.compile(r"`([A-Z]\w*)\.(\w+)`")
+_DOTTED = re.compile(r"(?<![\w./~@-])palermo(?:\.\w+)+(?!\w*[/-])")
+
+#: Dotted names that are no Python names: a file, entry points, attributes of spans, a logger, numbers of `/stats.txt`.
+_OTHER_NAMES = re.compile(
+    r"palermo\.(toml|compressions|attempt|outcome|crashed|failure"
+    r"|audit|pending|in_progress|processed|failed|workers|working)$"
+)
+
+
+def prose(page: Path) -> str:
+    """The page without its blocks of code, which show files of users."""
+    return _FENCED.sub("", page.read_text())
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(prose(page)):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        number = sum(1 for other in found if re.fullmatch(re.escape(slug) + r"(-\d+)?", other))
+        found.add(f"{slug}-{number}" if number else slug)
+    return found
+
+
+@cache
+def python_files() -> frozenset[str]:
+    """The names of all Python files of the project, without their folders."""
+    folders = ("palermo", "serializers", "webui", "tests", "benchmarks", "examples")
+    return frozenset(
+        name for folder in folders for _, _, names in os.walk(ROOT / folder) for name in names if name.endswith(".py")
+    )
+
+
+def file_exists(path: str) -> bool:
+    """Whether a path, or the name of a file without its folder, is a file of the project."""
+    return any((home / path).is_file() for home in HOMES) if "/" in path else path in python_files()
+
+
+def defined_in(path: Path) -> set[str]:
+    """The names that a module defines, and those of its classes as `Class.name`."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        found |= set(_names(node))
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{name}" for each in node.body for name in _names(each)}
+    return found
+
+
+def _names(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return [node.name]
+        case ast.Assign():
+            return [target.id for target in node.targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
+
+
+def name_exists(dotted: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    first, *rest = dotted.split(".")
+    found: object = importlib.import_module(first)
+    for index, part in enumerate(rest, 1):
+        if hasattr(found, part):
+            found = getattr(found, part)
+            continue
+        try:
+            found = importlib.import_module(".".join([first, *rest[:index]]))
+        except ModuleNotFoundError:
+            return False
+    return True
+
+
+def wrong(check: Callable[[Path], set[str]]) -> dict[str, set[str]]:
+    """What a check finds wrong, by page."""
+    return {page.relative_to(ROOT).as_posix(): found for page in PAGES if (found := check(page))}
+
+
+def test_every_link_leads_somewhere() -> None:
+    def leading_nowhere(page: Path) -> set[str]:
+        found = set()
+        for link in _LINK.findall(_CODE.sub("", prose(page))):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                found.add(link)
+        return found
+
+    assert len(PAGES) > 30
+    assert wrong(leading_nowhere) == {}
+
+
+def test_every_python_file_that_a_page_names_exists() -> None:
+    assert wrong(lambda page: {path for path in _PATH.findall(prose(page)) if not file_exists(path)}) == {}
+
+
+def test_every_dotted_name_that_a_page_mentions_exists() -> None:
+    def missing(page: Path) -> set[str]:
+        named = {name for name in _DOTTED.findall(prose(page)) if not _OTHER_NAMES.match(name)}
+        return {name for name in named if not name_exists(name)}
+
+    assert wrong(missing) == {}
+
+
+def test_every_name_in_the_tour_is_defined_where_the_tour_says() -> None:
+    text = prose(ROOT / "docs" / "internals" / "tour.md")
+    files = {path: next(home / path for home in HOMES if (home / path).is_file()) for path in _PATH.findall(text)}
+    known = {path: defined_in(file) for path, file in files.items()}
+    named = _NAME_IN_FILE.findall(text)
+
+    assert len(named) > 30
+    assert [(name, path) for name, path in named if name not in known[path]] == []
+    everywhere = set().union(*known.values())
+    assert [".".join(each) for each in _METHOD.findall(text) if ".".join(each) not in everywhere] == []
+
+
+def test_the_tour_draws_every_folder() -> None:
+    text = (ROOT / "docs" / "internals" / "tour.md").read_text()
+    drawn = re.findall(r"^([\w/]+)/ {2,}", text[text.index("## The folders") :], re.MULTILINE)
+    packages = {
+        Path(folder).relative_to(ROOT / "palermo").as_posix()
+        for folder, _, files in os.walk(ROOT / "palermo", followlinks=True)
+        if "__init__.py" in files
+    }
+
+    assert set(drawn) == packages - {".", "brokers"}
+
+
+def test_no_folder_imports_from_one_that_the_tour_draws_above_it() -> None:
+    text = (ROOT / "docs" / "internals" / "tour.md").read_text()
+    drawn = re.findall(r"^([\w/]+)/ {2,}", text[text.index("## The folders") :], re.MULTILINE)
+    place = {f"palermo.{folder.replace('/', '.')}": number for number, folder in enumerate(drawn)}
+
+    def folder(module: str) -> str:
+        return module if module in place else module.rpartition(".")[0]
+
+    upward = {
+        (folder(module.name), folder(imported))
+        for module in modules()
+        for imported in module.imports
+        if place.get(folder(imported), len(place)) < place.get(folder(module.name), -1)
+    }
+    assert upward == set()
+
+
+def test_the_list_of_pages_has_every_page() -> None:
+    listed = {(ROOT / "docs" / link).resolve() for link in _LINK.findall((ROOT / "docs" / "README.md").read_text())}
+
+    assert {page for page in (ROOT / "docs").rglob("*.md") if page.parent != ROOT / "docs"} - listed == set()
+
+
+def test_every_page_that_a_page_names_in_plain_text_exists() -> None:
+    def missing(page: Path) -> set[str]:
+        named = set(re.findall(r"(?<![\w/.(])docs/[\w/-]+\.md", prose(page)))
+        return {name for name in named if not (ROOT / name).is_file()}
+
+    assert wrong(missing) == {}

@@ -1,0 +1,48 @@
+"""Jobs that somebody wrote in order to stop the pages: these show what is small, and look at the rest not at all."""
+
+import gzip
+import json
+from dataclasses import replace
+
+from palermo.webui.render.pretty_json import pretty_json
+from palermo.webui.render.tracebacks import parts_of
+from tests.inspector.jobs import failure, message, publish_failed
+from tests.webui.server import Web
+
+#: 30,000 numbers that share one hash, which took the process that decoded them six seconds: 275 kB gzipped.
+_COLLIDING = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(30_000)]}]).encode()
+
+
+def test_a_job_made_of_hash_collisions_is_not_decoded_for_the_pages(any_web: Web) -> None:
+    hostile = replace(message("1"), body=gzip.compress(_COLLIDING), content_encoding="gzip", preview="<set>")
+    small = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(1_000)]}]).encode()
+    publish_failed(any_web.client, (hostile, failure()), (replace(message("2"), body=small, preview=None), failure()))
+
+    async def put(broker):  # type: ignore[no-untyped-def]
+        await broker.publish(replace(hostile, queue="mail"))
+
+    any_web.client.run(put)
+
+    for page in ("/", "/queues", "/queues/mail", "/failures", "/jobs/1"):
+        answer = any_web.http.get(page)
+        assert answer.status_code == 200, (page, answer.text)
+    (waiting,) = any_web.http.get("/api/queues/mail/jobs").json()["rows"]
+    assert (waiting["args"], waiting["preview"]) == (None, "<set>")
+    rows = {row["id"]: row for row in any_web.http.get("/api/failed").json()["rows"]}
+    assert rows["1"]["args"] is None
+    assert rows["2"]["preview"] == "<set of 1000>"
+    assert len(rows["2"]["args"][0]) == 1_000
+
+
+def test_a_traceback_of_very_many_lines_is_taken_apart_in_one_pass() -> None:
+    lines = 30_000
+    (part,) = parts_of("\n" * (lines - 1) + "x")
+    assert len(part.lines) == lines
+    (framed,) = parts_of('  File "a.py", line 1, in f\n' + "    x\n" * lines)
+    assert len(framed.frames[0].source) == lines
+
+
+def test_a_text_that_is_cut_is_one_piece() -> None:
+    for quotes in (199_999, 200_000, 200_001):
+        pieces = list(pretty_json(["x" * (quotes % 3) + '"' * quotes]).pieces())
+        assert [kind for kind, _ in pieces] == ["", "text"]

@@ -1,0 +1,168 @@
+"""The pages from what they see: rates, the chart, the life of a job, tracebacks, arguments."""
+
+import json
+import threading
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from palermo.errors import BrokerUnavailable
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.rates import Sample, Snapshot, difference
+from palermo.webui.render.formats import ago, duration, rate
+from palermo.webui.render.pretty_json import pretty_json
+from palermo.webui.render.throughput_chart import throughput_chart
+from palermo.webui.render.tracebacks import parts_of
+from palermo.webui.state.recent_jobs import MAX_JOBS, RecentJobs
+from palermo.webui.state.sampler import Sampler
+
+_OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
+_LIBRARY = (
+    '  File "/usr/lib/python3.11/socket.py", line 1, in connect\n    raise error\n'
+    '  File "/venv/lib/python3.12/site-packages/smtp/client.py", line 7, in open\n    socket.connect()\n    ^^^^^\n'
+)
+
+
+def snapshot(at: float, *, mail: int = 0, images: int = 0, done: int = 0, running: tuple[str, ...] = ()) -> Snapshot:
+    sizes = {"mail": mail, "images": images}
+    queues = [{"name": name, "pending": size, "in_progress": 0} for name, size in sizes.items()]
+    jobs = [{"id": id, "queue": id.partition("-")[0]} for id in running]
+    worker = {"id": "w", "started_at": "2026-11-21T00:00:00Z", "processed": done, "failed": 0, "jobs": jobs}
+    return Snapshot(at=at, queues=queues, workers=[{**worker, "queues": ["mail", "images"]}], version="")
+
+
+def row(id: str, **more: Any) -> dict[str, Any]:
+    plain = {"id": id, "job": "shop", "queue": "mail", "args": [], "kwargs": {}, "failed_at": None, "error": None}
+    return {**plain, "worker": None, **more}
+
+
+def test_what_came_in_is_what_went_out_and_what_is_more() -> None:
+    sample = difference(
+        snapshot(100, mail=10, running=("mail-1",)), snapshot(102, mail=12, done=3, running=("mail-2",))
+    )
+
+    assert (sample.processed, sample.left["mail"], sample.came["mail"], sample.span) == (3, 3, 5, 2)
+
+
+def test_a_long_job_of_another_queue_gets_no_share_of_what_was_done() -> None:
+    sample = difference(
+        snapshot(100, running=("images-1", "mail-1")), snapshot(102, done=4, running=("images-1", "mail-2"))
+    )
+
+    assert (sample.left["mail"], sample.left["images"]) == (4, 0)
+
+
+def test_a_queue_that_was_cleared_was_left_by_what_it_held() -> None:
+    assert difference(snapshot(100, mail=50), snapshot(102)).left["mail"] == 50
+
+
+def test_the_chart_has_a_bar_for_every_five_seconds_in_which_something_was_done() -> None:
+    samples = [Sample(at=at, span=2.5, processed=10, failed=2) for at in (992.5, 995.0, 1000.0)]
+
+    chart = throughput_chart(samples, 1000.0)
+
+    assert (chart.done.count("M"), chart.failed.count("M"), chart.top) == (2, 2, 5.0)
+    assert (chart.processed_count, chart.failed_count) == (30, 6)
+
+
+def test_a_run_and_its_failure_are_remembered_as_one() -> None:
+    recent = RecentJobs()
+    job = {"id": "1", "job": "shop", "queue": "mail", "started_at": "2026-11-21T10:00:00.500Z"}
+    recent.add_running([{"id": "w", "jobs": [job]}])
+    error = {"class": "ValueError", "message": "no"}
+    for _ in range(2):
+        recent.add([row("1", failed_at="2026-11-21T10:00:00Z", error=error)])
+
+    memory = recent.get("1")
+
+    assert memory is not None
+    [run] = memory.runs
+    assert (run.worker, run.failed_at, run.error) == ("w", "2026-11-21T10:00:00Z", "ValueError")
+
+
+def test_only_the_jobs_seen_last_are_remembered() -> None:
+    recent = RecentJobs()
+    recent.add(row(str(nth)) for nth in range(MAX_JOBS + 1))
+
+    assert (recent.get("0"), recent.get("1") is not None) == (None, True)
+
+
+def test_own_frames_stand_out_and_library_frames_are_folded() -> None:
+    own, folded, final = [part for part in parts_of(_OWN + _LIBRARY + "OSError: no route") if part.kind != "text"]
+
+    assert (own.kind, own.frames[0].file, own.frames[0].source) == ("frame", "mail.py", ("connect(to)",))
+    assert (folded.kind, [frame.file for frame in folded.frames]) == ("folded", ["socket.py", "client.py"])
+    assert (final.kind, final.lines) == ("final", ("OSError: no route",))
+
+
+def test_a_traceback_of_library_frames_only_has_its_last_one_in_view() -> None:
+    parts = parts_of(f"Traceback (most recent call last):\n{_LIBRARY}OSError: no route")
+
+    assert [part.kind for part in parts] == ["text", "folded", "frame", "final"]
+
+
+@pytest.mark.parametrize("text", ["", "at Shop.send(Shop.java:3)\n\tat Main.main", '  File "x", line 1', "…\n\n  x"])
+def test_whatever_is_no_traceback_is_shown_as_it_is(text: str) -> None:
+    parts = parts_of(text)
+
+    shown = "".join(line for part in parts for line in part.lines) + "".join(f.path for p in parts for f in p.frames)
+    assert all(word in shown for word in text.replace('"', " ").split() if word not in ("File", "line", "1", ",", "1,"))
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, "a", {"a": [1, 2.5, None, True], "b": {"c": "x" * 90}}, ['é"\\', "true: 1"] * 20]
+)
+def test_arguments_are_laid_out_without_changing_them(value: Any) -> None:
+    laid_out = pretty_json(value)
+
+    assert json.loads(laid_out.text) == value
+    assert "".join(text for _, text in laid_out.pieces()) == laid_out.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")]
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_numbers_and_times_are_short() -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+    assert [rate(each) for each in (None, 0, 0.01, 2.345, 1234.5)] == ["–", "0", "<0.1", "2.3", "1,234"]
+    assert [ago(at, now) for at in ("2026-11-21T11:58:30Z", "2026-11-21T13:00:00Z", "never")] == [
+        "1 min ago",
+        "in 1 h",
+        "never",
+    ]
+
+
+class Broker:
+    """Stands for an inspector: it lists one queue, or says that the broker is not there."""
+
+    def __init__(self) -> None:
+        self.pending, self.is_there = 1, True
+
+    def queues(self) -> list[dict[str, Any]]:
+        if not self.is_there:
+            raise BrokerUnavailable("no broker")
+        return [{"name": "mail", "pending": self.pending, "in_progress": 0}]
+
+    def workers(self) -> list[dict[str, Any]]:
+        return []
+
+
+def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> None:
+    broker, stop = Broker(), threading.Event()
+    stop.set()
+    sampler = Sampler(cast(Inspector, broker), stop=stop, clock=lambda: 1_000.0)
+    sampler.snapshot()
+    sampler.invalidate()
+    broker.pending, broker.is_there = 0, False
+    with pytest.raises(BrokerUnavailable):
+        sampler.snapshot(60.0)
+
+    broker.is_there = True
+
+    assert sampler.snapshot(60.0).queues[0]["pending"] == 0

@@ -1,0 +1,132 @@
+"""Jobs that spoil the process they run in, and one that says what it finds."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+
+from crew import write
+
+import palermo
+from palermo.worker.signals import CANCEL
+
+
+def limit():
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+
+
+def memory():
+    resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))
+
+
+def folder():
+    os.chdir(tempfile.mkdtemp())
+
+
+def deleted_folder():
+    os.chdir(folder := tempfile.mkdtemp())
+    os.rmdir(folder)
+
+
+def umask():
+    os.umask(0o777)
+
+
+def mask():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, CANCEL])
+
+
+def handler():
+    signal.signal(CANCEL, signal.SIG_IGN)
+
+
+def pipe_handler():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def alarm():
+    signal.alarm(1)
+
+
+def output():
+    os.close(1)
+
+
+def errors():
+    taken = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(taken, 2)
+
+
+def descriptors():
+    os.closerange(3, 256)
+
+
+def sockets():
+    """Put a socket of its own in the place of each that is there."""
+    own, _ = socket.socketpair()
+    for descriptor in range(3, 64):
+        try:
+            socket.socket(fileno=os.dup(descriptor)).detach()
+        except OSError:
+            continue
+        os.dup2(own.fileno(), descriptor)
+
+
+SPOILS = (limit, memory, folder, deleted_folder, umask, mask, handler, pipe_handler, alarm, output, errors)
+LOST = (descriptors, sockets)
+
+
+@palermo.job
+def spoil(how):
+    globals()[how]()
+
+
+@palermo.job
+def spoil_and_fail(how):
+    globals()[how]()
+    raise ValueError("spoiled")
+
+
+@palermo.job
+async def spoil_async(how):
+    globals()[how]()
+
+
+def state():
+    return {
+        "limits": [resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_AS)],
+        "folder": os.getcwd(),
+        "umask": os.umask(0o022),
+        "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "handlers": [str(signal.getsignal(number)).split(" at ")[0] for number in (CANCEL, signal.SIGPIPE)],
+        "alarm": signal.getitimer(signal.ITIMER_REAL)[0],
+        "streams": [os.fstat(descriptor).st_ino for descriptor in (1, 2)],
+    }
+
+
+@palermo.job
+def look(path):
+    found = state()
+    os.umask(found["umask"])
+    write(path, json.dumps(found, default=str))
+    sys.stdout.write("looked\n")
+
+
+@palermo.job
+def borrow(path):
+    """Changes all of it, and puts it back."""
+    found = os.getcwd()
+    os.chdir("/")
+    old = os.umask(0)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, handler)
+    os.umask(old)
+    os.chdir(found)
+    write(path, str(os.getpid()))

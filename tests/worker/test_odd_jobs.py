@@ -1,0 +1,43 @@
+"""Jobs with odd names, ids, keys and errors, enqueued as any other, on each broker."""
+
+import signal
+
+import pytest
+
+from palermo.errors import OptionInvalid
+from tests.helpers import eventually
+from tests.worker.site import Site
+
+
+def test_odd_names_ids_and_errors_end_in_failed_and_the_jobs_behind_them_run(any_site: Site) -> None:
+    enqueue = any_site.client.enqueue
+    ids = [
+        enqueue("hostile.no\0te", ("a",), {}).id,
+        enqueue("hostile.\u2028\x1b[31m", ("a",), {}).id,
+        enqueue("hostile.raises", ("a",), {}, id="nul\0id").id,
+        enqueue("hostile.raises", ("a",), {}, id="é" * 127).id,
+        enqueue("hostile.raises_at_length", ("a",), {}).id,
+        enqueue("hostile.no\0te", ("a",), {}, delay=0.1, tenant="t\0").id,
+        enqueue("hostile.raises", ("a",), {}, limit=1, limit_key="k\0", unique="until_done", unique_key="u\0").id,
+    ]
+    enqueue("hostile.note", ("behind",), {})
+
+    # Not a burst: that may be over before the leader has moved the delayed job to its queue.
+    worker = any_site.start("-c", "2", modules=("hostile",), PALERMO_TEST_NOTES=str(any_site.notes_path))
+
+    eventually(lambda: len(any_site.errors()) == len(ids) and any_site.notes() == ["behind"])
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+    failed, log = any_site.errors(), worker.log
+    assert set(failed) == set(ids)
+    assert (log.count(" connected "), "Traceback" in log) == (1, False)
+    assert len(failed[ids[4]][0]) == 500
+    assert failed[ids[2]][0] == "ValueError"
+
+
+@pytest.mark.parametrize("options", [{"limit": 1, "limit_key": "k\ud800"}, {"unique": 5, "unique_key": "k\ud800"}])
+def test_a_key_that_is_no_utf_8_is_refused_when_enqueuing(any_site: Site, options: dict[str, object]) -> None:
+    with pytest.raises(OptionInvalid, match="UTF-8"):
+        any_site.client.enqueue("hostile.note", ("a",), {}, **options)
+    any_site.enqueue("nothing")
+    assert any_site.pending() == 1

@@ -1,0 +1,162 @@
+"""A worker's messages to systemd: real datagrams from a real worker, and from one whose session comes and goes."""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.contract.worker_info import WorkerInfo
+from palermo.settings.environment import ServiceManager, service_manager
+from palermo.worker.parent.sd_notify import Notifier
+from tests.helpers import eventually
+from tests.worker.site import Site
+
+
+class Manager:
+    """Listens as systemd does."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self._socket.setblocking(False)
+        self._lines: list[str] = []
+
+    def lines(self) -> list[str]:
+        while True:
+            try:
+                self._lines += self._socket.recv(65_536).decode().splitlines()
+            except BlockingIOError:
+                return self._lines
+
+    def forget(self) -> None:
+        self.lines()
+        self._lines = []
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(f"{tmp_path}/notify")
+    yield manager
+    manager.close()
+
+
+def status(manager: Manager) -> str:
+    return next((line for line in reversed(manager.lines()) if line.startswith("STATUS=")), "")
+
+
+def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(site: Site, manager: Manager) -> None:
+    worker = site.start(NOTIFY_SOCKET=manager.address, WATCHDOG_USEC="400000")
+
+    eventually(lambda: "READY=1" in manager.lines())
+    assert manager.lines().count("READY=1") == 1
+    site.hold()
+    eventually(lambda: status(manager).startswith("STATUS=working: 1 of 1 slots busy"))
+    eventually(lambda: manager.lines().count("WATCHDOG=1") >= 4)
+    worker.send(signal.SIGTERM)
+    eventually(lambda: "STOPPING=1" in manager.lines())
+    eventually(lambda: any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in manager.lines()))
+    site.open_gate()
+
+    assert worker.wait() == 0
+    assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
+
+
+def test_it_is_not_ready_before_its_modules_and_its_session_are_there(site: Site, manager: Manager) -> None:
+    worker = site.start(NOTIFY_SOCKET=manager.address, PALERMO_URL="amqp://guest:guest@127.0.0.1:1/")
+
+    eventually(lambda: "broker unavailable" in worker.log)
+
+    assert "READY=1" not in manager.lines()
+
+
+def test_a_name_outside_of_the_file_system_and_no_watchdog(site: Site) -> None:
+    manager = Manager(f"@palermo-test-{secrets.token_hex(6)}")
+    site.enqueue("nothing")
+
+    site.burst(NOTIFY_SOCKET=manager.address)
+
+    assert "READY=1" in manager.lines()
+    assert "WATCHDOG=1" not in manager.lines()
+    manager.close()
+
+
+def test_a_worker_that_begins_anew_says_so_in_the_same_process(site: Site, manager: Manager) -> None:
+    worker = site.start(NOTIFY_SOCKET=manager.address)
+    eventually(lambda: "READY=1" in manager.lines())
+    template = worker.grown(2)[0]
+    manager.forget()
+
+    os.kill(template, signal.SIGKILL)
+
+    eventually(lambda: "READY=1" in manager.lines())
+
+
+def test_nobody_listening_hurts_nobody(site: Site, tmp_path: Path) -> None:
+    site.enqueue("nothing")
+
+    assert "job finished" in site.burst(NOTIFY_SOCKET=f"{tmp_path}/nobody")
+
+
+def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
+    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, state="idle", started_at=1.0)
+
+    async def scene() -> None:
+        available = asyncio.Event()
+        notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.02))
+        notifying = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=asyncio.Event()))
+        available.set()
+        await until(lambda: manager.lines().count("WATCHDOG=1") >= 5)
+
+        available.clear()
+        await until(lambda: "no session with the broker" in status(manager))
+        manager.forget()
+        await asyncio.sleep(0.1)
+        assert manager.lines() == []
+
+        available.set()
+        await until(lambda: "WATCHDOG=1" in manager.lines())
+        notifying.cancel()
+        notifier.close()
+
+    asyncio.run(scene())
+
+
+async def until(probe: Any) -> None:
+    async with asyncio.timeout(60):
+        while not probe():  # noqa: ASYNC110 - what is waited for is outside of the loop
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"NOTIFY_SOCKET": "relative"}, None),
+        ({"NOTIFY_SOCKET": "/run/n"}, (None, "/run/n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "30000000"}, (30.0, "@n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, (30.0, "@n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, (None, "@n")),
+        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "soon"}, (None, "@n")),
+    ],
+)
+def test_the_environment_names_the_service_manager(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: tuple[float | None, str] | None
+) -> None:
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    found = service_manager(7)
+
+    assert (found and (found.watchdog, found.address)) == expected

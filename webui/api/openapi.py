@@ -1,0 +1,96 @@
+"""The API's description: an OpenAPI document for programs, and a page without scripts for people."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from palermo.webui.api.rows import PROBLEMS
+from palermo.webui.render.rendering import page
+
+router = APIRouter()
+
+
+class Operation(NamedTuple):
+    """One operation, as the page shows it."""
+
+    method: str
+    path: str
+    summary: str
+    text: str
+    #: Name, place, type, whether it is required, description.
+    parameters: list[tuple[str, str, str, bool, str]]
+    #: The name of the body's schema, "" for none.
+    body: str
+    #: Statuses other than the usual problems, with the name of the answer's schema.
+    answers: list[tuple[str, str]]
+
+
+@router.get("/openapi.json", name="openapi")
+def openapi(request: Request) -> Response:
+    """The OpenAPI document for this address."""
+    return JSONResponse(described(request.app, request.scope["root_path"]))
+
+
+@router.get("/docs", name="api_docs")
+def docs(request: Request) -> Response:
+    """The OpenAPI document as a page for people."""
+    found = described(request.app, request.scope["root_path"])
+    schemas = {name: list(_fields(schema)) for name, schema in found["components"]["schemas"].items()}
+    base = f"{request.scope['scheme']}://{request.headers.get('host', '')}{request.scope['root_path']}"
+    return page(
+        request,
+        "api_docs.html",
+        operations=list(_operations(found)),
+        schemas=schemas,
+        problems=PROBLEMS,
+        base=base,
+    )
+
+
+def described(app: FastAPI, root: str) -> dict[str, Any]:
+    """The OpenAPI document of an application under this root."""
+    return {**app.openapi(), "servers": [{"url": root or "/"}]}
+
+
+def _operations(document: Mapping[str, Any]) -> Iterator[Operation]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            yield Operation(
+                method.upper(),
+                path,
+                operation["summary"],
+                operation.get("description", ""),
+                [
+                    (each["name"], each["in"], _type(each["schema"]), each["required"], each.get("description", ""))
+                    for each in operation.get("parameters", ())
+                ],
+                _type(content["application/json"]["schema"]) if content else "",
+                [
+                    (status, _type(answer.get("content", {}).get("application/json", {}).get("schema", {})))
+                    for status, answer in operation["responses"].items()
+                    if int(status) not in PROBLEMS
+                ],
+            )
+
+
+def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, bool, str]]:
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        yield name, _type(field), name in required, field.get("description", "")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(str(value) for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("format") or schema.get("type") or "anything")

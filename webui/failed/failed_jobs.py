@@ -1,0 +1,80 @@
+"""The failed jobs of one site: the view of their queues, the row of each, and the long commands on them."""
+
+from palermo.contract.rows import MAX_SHOWN, Row, job_row
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+from palermo.errors import BrokerUnavailable
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.judges import FindJudge, not_found_error
+from palermo.inspector.masking import masked_row
+from palermo.webui.base.site import Site
+from palermo.webui.failed.operations import Operations
+from palermo.webui.failed.reader import FailedJobReader
+from palermo.webui.failed.view import FailedView, ViewState
+
+#: If the view does not have a job, it is searched in the queues only if they hold at most this many jobs.
+MAX_SEARCHED = 2_000
+
+
+class FailedJobs:
+    """One site's failed jobs: the view of them, and the commands on them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        # An inspector without a time limit: reading takes as long as there are jobs.
+        self._inspector = Inspector(site.client, hidden=site.hidden)
+        self._reader = FailedJobReader(site.client, site.hidden)
+        self.view = FailedView(self._inspector, self._reader)
+        self.operations = Operations(self._inspector, self.view)
+
+    def wait_until_read(self) -> ViewState:
+        """Wait until the view is filled. Returns its state. Raises BrokerUnavailable after publish_timeout."""
+        timeout = self._site.client.settings.publish_timeout
+        state = self.view.update(timeout)
+        if not state.ready:
+            raise BrokerUnavailable(
+                state.error
+                or f"the failed jobs are still being read, {state.seen:,} of {state.total:,} so far. Ask again."
+            )
+        return state
+
+    def message(self, id: str) -> Message:
+        """The complete message of one failed job. Raises NotFound."""
+        known = self.view.message(id)
+        state = self.view.state
+        if known is not None and known[1]:
+            return known[0]
+        if known is not None or not state.ready or self._count() <= MAX_SEARCHED:
+            found = FindJudge(id)
+            self._reader.read(found, stop=lambda: found.message is not None, id=id)
+            if found.message is not None:
+                return found.message
+        raise not_found_error([id])
+
+    def row(self, message: Message) -> Row:
+        """The row of a job, with hidden values masked: it may be shown."""
+        return masked_row(self.unmasked_row(message), self._site.hidden)
+
+    def unmasked_row(self, message: Message) -> Row:
+        """The row of a job without masks: it must be shown to nobody."""
+        return job_row(message, JobState.FAILED, self._site.client.serializers, max_bytes=MAX_SHOWN)
+
+    def close(self) -> None:
+        """End the running commands and throw the view away. Nothing is lost by that."""
+        self.operations.close()
+        self.view.close()
+
+    def _count(self) -> int:
+        return sum(self._reader.counts().values())
+
+
+def failed_jobs(site: Site) -> FailedJobs:
+    """The failed jobs of a site; made by the first call and kept as long as the site."""
+    return site.component(FailedJobs, lambda: FailedJobs(site))
+
+
+def close_failed_jobs(site: Site) -> None:
+    """Close the failed jobs of a site that ends."""
+    found = site.remove(FailedJobs)
+    if found is not None:
+        found.close()

@@ -1,0 +1,52 @@
+"""The page of tenants (Clients): how many jobs each has waiting in the queues that several tenants share."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.errors import PalermoError
+from palermo.webui.actions import queue_actions
+from palermo.webui.base.site import Visiting
+from palermo.webui.render.formats import plural
+from palermo.webui.render.rendering import page, path, redirect
+
+router = APIRouter()
+
+#: Tenants on a page.
+LIMIT = 50
+
+Text = Annotated[str, Query(max_length=127)]
+Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
+
+
+@router.get("/clients", name="clients")
+def clients(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
+    shared = visit.inspector.shared()
+    chosen = queue or next(iter(shared), "")
+    rows, total = [], 0
+    if chosen:
+        listing = visit.inspector.clients(chosen, offset=(number - 1) * LIMIT, limit=LIMIT)
+        rows, total = listing.rows, listing.total or 0
+    return page(
+        request,
+        "tenants.html",
+        shared=shared,
+        queue=chosen,
+        rows=[{**row, "key": nth} for nth, row in enumerate(rows)],
+        total=total,
+        number=number,
+        limit=LIMIT,
+    )
+
+
+@router.post("/clients/{name:palermo}/clear", name="clear_client")
+def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
+    to = path(request, "clients") + "?" + urlencode({"queue": name})
+    try:
+        removed = queue_actions.clear_tenant(visit, name, tenant)
+    except PalermoError as error:
+        return redirect(request, to, str(error), level="error")
+    return redirect(request, to, f"Removed {plural(removed, 'job')} of {tenant} from {name}.")

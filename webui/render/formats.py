@@ -1,0 +1,94 @@
+"""Numbers and times as the pages write them: the filters of the templates."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+
+def count(number: int | None) -> str:
+    """`12,345`; a dash for None."""
+    return "–" if number is None else f"{number:,}"
+
+
+def rate(jobs_per_second: float | None) -> str:
+    """Jobs a second, with the digits that matter."""
+    if jobs_per_second is None:
+        return "–"
+    if jobs_per_second == 0:
+        return "0"
+    if jobs_per_second < 0.05:
+        return "<0.1"
+    return f"{jobs_per_second:.1f}" if jobs_per_second < 10 else f"{jobs_per_second:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`3 min 12 s`: two units at most. The pages' script writes it the same way."""
+    if seconds is None:
+        return "–"
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"
+
+
+def took(seconds: float | None) -> str:
+    """A duration that may be less than a second: `12 ms`, `1.5 s`."""
+    if seconds is not None and 0 < seconds < 0.01:
+        return f"{seconds * 1000:.2g} ms"
+    if seconds is not None and 0 <= seconds < 10:
+        return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    return duration(seconds)
+
+
+def moment(instant: str) -> datetime | None:
+    """The instant in a row's text; None if it is not an instant."""
+    try:
+        read = datetime.fromisoformat(instant)
+    except ValueError:
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def since(instant: str | None, now: datetime) -> float | None:
+    """Seconds from the instant of a row to `now`."""
+    at = moment(instant) if instant else None
+    return None if at is None else (now - at).total_seconds()
+
+
+def ago(instant: str, now: datetime) -> str:
+    """`3 min ago`, or `in 2 h`."""
+    seconds = since(instant, now)
+    if seconds is None:
+        return instant
+    if abs(seconds) < 1:
+        return "now"
+    text = duration(abs(seconds))
+    text = text if text.endswith(" s") and "min" not in text else " ".join(text.split()[:2])
+    return f"{text} ago" if seconds > 0 else f"in {text}"
+
+
+def absolute(instant: str) -> str:
+    """`2026-11-21 09:03:12 UTC`."""
+    at = moment(instant)
+    return instant if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 job`, `2,000 jobs`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "count": count,
+    "rate": rate,
+    "duration": duration,
+    "took": took,
+    "since": since,
+    "ago": ago,
+    "absolute": absolute,
+    "plural": plural,
+}

@@ -1,0 +1,90 @@
+"""Renders pages from templates, and redirects with a message that the next page shows."""
+
+import hashlib
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from palermo.webui.base.site import VISIT, Visit, visit_of
+from palermo.webui.base.users import Role
+from palermo.webui.render import flash, formats
+from palermo.webui.render.navigation import SECTIONS
+from palermo.webui.security import tokens
+from palermo.webui.state.live_state import failed_count
+
+_HERE = Path(__file__).parents[1]
+TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
+
+#: Data from jobs is text: never use `|safe` on anything that came from outside.
+environment = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+environment.filters.update(formats.FILTERS)
+
+
+def page(
+    request: Request, template: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: Any
+) -> HTMLResponse:
+    """A rendered template.
+
+    Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
+    `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `here` (this page's
+    address) and `asked` (the dialog to open).
+    """
+    visit: Visit | None = request.scope.get(VISIT)
+    known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
+    known["static"] = lambda file: static(request, file)
+    if visit is None:
+        return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
+    nonce = visit.nonce or tokens.new_nonce()
+    known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
+    known |= {"path": lambda route, **names: path(request, route, **names), "flashes": flash.read(request)}
+    known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
+    known |= {"here": _here(request), "asked": ""}
+    if request.method == "GET":
+        known["asked"] = request.query_params.get("ask", "")
+    response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
+    if not visit.nonce:
+        tokens.set_nonce(response, visit, nonce)
+    if known["flashes"]:
+        flash.clear(response, visit)
+    return response
+
+
+def path(request: Request, route: str, **names: str) -> str:
+    """The path of a page by the name of its route, as the browser must request it. The caller may append a query."""
+    # The application's url_path_for would try its routes one after the other, for each link of a page.
+    found = visit_of(request).site.routes[route]
+    return str(request.scope.get("root_path", "")) + str(found.url_path_for(route, **names))
+
+
+def _here(request: Request) -> str:
+    """The address of this page without its dialog. After a form it is the overview's address."""
+    if request.method != "GET":
+        return path(request, "overview")
+    query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "ask"])
+    return str(request.scope["raw_path"].decode()) + (f"?{query}" if query else "")
+
+
+def static(request: Request, file: str) -> str:
+    """The path of a packaged file. It changes with the content, so browsers may cache the file for ever."""
+    return f"{request.scope.get('root_path', '')}/static/{file}?v={_digest(file)}"
+
+
+def redirect(request: Request, to: str, message: str = "", *, level: str = "done") -> Response:
+    """Redirect to another page after a form. That page shows `message` once, at level done, note or error."""
+    response = RedirectResponse(to, status_code=303)
+    if message:
+        flash.write(response, request.scope[VISIT], message, level)
+    return response
+
+
+@cache
+def _digest(file: str) -> str:
+    return hashlib.sha256((STATIC / file).read_bytes()).hexdigest()[:12]

@@ -1,0 +1,148 @@
+"""Charts of statistics as paths of an SVG: bars of jobs done and failed, and lines of durations.
+
+No script draws them and no style sheet sizes them. A plot of WIDTH by HEIGHT units is stretched to the space on the
+page. Labels and marks of deploys must not be stretched, so their places are in per cent.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from palermo.core.durations import Durations
+from palermo.core.journal_records import RecordKind
+from palermo.history.deploys import Deploy
+from palermo.history.series import Cell
+from palermo.webui.render.formats import took
+
+#: The units of a plot.
+WIDTH, HEIGHT = 600, 100
+
+#: The percentiles that are drawn as lines.
+LINES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+#: The durations at which a plot may have a grid line, in seconds: round values for people.
+_TICKS = (1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864_000.0, 8_640_000.0)
+
+#: The least height of a bar: a single failure among millions must be visible.
+_LEAST = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label on an axis, and its place in per cent from the left or from the top."""
+
+    place: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """The paths of the bars of all cells: failures on top of successes, and a line of enqueued jobs."""
+
+    done: str
+    failed: str
+    enqueued: str
+    #: The number of jobs at the top of the chart.
+    top: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Percentiles over time, on a logarithmic scale."""
+
+    #: Paths by percentile.
+    paths: dict[str, str]
+    #: Round durations, the longest first.
+    grid: tuple[Label, ...]
+
+
+def bars(cells: Sequence[Cell]) -> Bars:
+    """The bars of these cells. Failures are failed runs, retried or not."""
+    failed = [cell.tally.failed for cell in cells]
+    done = [cell.tally.processed - cell.tally.failed for cell in cells]
+    enqueued = [cell.tally.number(RecordKind.ENQUEUED) for cell in cells]
+    top = _round_up(
+        max((max(cell.tally.processed, came) for cell, came in zip(cells, enqueued, strict=True)), default=0)
+    )
+    return Bars(
+        done=_bars([0] * len(cells), done, top),
+        failed=_bars(done, failed, top),
+        enqueued=_steps([HEIGHT - count / top * HEIGHT if any(enqueued) else None for count in enqueued]),
+        top=top,
+    )
+
+
+def lines(durations: Sequence[Durations]) -> Lines | None:
+    """The lines of percentiles over the cells; None if no cell has a measurement."""
+    found = {name: [each.quantile(part) for each in durations] for name, part in LINES.items()}
+    known = [max(value, _TICKS[0]) for values in found.values() for value in values if value is not None]
+    if not known:
+        return None
+    first = min(max(0, bisect_right(_TICKS, min(known)) - 1), len(_TICKS) - 2)
+    last = min(len(_TICKS) - 1, max(bisect_left(_TICKS, max(known)), first + 1))
+    ticks = _TICKS[first : last + 1]
+    low, high = math.log(ticks[0]), math.log(ticks[-1])
+
+    def height(seconds: float | None) -> float | None:
+        if seconds is None:
+            return None
+        return min(HEIGHT, max(0.0, HEIGHT * (high - math.log(max(seconds, _TICKS[0]))) / (high - low)))
+
+    step = math.ceil((len(ticks) - 1) / 4)
+    return Lines(
+        paths={name: _steps([height(value) for value in values]) for name, values in found.items()},
+        grid=tuple(Label(round(height(tick) or 0.0, 2), in_short(tick)) for tick in ticks[::-1][::step]),
+    )
+
+
+def in_short(seconds: float) -> str:
+    """A round duration without its zero units: `15 min`."""
+    return took(seconds).replace(".0 ", " ").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
+
+
+def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:
+    """The marks of the deploys, placed from the left."""
+    if not cells:
+        return []
+    start, last = cells[0].start, cells[-1]
+    span = last.start + last.seconds - start
+    return [Label(round(100 * (deploy.at - start) / span, 2), deploy.release) for deploy in deploys]
+
+
+def _bars(below: Sequence[int], counts: Sequence[int], top: int) -> str:
+    width = WIDTH / max(1, len(counts))
+    gap = min(0.8, width / 6)
+    steps = []
+    for nth, (base, count) in enumerate(zip(below, counts, strict=True)):
+        if count <= 0:
+            continue
+        height = max(_LEAST, count / top * HEIGHT)
+        foot = min(HEIGHT - base / top * HEIGHT, HEIGHT)
+        steps.append(f"M{nth * width + gap / 2:.2f} {foot:.1f}h{width - gap:.2f}v-{height:.1f}h-{width - gap:.2f}z")
+    return "".join(steps)
+
+
+def _steps(heights: Sequence[float | None]) -> str:
+    """The path of a line that is level in each cell, and broken where a height is None."""
+    width = WIDTH / max(1, len(heights))
+    parts = []
+    drawing = False
+    for nth, height in enumerate(heights):
+        if height is None:
+            drawing = False
+            continue
+        parts.append(f"V{height:.1f}" if drawing else f"M{nth * width:.2f} {height:.1f}")
+        parts.append(f"H{(nth + 1) * width:.2f}")
+        drawing = True
+    return "".join(parts)
+
+
+def _round_up(count: int) -> int:
+    """The count rounded up to 1, 2 or 5 times a power of ten, so that the scale does not change with every job."""
+    step = 1
+    while True:
+        for factor in (1, 2, 5):
+            if step * factor >= count:
+                return step * factor
+        step *= 10

@@ -1,0 +1,198 @@
+"""The timeline of a job: the known steps of its life in order, from enqueued to where it is now.
+
+The steps come from the journal if it has records of the job, else from the job's headers and from what this process
+has seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from palermo.contract.rows import Row, iso_instant
+from palermo.core.journal_records import RUN_ENDS, RecordKind
+from palermo.history.entry import STATE_OF
+from palermo.webui.render.formats import moment, took
+from palermo.webui.state.job_search import FoundJob
+from palermo.webui.state.recent_jobs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One step of a job."""
+
+    title: str
+    #: ISO 8601; None if it is not known.
+    at: str | None = None
+    detail: str = ""
+    #: good, bad or "".
+    outcome: str = ""
+    #: Seconds since the step before, if both instants are known.
+    took: float | None = None
+    #: Whether the step still goes on: the page then shows its duration, not its instant.
+    counting: bool = False
+
+
+def timeline(job: FoundJob, life: Sequence[Row] = ()) -> list[Event]:
+    """The steps of a job, oldest first. The last is where it is now. `life` holds the journal's records of it."""
+    events = _events_of_journal(job, life) if life else _events_of_headers(job)
+    match job.state:
+        case "running":
+            if events and events[-1].title == "Started":
+                events.pop()
+            events.append(Event(title="Running", at=job.started_at, detail=f"at {job.worker}", counting=True))
+        case "scheduled" | "retrying" if job.due is not None:
+            title = "Next try" if job.state == "retrying" else "Due"
+            events.append(Event(title=title, at=job.due, detail=f"in {job.queue}" if job.queue else ""))
+        case "pending" | "retrying" | "cancelled":
+            events.append(_waiting(job, events))
+        case "failed":
+            pass
+        case _ if final_state(life) is None:
+            known = job.remembered or life
+            events.append(Event(title="Not found any more" if known else "Not found"))
+    return _with_durations(events)
+
+
+def final_state(life: Sequence[Row]) -> str | None:
+    """How the job ended by the journal: done, failed, discarded or cancelled; None if it may go on."""
+    done = set[str]()
+    for row in reversed(life):
+        if row["kind"] == "action" and row["outcome"] == "done":
+            done.add(row["action"])
+        elif row["kind"] in RUN_ENDS:
+            state = STATE_OF.get(row["kind"]) if RUN_ENDS[row["kind"]] else None
+            # The record of an action is written a moment after the action. The new run may have ended before.
+            return (
+                ("discarded" if "discard" in done else None) if state == "failed" and done & _LEAVES_FAILED else state
+            )
+    return None
+
+
+#: The actions that take a job out of the failed.
+_LEAVES_FAILED = {"requeue", "discard"}
+
+
+def _events_of_journal(job: FoundJob, life: Sequence[Row]) -> list[Event]:
+    """The steps from the journal's records."""
+    events: list[Event] = []
+    if life[0]["kind"] not in (RecordKind.ENQUEUED, RecordKind.FIRED) and job.row:
+        events.append(Event(title="Enqueued", at=job.row["created_at"], detail=f"to {job.queue}"))
+    started: tuple[object, object] | None = None
+    for row, after in zip(life, [*life[1:], None], strict=True):
+        kind = row["kind"]
+        if kind == RecordKind.LOG or (
+            kind == RecordKind.PROGRESS and after is not None and after["kind"] == RecordKind.PROGRESS
+        ):
+            continue
+        run = (row.get("attempt"), row.get("worker"))
+        if kind in RUN_ENDS and row["took"] is not None and started != run:
+            # The run ended before the record of its start was stored.
+            events.append(Event(title="Started", at=_before(row["at"], row["took"]), detail=_at(row)))
+        started = run if kind == RecordKind.STARTED else started
+        events.append(_event(row))
+    return events
+
+
+def _event(row: Row) -> Event:
+    at, text = row["at"], row.get("text") or ""
+    error = row.get("error") or {"class": "", "message": ""}
+    why = f"{error['class']}: {error['message']}" if error["message"] else error["class"]
+    match row["kind"]:
+        case RecordKind.ENQUEUED:
+            due = iso_instant(row["run_at"]) if isinstance(row.get("run_at"), int | float) else None
+            return Event(title="Enqueued", at=at, detail=f"to {row['queue']}" + (f", to run at {due}" if due else ""))
+        case RecordKind.FIRED:
+            return Event(title="Enqueued", at=at, detail=f"by the recurring job {row.get('name')}")
+        case RecordKind.PROGRESS:
+            part = row.get("fraction")
+            said = f"{part * 100:.0f} %" if isinstance(part, int | float) else ""
+            return Event(title="Progress", at=at, detail=" ".join(filter(None, (said, text))))
+        case RecordKind.LIMITED:
+            most = [f"{row['limit']} at once"] if row.get("limit") else []
+            allowed = " and ".join([*most, *([str(row["rate"])] if row.get("rate") else [])])
+            return Event(title="Put aside", at=at, detail=f"{row.get('key')} may run {allowed}")
+        case RecordKind.SUCCEEDED:
+            skipped = "skipped by a hook " if row.get("skipped") else ""
+            return Event(title="Done", at=at, detail=skipped + _at(row), outcome="good")
+        case RecordKind.FAILED:
+            return Event(title="Failed", at=at, detail=f"{why} {_at(row)}", outcome="bad")
+        case RecordKind.RETRIED:
+            return Event(title="Failed", at=at, detail=f"{why} {_at(row)}, tried again{_in(row)}", outcome="bad")
+        case RecordKind.SNOOZED:
+            return Event(title="Snoozed", at=at, detail=f"runs again{_in(row)}")
+        case RecordKind.RELEASED:
+            return Event(title="Given back", at=at, detail=f"{_at(row)}, which stopped or lost its session")
+        case RecordKind.DISCARDED:
+            return Event(title="Discarded", at=at, detail=text)
+        case RecordKind.CANCELLED:
+            return Event(title="Cancelled", at=at, detail=f"by {row['by']}" if row.get("by") else "")
+        case "action":
+            by = f"by {row['by'] or 'somebody'}" + (f" via {row['source']}" if row["source"] else "")
+            came = "" if row["outcome"] in (None, "done") else f": {row['outcome']}"
+            return Event(title=f"{row['action'].capitalize()}", at=at, detail=by + came)
+        case kind:
+            return Event(title=kind.capitalize(), at=at, detail=_at(row))
+
+
+def _at(row: Row) -> str:
+    return f"at {row['worker']}" if row.get("worker") else ""
+
+
+def _in(row: Row) -> str:
+    delay = row.get("delay")
+    return f" in {took(delay)}" if isinstance(delay, int | float) else ""
+
+
+def _before(at: str | None, seconds: float) -> str | None:
+    found = moment(at) if at else None
+    return iso_instant(found.timestamp() - seconds) if found else None
+
+
+def _events_of_headers(job: FoundJob) -> list[Event]:
+    """The steps from the job's headers, and from what this process has seen."""
+    created = job.row["created_at"] if job.row else None
+    events = [Event(title="Enqueued", at=created, detail=f"to {job.queue}" if job.queue else "")]
+    runs = _with_attempts(job)
+    running = job.state == "running"
+    if running and not any(run.started_at == job.started_at for run in runs):
+        runs = (*runs, Run(started_at=job.started_at, worker=job.worker))
+    for run in runs:
+        if run.started_at and not (running and run.started_at == job.started_at):
+            events.append(Event(title="Started", at=run.started_at, detail=f"at {run.worker}" if run.worker else ""))
+        if run.failed_at or run.error:
+            detail = run.error or ""
+            if not run.started_at and run.worker:
+                detail += f" at {run.worker}"
+            events.append(Event(title="Failed", at=run.failed_at, detail=detail.strip(), outcome="bad"))
+    return events
+
+
+def _with_attempts(job: FoundJob) -> tuple[Run, ...]:
+    """The runs that this process has seen, and the failed runs that only the job's headers name."""
+    known = {run.failed_at for run in job.runs}
+    attempts = job.row["attempts"] if job.row else ()
+    told = [Run(failed_at=one["failed_at"], error=one["class"]) for one in attempts if one["failed_at"] not in known]
+    if not told:
+        return job.runs
+    # Compare whole seconds: one side has no milliseconds.
+    return tuple(sorted((*told, *job.runs), key=lambda run: (run.failed_at or run.started_at or "")[:19]))
+
+
+def _waiting(job: FoundJob, events: list[Event]) -> Event:
+    again = len(events) > 1
+    retries = (job.row or {}).get("retries") or 0
+    detail = f"in {job.queue}" + (f", retry {retries}" if retries else "")
+    at = None if again else events[0].at
+    return Event(
+        title="Waiting again" if again or retries else "Waiting", at=at, detail=detail, counting=at is not None
+    )
+
+
+def _with_durations(events: list[Event]) -> list[Event]:
+    timed = events[:1]
+    for before, event in pairwise(events):
+        start, end = (moment(each.at) if each.at else None for each in (before, event))
+        seconds = (end - start).total_seconds() if start and end and not event.counting else None
+        # One side has whole seconds, the other milliseconds, so the difference can be negative.
+        timed.append(replace(event, took=None if seconds is None or seconds <= 0 else seconds))
+    return timed

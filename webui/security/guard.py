@@ -1,0 +1,214 @@
+"""The guard: the ASGI middleware that checks every request before the application sees it.
+
+It checks in this order: the address's encoding, sizes, the host, the origin, the user, the body
+and the form's token. The first check that fails ends the request.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from palermo.metrics.endpoint import is_bearer
+from palermo.webui.base import paths
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import VISIT, Site, Visit
+from palermo.webui.base.users import Authenticate, User
+from palermo.webui.security import auth, origin, proxies, request_body, tokens
+
+log = logging.getLogger("palermo.web")
+
+_UNEXPECTED = "something unexpected went wrong here. The server's log tells more."
+
+#: Makes the response to a refused request: from the request, the status, the text and the headers.
+ErrorResponse = Callable[[Request, int, str, dict[str, str] | None], Response]
+
+#: Scripts, styles and data come from our pages only, and no other page may frame ours.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+#: In bytes. A name of 255 bytes has 765 bytes when encoded, and the filters of a page some hundreds.
+MAX_ADDRESS, MAX_HEADERS = 8_192, 65_536
+
+#: For monitors, which know neither our host names nor a password. It answers only yes or no.
+HEALTH = "/healthz"
+
+#: For scrapers. A client with the token of the setting metrics_token sees this page under any host name, and no other
+#: page. Users who may see the pages see it too.
+METRICS = "/metrics"
+
+_CHALLENGE = {"WWW-Authenticate": 'Basic realm="Palermo", charset="UTF-8"'}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRules:
+    """Who may send requests to the pages, and from where."""
+
+    authenticate: Authenticate
+    #: The host names that requests may use, besides the loopback names.
+    hosts: Sequence[str] = ()
+    #: The prefix that a proxy removes from every path.
+    prefix: str = ""
+    #: Whether X-Forwarded-* headers are trusted.
+    trust_proxy: bool = False
+    #: The token that opens `/metrics`; "" for none.
+    metrics_token: str = ""
+
+
+class Guard:
+    """Checks a request, finds its user, and answers its errors."""
+
+    def __init__(self, app: ASGIApp, *, site: Site, rules: AccessRules, error_response: ErrorResponse) -> None:
+        self._app = app
+        self._site = site
+        self._rules = rules
+        self._error_response = error_response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        scope = dict(scope)
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                _set_headers(message, scope)
+            await send(message)
+
+        request = Request(scope, receive)
+        try:
+            refusal = await self._refusal(request)
+            if refusal is not None:
+                await refusal(scope, receive, sending)
+                return
+            await self._app(scope, await self._checked_body(request, receive), sending)
+        except HTTPException as error:
+            # The headers may have Connection: close, because the rest of the body is not read.
+            headers = dict(error.headers or {})
+            response = self._error_response(request, error.status_code, str(error.detail), headers)
+            await response(scope, receive, sending)
+        except Exception:  # The edge of a request: every error becomes an answer.
+            log.exception("request failed method=%s path=%s", scope["method"], scope["path"])
+            if not started:
+                await self._error_response(request, 500, _UNEXPECTED, None)(scope, receive, sending)
+
+    async def _refusal(self, request: Request) -> Response | None:
+        """Check the request and set its visit. Returns a response that ends it here, else None. Raises Refused."""
+        scope, headers, rules = request.scope, request.headers, self._rules
+        try:
+            root, path = paths.split(scope)
+        except paths.PathInvalid as error:
+            raise Refused(400, f"{error}.") from None
+        forwarded = proxies.forwarded_request(scope, headers, prefix=rules.prefix, trusted=rules.trust_proxy)
+        scope.update(paths.moved(root + forwarded.prefix, path))
+        scope.update({"scheme": forwarded.scheme, auth.CLIENT: forwarded.client})
+        _check_sizes(scope)
+        if path == HEALTH and scope["method"] in origin.SAFE:
+            return None
+        if path == METRICS and scope["method"] in origin.SAFE and self._is_scraper(headers):
+            return None
+        host = origin.host_of(forwarded.host)
+        if not host or not origin.allowed(host, rules.hosts):
+            raise Refused(
+                400, f"this is no address of these pages: {forwarded.host[:100]!r}. Add it to the setting web_hosts."
+            )
+        if scope["method"] not in origin.SAFE and origin.is_cross_site(headers, forwarded.host):
+            log.warning("cross-site request refused from=%s path=%s", forwarded.client or "-", path)
+            raise Refused(
+                403,
+                f"another site's page sent this, and only these pages may: they are at {forwarded.host[:100]!r}."
+                " If they were, have the proxy pass the Host header on as it came.",
+            )
+        user = await self._user(request)
+        if isinstance(user, Response):
+            return user
+        scope[VISIT] = Visit(
+            site=self._site,
+            user=user,
+            root=scope["root_path"],
+            client=forwarded.client,
+            nonce=request.cookies.get(tokens.COOKIE, ""),
+            secure=forwarded.scheme == "https",
+            is_current=partial(self._is_still, request, user),
+        )
+        return None
+
+    def _is_scraper(self, headers: Headers) -> bool:
+        token = self._rules.metrics_token
+        return bool(token) and is_bearer(headers.get("authorization", ""), token)
+
+    async def _is_still(self, request: Request, user: User) -> bool:
+        try:
+            return await self._user(request) == user
+        except HTTPException:
+            return False
+
+    async def _user(self, request: Request) -> User | Response:
+        authenticate = self._rules.authenticate
+        if iscoroutinefunction(authenticate) or iscoroutinefunction(type(authenticate).__call__):
+            found: object = authenticate(request)
+        else:
+            found = await run_in_threadpool(authenticate, request)
+        if isawaitable(found):
+            found = await found
+        if found is None:
+            raise Refused(401, "sign in with a name and a password, or a bearer token.", _CHALLENGE)
+        if not isinstance(found, User | Response):
+            raise TypeError(f"auth returned a {type(found).__name__}, not a User, a Response or None")
+        return found
+
+    async def _checked_body(self, request: Request, receive: Receive) -> Receive:
+        """Read and check the body of a request that changes something, and the form token. Raises Refused."""
+        if request.method in origin.SAFE:
+            return receive
+        headers = request.headers
+        content = await request_body.read(receive, headers)
+        if request.scope["path"].startswith(f"{request.scope['root_path']}/api/"):
+            request_body.check_type(headers, content, request_body.JSON)
+            return request_body.replaying(content, receive)
+        request_body.check_type(headers, content, request_body.FORM)
+        if not tokens.valid(request.scope[VISIT], request_body.token_in(headers, content)):
+            raise Refused(403, "this page was too old, or your browser keeps no cookies. Reload it and try again.")
+        return request_body.replaying(content, receive)
+
+
+def _check_sizes(scope: Scope) -> None:
+    if len(scope["raw_path"]) + len(scope.get("query_string", b"")) > MAX_ADDRESS:
+        raise Refused(414, f"the address is longer than {MAX_ADDRESS:,} bytes.")
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+        raise Refused(431, f"the headers are above {MAX_HEADERS:,} bytes.")
+
+
+def _set_headers(message: Message, scope: Scope) -> None:
+    headers = MutableHeaders(raw=message.setdefault("headers", []))
+    for name, value in HEADERS.items():
+        headers.setdefault(name, value)
+    inside = scope["path"].removeprefix(scope.get("root_path", ""))
+    kept = inside.startswith("/static/") and b"v=" in scope["query_string"] and message["status"] == 200
+    headers.setdefault("cache-control", "private, max-age=31536000, immutable" if kept else "no-store")

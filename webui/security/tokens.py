@@ -1,0 +1,53 @@
+"""The forms' token: proof that we rendered a form for this user in this browser.
+
+Current browsers say where a request comes from (palermo.webui.security.origin); the token protects the others.
+Nothing is stored here: the token is a keyed hash of a cookie that other sites can neither read nor send.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+from starlette.responses import Response
+
+from palermo.webui.base.site import Visit
+
+#: The form field and the header (of scripts) that carry the token.
+FIELD, HEADER = "token", "x-palermo-token"
+
+COOKIE = "palermo_browser"
+
+
+def new_nonce() -> str:
+    return secrets.token_urlsafe(18)
+
+
+def form_token(visit: Visit, nonce: str) -> str:
+    """The token for this user's forms in the browser with this nonce."""
+    return signature(visit.site.secret, "form", nonce, visit.user.name)
+
+
+def valid(visit: Visit, given: str) -> bool:
+    """Whether a form's token is valid for this visit."""
+    return bool(visit.nonce) and hmac.compare_digest(form_token(visit, visit.nonce).encode(), given.encode())
+
+
+def signature(secret: bytes, *parts: str) -> str:
+    """A keyed hash of these texts in this order."""
+    message = b"".join(len(data).to_bytes(4) + data for data in (part.encode() for part in parts))
+    return hmac.new(secret, message, hashlib.sha256).hexdigest()
+
+
+def set_nonce(response: Response, visit: Visit, nonce: str) -> None:
+    """Set the cookie that the browser's tokens are bound to. It lasts until the browser is closed."""
+    set_cookie(response, visit, COOKIE, nonce)
+
+
+def set_cookie(response: Response, visit: Visit, name: str, value: str, *, max_age: int | None = None) -> None:
+    """Set a cookie for our own pages, which scripts cannot read.
+
+    A browser sends it when the user follows a link on another site, but not with another site's form.
+    """
+    response.set_cookie(
+        name, value, path=visit.root or "/", max_age=max_age, secure=visit.secure, httponly=True, samesite="lax"
+    )

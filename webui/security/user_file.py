@@ -1,0 +1,148 @@
+"""The file of users: one line `name:role:secret` for each, and no secret can be read back from it.
+
+    alice:admin:$argon2id$v=19$m=65536,t=3,p=4$…
+    deploy:operator:sha256:9f86d081884c7d65…
+
+A secret that begins with `$argon2` is the hash of a password, for basic authentication. A secret
+that begins with `sha256:` is the hash of a bearer token. Palermo makes the tokens from 256 random
+bits, which cannot be guessed, so they need no slow hash. Blank lines and lines with # are ignored.
+"""
+
+import hashlib
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from argon2 import Parameters, PasswordHasher, extract_parameters
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+from palermo.errors import SettingInvalid
+from palermo.webui.base.users import Role, User
+
+log = logging.getLogger("palermo.web")
+
+#: Makes new hashes with the library's defaults: the second choice of RFC 9106, with 64 MiB.
+HASHER = PasswordHasher()
+
+_SHA256 = "sha256:"
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """All users in the file."""
+
+    #: The user and the password's hash, by name.
+    passwords: Mapping[str, tuple[User, str]] = field(default_factory=dict)
+    #: The user, by the token's hash.
+    tokens: Mapping[str, User] = field(default_factory=dict)
+    #: A hash that fits no password. Checking an unknown name must take as long as checking a known one.
+    dummy_hash: str = ""
+
+
+class UserFile:
+    """A file of users that is read again after a change."""
+
+    def __init__(self, path: str) -> None:
+        """Raises SettingInvalid for a file that cannot be read or understood."""
+        self._path = Path(path)
+        self._stamp = self._stat()
+        if self._path.stat().st_mode & 0o007:
+            log.warning("file of users is open to all users of this machine; chmod 600 it file=%s", self._path)
+        self._users = read(self._path)
+
+    def users(self) -> Users:
+        """The users in the file now; while the file is not valid, the users from before."""
+        try:
+            stamp = self._stat()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._users = read(self._path)
+        except SettingInvalid as error:
+            log.error("users unchanged error=%s", error)
+        return self._users
+
+    def _stat(self) -> tuple[int, int, int]:
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise SettingInvalid(f"users file {self._path} cannot be read: {error.strerror}.") from None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read(path: Path) -> Users:
+    """The users in a file. Raises SettingInvalid, which names the line but never its content."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingInvalid(f"users file {path} cannot be read: {getattr(error, 'strerror', 'not UTF-8')}.") from None
+    passwords: dict[str, tuple[User, str]] = {}
+    tokens: dict[str, User] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, role, secret = (part.strip() for part in (*line.split(":", 2), "", "")[:3])
+        try:
+            user = User(_checked(name), Role.named(role))
+            if secret.startswith(_SHA256) and len(secret) == len(_SHA256) + 64:
+                tokens[secret.removeprefix(_SHA256).lower()] = user
+            else:
+                passwords[name] = (user, _hash(secret))
+        except ValueError as error:
+            raise SettingInvalid(
+                f"users file {path}, line {number}: {error}. Write name:role:hash; `palermo web-user` makes such lines."
+            ) from None
+    if not passwords and not tokens:
+        raise SettingInvalid(f"users file {path} holds no user. `palermo web-user NAME >> {path}` adds one.")
+    return Users(passwords, tokens, _dummy_hash(passwords))
+
+
+def password_line(name: str, role: Role, password: str, *, hasher: PasswordHasher = HASHER) -> str:
+    """The line for a user with a password."""
+    return f"{name}:{role.word}:{hasher.hash(password)}"
+
+
+def token_line(name: str, role: Role) -> tuple[str, str]:
+    """A new bearer token, and the line for its user."""
+    token = secrets.token_urlsafe(32)
+    return token, f"{name}:{role.word}:{_SHA256}{token_hash(token)}"
+
+
+def token_hash(token: str) -> str:
+    """The hash of a token, as the file holds it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def verify(hashed: str, password: str) -> bool:
+    """Whether a password matches a hash. Slow, and takes 64 MiB."""
+    try:
+        return HASHER.verify(hashed, password)
+    except Argon2Error:
+        return False
+
+
+def _checked(name: str) -> str:
+    if not name:
+        raise ValueError("the name is empty")
+    return name
+
+
+def _hash(secret: str) -> str:
+    try:
+        extract_parameters(secret)
+    except InvalidHashError:
+        raise ValueError("the third part is no hash") from None
+    return secret
+
+
+def _dummy_hash(passwords: Mapping[str, tuple[User, str]]) -> str:
+    """The hash of a random password, as expensive to check as the most expensive one in the file."""
+    dearest = max((extract_parameters(each) for _, each in passwords.values()), key=_cost, default=None)
+    hasher = HASHER if dearest is None else PasswordHasher.from_parameters(dearest)
+    return hasher.hash(secrets.token_urlsafe())
+
+
+def _cost(parameters: Parameters) -> int:
+    return parameters.memory_cost * parameters.time_cost

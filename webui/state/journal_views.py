@@ -1,0 +1,102 @@
+"""The views of the journal that a site has: finished jobs, actions and statistics.
+
+`palermo web` begins to read the journal when it starts; a mounted application begins when a page first asks.
+If the setting `journal` is "off", nothing is read.
+"""
+
+import threading
+import time
+
+from palermo.core.journal_records import JournalLevel
+from palermo.errors import BrokerUnavailable
+from palermo.history.audit import AuditLog
+from palermo.history.index import Index
+from palermo.history.journal_follower import JournalFollower, Progress
+from palermo.history.statistics import Report, Statistics
+from palermo.history.windows import Window
+from palermo.metrics.totals import JournalTotals
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Site
+
+#: Seconds that a report of statistics is cached, and the most reports in the cache.
+_REPORT_CACHED, _MAX_REPORTS = 1.0, 64
+
+
+class JournalViews:
+    """One site's views of the journal, and the reader that fills them."""
+
+    def __init__(self, site: Site) -> None:
+        settings = site.client.settings
+        self._timeout = settings.publish_timeout
+        self.level = JournalLevel(settings.journal)
+        self.index = Index()
+        self.audit = AuditLog()
+        self.statistics = Statistics()
+        self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
+        self._reports_lock = threading.Lock()
+        #: The counters for Prometheus: see webui/metrics.py.
+        self.totals = JournalTotals(lambda: self.following.progress.ready)
+        self.following = JournalFollower(settings, (self.index, self.audit, self.statistics, self.totals))
+        if not self.off:
+            self.following.begin()
+
+    @property
+    def off(self) -> bool:
+        """Whether the settings switch the journal off, so that nothing is read."""
+        return self.level is JournalLevel.OFF
+
+    @property
+    def progress(self) -> Progress:
+        """How far the reading has come."""
+        return self.following.progress
+
+    def wait_until_read(self, timeout: float = 0.25) -> Progress:
+        """How far the reading has come. Waits at most `timeout` seconds for it to be complete."""
+        if not self.off:
+            self.following.wait(timeout)
+        return self.progress
+
+    def check_ready(self) -> None:
+        """Wait until the journal has been read.
+
+        Raises Refused (409) if the journal is off, and BrokerUnavailable if reading takes longer than publish_timeout.
+        """
+        if self.off:
+            raise Refused(409, 'the setting journal is "off" here, so nothing is known of what was.')
+        if self.following.wait(self._timeout):
+            return
+        state = self.progress
+        raise BrokerUnavailable(
+            state.error or f"the journal is still being read, {state.records:,} records so far. Ask again."
+        )
+
+    def report(self, window: Window, **chosen: str) -> Report | None:
+        """The report of Statistics.report, at most a second old: all readers in that second share it."""
+        key = (window, *sorted(chosen.items()))
+        with self._reports_lock:
+            at, known = self._reports.get(key, (0.0, None))
+            if time.monotonic() - at < _REPORT_CACHED:
+                return known
+            found = self.statistics.report(window, **chosen)
+            if len(self._reports) >= _MAX_REPORTS:
+                self._reports.clear()
+            self._reports[key] = (time.monotonic(), found)
+            return found
+
+    def close(self) -> None:
+        """Stop reading and throw the views away. Nothing is lost by that."""
+        self.following.close()
+        self.index.close()
+        self.audit.close()
+
+
+def journal_views(site: Site) -> JournalViews:
+    """The views of the journal of a site; made by the first call and kept as long as the site."""
+    return site.component(JournalViews, lambda: JournalViews(site))
+
+
+def close_journal_views(site: Site) -> None:
+    """Close the views of the journal of a site that ends."""
+    found = site.remove(JournalViews)
+    if found is not None:
+        found.close()

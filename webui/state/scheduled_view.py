@@ -1,0 +1,271 @@
+"""Scheduled and recurring jobs as the pages show them: read from the broker and cached.
+
+On RabbitMQ a listing reads the time slots that it touches, and with a filter all of them. So a listing is cached for
+ten times as long as reading it took. Commands on scheduled jobs from this process empty the cache. A command goes on
+when the request that started it does not wait for its end.
+"""
+
+import hashlib
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from palermo.client.actor import Actor
+from palermo.contract.rows import Listing, Row
+from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
+from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.scheduled import GONE, Which, listed
+from palermo.webui.base.errors import Refused
+from palermo.webui.base.site import Site
+from palermo.webui.state.bounded_inspector import BoundedInspector
+
+#: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
+MIN_CACHED, CACHE_FACTOR = 0.5, 10.0
+
+#: The most different listings in the cache, and the most that may be under way at a time.
+MAX_CACHED, MAX_RUNNING = 16, 8
+
+#: The most jobs whose due times are remembered.
+MAX_DUE_TIMES = 10_000
+
+#: Seconds that one listing may take before it is given up.
+READ_TIMEOUT = 60.0
+
+#: The most scheduled jobs that pages lead through, and the rows of a page by default.
+MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
+
+#: Seconds that a page about something else waits for a count.
+_SHORT_TIMEOUT = 0.3
+
+#: The command that runs jobs at once if they wait for a retry, and no other jobs.
+RETRY = "retry"
+
+T = TypeVar("T")
+
+
+class StillReading(BrokerUnavailable):
+    """A listing takes longer than the caller waits. It goes on."""
+
+
+class ListingKey(NamedTuple):
+    """The key of a listing: a page of the chosen scheduled jobs, or all recurring jobs if `chosen` is None."""
+
+    chosen: ScheduledFilter | None
+    offset: int = 0
+    limit: int = 0
+
+
+@dataclass
+class CachedListing:
+    """One listing, under way or finished."""
+
+    listing: Future[Listing] = field(default_factory=Future)
+    #: The listing before, for callers that do not wait for the new one.
+    previous: Listing | None = None
+    started_at: float = 0.0
+    ended_at: float | None = None
+
+    def is_old(self, now: float) -> bool:
+        """Whether it has to be read again."""
+        if self.ended_at is None:
+            return False
+        return now - self.ended_at > max(MIN_CACHED, CACHE_FACTOR * (self.ended_at - self.started_at))
+
+
+class ScheduledView:
+    """The scheduled and recurring jobs of one site. Safe to share between threads."""
+
+    def __init__(
+        self, reading: Inspector, acting: Inspector, *, timeout: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`timeout` is how long a caller waits for a listing by default, in seconds."""
+        self._reading_inspector = reading
+        self._acting_inspector = acting
+        self._timeout = timeout
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[ListingKey, CachedListing] = OrderedDict()
+        self._due: OrderedDict[str, float] = OrderedDict()
+        self._running = 0
+        #: Listings run one at a time: the leader serves only one at once, and without a leader this process becomes it.
+        self._read_lock = threading.Lock()
+
+    def page(
+        self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100, timeout: float | None = None
+    ) -> Listing:
+        """A page of the chosen jobs, soonest first, from the cache or the broker.
+
+        Raises BrokerError, and Refused (422) if the page is too deep.
+        """
+        if offset + limit > MAX_DEPTH:
+            raise Refused(422, f"pages lead no further than {MAX_DEPTH:,} scheduled jobs.")
+        waits = self._timeout if timeout is None else timeout
+        return self._listing(ListingKey(chosen, offset, limit), waits)
+
+    def count(self) -> int | None:
+        """The number of all scheduled jobs; None if it cannot be had quickly."""
+        try:
+            return self._listing(ListingKey(ScheduledFilter()), _SHORT_TIMEOUT).total
+        except PalermoError:
+            return None
+
+    def find(self, id: str) -> Row | None:
+        """The unmasked row of one scheduled job; None if it is not there. Raises BrokerError."""
+        if not self._listing(ListingKey(ScheduledFilter()), self._timeout).total:
+            return None
+        # First only the time at which it was due: that reads one time slot.
+        limited = self._limited_to_due_time([id])
+        anywhere = ScheduledFilter(ids=frozenset([id]))
+        for chosen in (limited, anywhere) if limited else (anywhere,):
+            if rows := self._listing(ListingKey(chosen, 0, 1), self._timeout).rows:
+                return rows[0]
+        return None
+
+    def recurring(self) -> list[Row]:
+        """The unmasked rows of all recurring jobs by name, from the cache or the broker. Raises BrokerError."""
+        return self._listing(ListingKey(None), self._timeout).rows
+
+    def version(self, chosen: ScheduledFilter, *, offset: int = 0) -> str:
+        """A text that changes when a page of the chosen jobs or their number changes. Raises BrokerError."""
+        page = self.page(chosen, offset=offset, limit=PAGE_SIZE, timeout=_SHORT_TIMEOUT)
+        return _digest([page.total, [[row["id"], row["run_at"]] for row in page.rows]])
+
+    def recurring_version(self) -> str:
+        """A text that changes when the recurring jobs change. Raises BrokerError."""
+        return _digest(self._listing(ListingKey(None), _SHORT_TIMEOUT).rows)
+
+    def alter(
+        self, action: str, which: Which, *, actor: Actor, at: datetime | float | None = None
+    ) -> Future[list[Row]]:
+        """Start to cancel, run, move or give up scheduled jobs.
+
+        The future gets the rows of palermo.inspector.scheduled.
+        """
+        acting = self._acting_inspector.on_behalf_of(actor)
+        done_by: dict[str, Callable[[Which], list[Row]]] = {
+            CANCEL: acting.cancel_scheduled,
+            RUN: acting.run_now,
+            RETRY: acting.retry_now,
+            GIVE_UP: acting.give_up,
+        }
+
+        def act() -> list[Row]:
+            do = done_by[action] if at is None else lambda which: acting.reschedule(which, at)
+            try:
+                if isinstance(which, ScheduledFilter):
+                    return do(which)
+                ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+                limited = self._limited_to_due_time(ids)
+                if limited is None:
+                    return do(ids)
+                rows = do(limited)
+                missing = [row["id"] for row in rows if row["state"] == GONE]
+                # The missing jobs may have been moved to another time since they were listed.
+                return [row for row in rows if row["state"] != GONE] + (do(missing) if missing else [])
+            finally:
+                self.clear()
+
+        return _start_thread(act, f"palermo-{action.replace(' ', '-')}")
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        with self._lock:
+            self._cache.clear()
+
+    def _listing(self, key: ListingKey, timeout: float) -> Listing:
+        with self._lock:
+            cached = self._cache.get(key)
+            if cached is None or cached.is_old(self._clock()):
+                cached = self._cache[key] = self._read(key, cached)
+            self._cache.move_to_end(key)
+            while len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        try:
+            found = cached.listing.result(timeout)
+        except TimeoutError:
+            if cached.previous is not None:
+                return cached.previous
+            raise StillReading(
+                "the scheduled jobs are still being read: with a filter all of them are looked at. Ask again."
+            ) from None
+        if key.chosen is not None:
+            self._store_due_times(found.rows)
+        return found
+
+    def _store_due_times(self, rows: Sequence[Row]) -> None:
+        """Remember when these jobs are due, so that finding one again reads only that time."""
+        with self._lock:
+            for row in rows:
+                if row["run_at"] is not None:
+                    self._due[row["id"]] = datetime.fromisoformat(row["run_at"]).timestamp()
+                    self._due.move_to_end(row["id"])
+            while len(self._due) > MAX_DUE_TIMES:
+                self._due.popitem(last=False)
+
+    def _limited_to_due_time(self, ids: Collection[str]) -> ScheduledFilter | None:
+        """These ids, limited to the time span in which all of them are due; None if that is not known of all."""
+        with self._lock:
+            known = [self._due[id] for id in ids if id in self._due]
+        if not known or len(known) < len(ids):
+            return None
+        # Rows round instants to milliseconds.
+        return ScheduledFilter(ids=frozenset(ids), due=(min(known) - 1, max(known) + 1))
+
+    def _read(self, key: ListingKey, previous: CachedListing | None) -> CachedListing:
+        if self._running >= MAX_RUNNING:
+            raise BrokerUnavailable("too many are looking at scheduled jobs at once here. Ask again.")
+        self._running += 1
+        cached = CachedListing(started_at=self._clock())
+        if previous is not None and previous.listing.exception() is None:
+            cached.previous = previous.listing.result()
+
+        def read() -> Listing:
+            try:
+                with self._read_lock:
+                    cached.started_at = self._clock()
+                    if key.chosen is None:
+                        rows = self._reading_inspector.recurring()
+                        return Listing(rows, len(rows))
+                    return listed(self._reading_inspector, key.chosen, offset=key.offset, limit=key.limit)
+            finally:
+                with self._lock:
+                    self._running -= 1
+                    cached.ended_at = self._clock()
+
+        cached.listing = _start_thread(read, "palermo-scheduled")
+        return cached
+
+
+def _digest(shown: object) -> str:
+    return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
+
+
+def _start_thread(work: Callable[[], T], name: str) -> "Future[T]":
+    """Do the work on a daemon thread. Returns its future."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+def scheduled_view(site: Site) -> ScheduledView:
+    """The scheduled and recurring jobs of a site; made by the first call and kept as long as the site."""
+    return site.component(ScheduledView, lambda: _made(site))
+
+
+def _made(site: Site) -> ScheduledView:
+    reading = BoundedInspector(site.client, longest=READ_TIMEOUT)
+    return ScheduledView(reading, Inspector(site.client), timeout=site.client.settings.publish_timeout)
