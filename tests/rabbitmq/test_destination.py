@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pika
 import pytest
@@ -22,11 +23,12 @@ from palermo.contract.recurring_entries import RecurringEntry
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import internal
+from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerUnavailable
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import PATIENT, consume, message, take_and_ack
+from tests.rabbitmq_node import Node, url_of
 
 
 @pytest.fixture
@@ -117,6 +119,65 @@ def test_a_record_is_stored_in_a_queue_that_was_deleted_since_it_was_made(
         return found
 
     assert runner.run(go()) == [(False, 0), (True, 2), (True, 2)]
+
+
+async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.Task[object]":
+    """Make a quorum queue that has no leader for a second: RabbitMQ refuses what is published to it meanwhile.
+
+    Returns once other sessions find the queue.
+    """
+    node.evaluate("sys:suspend(ra_server_sup_sup)")
+    asyncio.get_running_loop().call_later(1.0, node.evaluate, "sys:resume(ra_server_sup_sup)")
+    making = asyncio.create_task(connection.declare(name, {"x-queue-type": "quorum"}))
+    while not (await connection.probe(name)).exists:
+        await asyncio.sleep(0.01)
+    return making
+
+
+def test_a_record_is_stored_in_a_quorum_queue_that_another_session_is_making(
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node
+) -> None:
+    session = replace(session, address=parse_url(url_of(module_node)))
+    opened = 0
+
+    async def go() -> int:
+        nonlocal opened
+        async with connected(session) as (one, _), connected(session) as (other, _):
+
+            async def ours() -> Publisher:
+                nonlocal opened
+                opened += 1
+                return await Publisher.open(one)
+
+            records = RecordQueue(internal(session.exchange, "records"), one, ours, {"x-queue-type": "quorum"})
+            making = await being_made(other, module_node, records.name)
+            await records.write({"number": 1})
+            await making
+            return (await one.probe(records.name)).messages
+
+    assert runner.run(go()) == 1
+    assert opened > 1, "nothing was refused"
+
+
+def test_a_job_is_stored_in_a_queue_that_is_a_quorum_queue_since_this_session_asked_for_its_type(
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node
+) -> None:
+    session = replace(session, address=parse_url(url_of(module_node)))
+    queue = amqp_queue(session.exchange, "jobs")
+
+    async def go() -> int:
+        async with connected(session) as (one, _), connected(session) as (other, _):
+            outbox = await outbox_on(one, session)
+            await outbox.publish(message("one"), "jobs")
+            await other.delete(queue)
+            making = await being_made(other, module_node, queue)
+            async with other.spare_channel() as channel:
+                await channel.bind(queue, session.exchange, routing_key="jobs")
+            await outbox.publish(message("two"), "jobs")
+            await making
+            return (await one.probe(queue)).messages
+
+    assert runner.run(go()) == 1
 
 
 def test_what_is_gone_twice_in_a_row_is_refused(runner: asyncio.Runner, session: SessionParameters) -> None:

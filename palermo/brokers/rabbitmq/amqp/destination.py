@@ -15,6 +15,7 @@ Promise:
 Cost: nothing while the destination is there; else what making it takes, and one more publish.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +23,13 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, Unroutable
 from palermo.errors import NotFound
+
+#: Seconds for which a record is published again and again to a queue that refuses it, and seconds between two attempts.
+#: A quorum queue refuses while RabbitMQ is making it: its name is there before it has a leader, so a session that finds
+#: the queue which another one is making is refused (3.10.8).
+_REFUSED, _AGAIN = 5.0, 0.05
 
 #: The errors of a publish whose destination is gone.
 GONE = (Unroutable, NotFound)
@@ -82,10 +88,18 @@ class RecordQueue:
         self._made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record. Returns once it is stored."""
+        """Add a record. Returns once it is stored. Raises Nacked once the queue has refused it for five seconds."""
         body = json.dumps(record).encode()
 
         async def send() -> None:
             await (await self._publisher()).send("", self.name, PERSISTENT_JSON, body)
 
-        await self._destination.publish(send)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _REFUSED
+        while True:
+            try:
+                return await self._destination.publish(send)
+            except Nacked:
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(_AGAIN)

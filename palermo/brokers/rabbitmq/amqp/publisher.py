@@ -182,7 +182,7 @@ def unfit(id: str | None, error: Exception) -> PublishRefused:
 def _error(pending: _Pending, nacked: bool) -> PublishRefused:
     if pending.returned:
         return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {pending.returned}.")
+    what = f"job {pending.id}" if pending.id else "a record"
     return Nacked(
-        f"RabbitMQ refused job {pending.id} for queue {pending.routing_key!r}: the queue is full, or most of its nodes"
-        " are away."
+        f"RabbitMQ refused {what} for queue {pending.routing_key!r}: the queue is full, or most of its nodes are away."
     )

@@ -225,17 +225,15 @@ class Outbox:
         return ended.future
 
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
-        """Publish again and again until the session's timeout: a quorum queue may wait for a new leader or a majority.
+        """Publish again and again until the session's timeout: a quorum queue may wait for a leader or a majority.
 
-        The nack of a classic queue is raised at once.
+        The nack of a classic queue is raised. Its type is asked first: a migration may have changed it.
         """
+        self.destinations.forget(place)
         pause = _FIRST_PAUSE
         try:
             async with asyncio.timeout(self._session.timeout):
                 while True:
-                    if isinstance(error, GONE):
-                        # The queue or the exchange was deleted since it was declared: make it again.
-                        self.destinations.forget(place)
                     if await self.destinations.ensure(place, message.priority) == CLASSIC and isinstance(error, Nacked):
                         raise error
                     try:
@@ -243,6 +241,8 @@ class Outbox:
                         return
                     except (Nacked, *GONE) as again:
                         error = again
+                    if isinstance(error, GONE):
+                        self.destinations.forget(place)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LAST_PAUSE)
         except TimeoutError:
