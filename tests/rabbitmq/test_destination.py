@@ -129,7 +129,7 @@ async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.
     node.evaluate("sys:suspend(ra_server_sup_sup)")
     asyncio.get_running_loop().call_later(1.0, node.evaluate, "sys:resume(ra_server_sup_sup)")
     making = asyncio.create_task(connection.declare(name, {"x-queue-type": "quorum"}))
-    while not (await connection.probe(name)).exists:
+    while not (await connection.probe(name)).exists:  # noqa: ASYNC110 - RabbitMQ tells nobody of it
         await asyncio.sleep(0.01)
     return making
 

@@ -24,10 +24,11 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, Unroutable
+from palermo.core.topology import QUORUM
 from palermo.errors import NotFound
 
-#: Seconds for which a record is published again and again to a queue that refuses it, and seconds between two attempts.
-#: A quorum queue refuses while RabbitMQ is making it: its name is there before it has a leader, so a session that finds
+#: Seconds in which a record that a quorum queue refuses is published again and again, and seconds between attempts.
+#: Such a queue refuses while RabbitMQ is making it: its name is there before it has a leader, so a session that finds
 #: the queue which another one is making is refused (3.10.8).
 _REFUSED, _AGAIN = 5.0, 0.05
 
@@ -88,7 +89,7 @@ class RecordQueue:
         self._made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record. Returns once it is stored. Raises Nacked once the queue has refused it for five seconds."""
+        """Add a record. Returns once it is stored. Raises Nacked; of a quorum queue after five seconds of refusals."""
         body = json.dumps(record).encode()
 
         async def send() -> None:
@@ -100,6 +101,6 @@ class RecordQueue:
             try:
                 return await self._destination.publish(send)
             except Nacked:
-                if loop.time() > until:
+                if self._arguments.get("x-queue-type") != QUORUM or loop.time() > until:
                     raise
                 await asyncio.sleep(_AGAIN)
