@@ -8,11 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pika
 import pytest
+from pika.exceptions import NackError
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.publishing import declarer
@@ -26,7 +28,7 @@ from palermo.errors import NotBrowsable, NotFound
 from palermo.settings.settings import Settings
 from tests.acceptance.place import Place
 from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
-from tests.helpers import eventually
+from tests.helpers import HANGS, eventually
 
 BOTH_WAYS = pytest.mark.parametrize(("before", "after"), [("classic", "quorum"), ("quorum", "classic")])
 
@@ -74,7 +76,7 @@ def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
 
 
 def with_brokers(
-    session: SessionParameters, work: Callable[[Broker, Broker], Awaitable[None]], *, within: float = 100
+    session: SessionParameters, work: Callable[[Broker, Broker], Awaitable[None]], *, within: float = HANGS
 ) -> None:
     """On two sessions: one that publishes, one that does the rest."""
 
@@ -168,9 +170,10 @@ def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
             channel = connection.channel()
             channel.confirm_delivery()
             confirmed = 0
-            while not over.is_set():
-                channel.basic_publish(exchange, "jobs", b"[1]", pika.BasicProperties(message_id=id))
-                confirmed += 1
+            while not over.wait(0.002):
+                with suppress(NackError):  # RabbitMQ refuses what comes to a quorum queue that it is still making
+                    channel.basic_publish(exchange, "jobs", b"[1]", pika.BasicProperties(message_id=id))
+                    confirmed += 1
             return confirmed
 
     async def work(broker: Broker, _: Broker) -> None:

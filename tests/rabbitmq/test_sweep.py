@@ -7,13 +7,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep, waits
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Move, Remove, SweepDecision
 from palermo.core.address import parse_url
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE
+from palermo.core.topology import FAILED_QUEUE, internal
 from tests.contract.tools import PATIENT, messages, put_into_failed
+from tests.rabbitmq_node import Node, binary, url_of
 
 
 @pytest.fixture
@@ -106,3 +109,27 @@ def test_who_takes_failed_jobs_waits_for_no_program_that_consumes_them_for_ever(
 
     asyncio.run(work())
     assert "failed jobs that another session holds are left out queue=failed" in caplog.text
+
+
+def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(module_node: Node, exchange: str) -> None:
+    session = SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange, timeout=PATIENT)
+    queue = internal(exchange, "slow")
+    member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
+
+    async def work() -> int:
+        connection = await open_connection(session, "test")
+        try:
+            await connection.declare(queue, {"x-queue-type": "quorum"})
+            publisher = await Publisher.open(connection)
+            for _ in range(3):
+                await publisher.send("", queue, Properties(), b"1")
+            channel = await connection.channel()
+            await channel.prefetch(1)
+            await channel.consume(queue, lambda _: None)
+            module_node.evaluate(f"sys:suspend({member})")
+            asyncio.get_running_loop().call_later(1.0, module_node.evaluate, f"sys:resume({member})")
+            return await waits(channel, queue)
+        finally:
+            await connection.close()
+
+    assert asyncio.run(work()) == 2

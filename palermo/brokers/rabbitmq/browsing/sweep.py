@@ -17,7 +17,7 @@ from palermo.contract.broker import Page
 from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, is_failed
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -40,6 +40,8 @@ _OTHERS = 20.0
 #: Seconds without a delivery after which the queue is asked whether anything is left.
 _QUIET = 0.05
 
+#: Seconds for which a quorum queue that does not answer is asked again.
+_SILENT = 20.0
 
 #: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
 Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
@@ -194,9 +196,22 @@ async def take(channel: Channel, queue: str, count: int, *, cancel: bool = True)
 
 
 async def waits(channel: Channel, queue: str) -> int:
-    """How many messages wait. Asks twice: the second answer comes after all deliveries under way at the first."""
-    await channel.probe(queue)
-    return (await channel.probe(queue)).messages
+    """How many messages wait in a queue from which the channel consumes. Raises BrokerUnavailable if it is silent.
+
+    Asks twice: the second answer comes after all deliveries under way at the first. Of a quorum queue that does not
+    answer within 250 ms, RabbitMQ says that it has no messages and no consumers (rabbit_quorum_queue:stat): one is
+    ours, so that is no answer.
+    """
+    deadline = time.monotonic() + _SILENT
+    while channel.raw.consumer_tags:  # else the queue was deleted
+        await channel.probe(queue)
+        probe = await channel.probe(queue)
+        if probe.consumers:
+            return probe.messages
+        if time.monotonic() > deadline:
+            raise BrokerUnavailable(f"queue {queue!r} did not answer for {_SILENT:g} s: most of its nodes may be away.")
+        await asyncio.sleep(_QUIET)
+    return 0
 
 
 async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:

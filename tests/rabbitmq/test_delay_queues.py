@@ -1,0 +1,78 @@
+"""The leader deletes the delay queues of time slots that are over, and goes on."""
+
+import asyncio
+import time
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp.connection import open_connection
+from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of
+from palermo.contract.broker import SessionParameters, open_broker
+from palermo.core.address import parse_url
+from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
+from tests.contract.timing import time_kept
+from tests.contract.tools import PATIENT, until
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str, kind: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT, queue_type=kind)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_the_queue_of_a_far_time_slot_is_deleted_when_that_is_over(session: SessionParameters) -> None:
+    over = TimeSlot(1, int((time.time() - KEPT_AFTER_END) // LEVELS[1].span) - 1)
+
+    async def work() -> None:
+        connection = await open_connection(session, "test")
+        publisher = await Publisher.open(connection)
+
+        async def ours() -> Publisher:
+            return publisher
+
+        arguments = {"x-queue-type": session.queue_type}
+        leader = await open_broker(session)
+        try:
+            await DelayQueues(session.exchange, connection, ours, arguments).ensure(over)
+
+            async def is_there() -> bool:
+                return (await connection.probe(queue_of(session.exchange, over))).exists
+
+            assert await is_there()
+            async with time_kept(leader):
+                await until(is_there, False)
+                assert await leader.queues() == []
+        finally:
+            await leader.close()
+            await connection.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_queue_with_a_message_or_a_consumer_is_not_deleted(session: SessionParameters) -> None:
+    async def work() -> None:
+        connection = await open_connection(session, "test")
+        try:
+            queue = queue_of(session.exchange, TimeSlot(1, 1))
+            await connection.declare(queue, {"x-queue-type": session.queue_type})
+            channel = await connection.channel()
+            await channel.consume(queue, lambda _: None)
+            assert not await connection.delete_unused(queue)
+            await channel.close()
+            await (await Publisher.open(connection)).send("", queue, Properties(), b"1")
+            assert not await connection.delete_unused(queue)
+
+            async def messages() -> int:
+                return (await connection.probe(queue)).messages
+
+            await until(messages, 1)
+            await connection.purge(queue)
+            await until(lambda: connection.delete_unused(queue), True)
+            assert not (await connection.probe(queue)).exists
+        finally:
+            await connection.close()
+
+    asyncio.run(work())
