@@ -1,8 +1,8 @@
 # Everything here needs Python 3.11 or later with venv, git and make; all else goes into .venv.
 #
 #   make demo     Palermo in one terminal, with nothing else installed
-#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about eleven minutes
-#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about twenty-five minutes
+#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about fifteen minutes
+#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about half an hour
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make lint     ruff and mypy --strict
@@ -37,11 +37,11 @@ PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 demo: $(VENV)/installed
 	@$(BIN)/palermo demo $(ARGS)
 
-# Four at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
+# Three at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
 # their names, by which the long ones come first, and none is left alone with one in the end. Nothing is run again: a
 # test that fails beside others has found a fault, in what it tests or in itself.
-# Bytecode is always written: without it each of four processes compiles all tests, and each worker all of Palermo.
-PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
+PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # What runs whole programs by their command lines, kills them or their broker, or drives a browser.
 REST := tests/acceptance tests/chaos tests/webui/browser
 test: $(VENV)/installed-dev

@@ -104,9 +104,12 @@ def test_a_broker_that_is_killed_leaves_no_key_taken_and_none_with_two_holders(
     command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(scaled(12, 100)), str(notes), "meddled"]
 
     with subprocess.Popen(command) as crew:
-        for _ in range(scaled(2, 10)):
+        for number in range(scaled(2, 10)):
             before = len(read(notes, "ran"))
-            eventually(lambda before=before: len(read(notes, "ran")) > before + 3)  # type: ignore[misc]
+            eventually(lambda before=before: crew.poll() is not None or len(read(notes, "ran")) > before + 3)  # type: ignore[misc]
+            if crew.poll() is not None:  # a slow machine was killed less often
+                assert number
+                break
             write_down(module_node)
             module_node.kill9()
             module_node.start()
