@@ -343,16 +343,15 @@ class RabbitmqBroker:
             progress=progress or (lambda _: None),
             failed_log=self._outbox.failed_log if is_failed(queue) else None,
         )
-        if not await migration.is_needed():
-            return 0
-        # A mark that the migration paused the queue. A later call that finishes an interrupted migration reads it too.
+        needed = await migration.is_needed()
+        # A mark that a migration paused the queue. A later call that finishes an interrupted migration reads it too.
         ours, paused = f"~migrating.{queue}", await self._pauses_and_cancels.paused()
-        if queue not in paused:
+        if needed and queue not in paused:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")
-        moved = await migration.run()
+        moved = await migration.run() if needed else 0
         self._declarer.forget(queue)
-        if queue not in paused or ours in paused:
+        if (needed and queue not in paused) or ours in paused:
             await self.resume(queue, by="palermo migrate")
             await self.resume(ours, by="palermo migrate")
         return moved
