@@ -1,8 +1,8 @@
 # Everything here needs Python 3.11 or later with venv, git and make; all else goes into .venv.
 #
 #   make demo     Palermo in one terminal, with nothing else installed
-#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about fifteen minutes
-#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about half an hour
+#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about nine minutes
+#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about twenty minutes
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make lint     ruff and mypy --strict
