@@ -1,7 +1,8 @@
 # Palermo's command as a small image: `docker build -t palermo .`, and then
 #   docker run -e PALERMO_URL=amqp://… -v ./jobs:/app:ro palermo worker my_jobs
 
-FROM python:3.13-slim AS build
+# Python 3.13.15. docker-compose.yml says how to renew the digest.
+FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY requirements requirements
@@ -14,7 +15,7 @@ RUN python -m venv /opt/palermo \
  && /opt/palermo/bin/pip install --no-deps --no-build-isolation '.[fast,metrics,zstd]' \
  && /opt/palermo/bin/pip uninstall --yes setuptools
 
-FROM python:3.13-slim
+FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 COPY --from=build /opt/palermo /opt/palermo
 RUN useradd --system --no-create-home --home-dir /app palermo
 ENV PATH=/opt/palermo/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -1,8 +1,9 @@
 # Everything here needs Python 3.11 or later with venv, git and make; all else goes into .venv.
 #
 #   make demo     Palermo in one terminal, with nothing else installed
-#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about nine minutes
-#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about twenty minutes
+#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about eleven minutes
+#   make test-all the whole test suite: besides those, whole programs, kills and a browser; about 22 minutes
+#   make test-versions  what meets a broker, on RabbitMQ 3.10, 4.0 and 4.3, and a table; as root on Debian, an hour
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make lint     ruff and mypy --strict
@@ -17,7 +18,8 @@
 #   make pins     new versions into requirements/, with their hashes
 #   make clean    removes .venv and .venv-bench
 #
-# PYTHON=python3.12 chooses another Python than the newest one found, ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# PYTHON=python3.12 chooses another Python than the newest one found, RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to
+# test on, ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,7 +33,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all soak endurance lint screenshots bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint screenshots bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -41,7 +43,7 @@ demo: $(VENV)/installed
 # their names, by which the long ones come first, and none is left alone with one in the end. Nothing is run again: a
 # test that fails beside others has found a fault, in what it tests or in itself.
 # Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
-PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one PALERMO_TEST_RABBITMQ=$(RABBITMQ) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # What runs whole programs by their command lines, kills them or their broker, or drives a browser.
 REST := tests/acceptance tests/chaos tests/webui/browser
 test: $(VENV)/installed-dev
@@ -52,6 +54,9 @@ test-rest: $(VENV)/installed-dev
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
+
+test-versions: $(VENV)/installed-dev
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.versions_table $(ARGS)
 
 SECONDS := 600
 soak: $(VENV)/installed-dev

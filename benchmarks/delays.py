@@ -3,17 +3,21 @@
     python -m benchmarks.delays lateness     1,000 jobs with random delays of 0.1 to 20 s
     python -m benchmarks.delays sustained    200 a second are scheduled, for 30 s
     python -m benchmarks.delays crowd        a job due in 1 s, behind 100,000 that are due tomorrow
+    python -m benchmarks.delays behind       a job behind 4,000 that are due tomorrow, and that another program put
+                                             into the job queue all the same
     python -m benchmarks.delays kills        20,000 jobs and a kill -9 of the broker, ten times
 
-On a node of its own, or for the first three on the one that --url names.
+On a node of its own, or for the first four on the one that --url names.
 """
 
 import argparse
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+
+import pika
 
 from benchmarks.ground import ground
 from palermo.contract.broker import Broker, SessionParameters, open_broker
@@ -27,8 +31,11 @@ from tests.rabbitmq_tidy import delete_all
 
 DAY = 86_400.0
 
+#: Jobs of another program that are not due yet, in front of one that is.
+EARLY = 4_000
 
-def message(id: str, run_at: float, *, size: int = 1_000) -> Message:
+
+def message(id: str, run_at: float | None = None, *, size: int = 1_000) -> Message:
     return Message(id=id, queue="jobs", job="nobody.runs.it", body=b"[" + b" " * size + b"]", run_at=run_at)
 
 
@@ -107,6 +114,25 @@ async def crowd(broker: Broker, receiver: Receiver, worker: WorkerHandle) -> Non
     print(f"memory of the worker that keeps the time: {memory(worker):.1f} MB")
 
 
+async def behind(url: str, exchange: str, broker: Broker, receive: Callable[[], object], receiver: Receiver) -> None:
+    await broker.publish(message("first"))
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        headers = {"job-class": "nobody.runs.it", "perform_job_at": int(time.time() + DAY)}
+        for number in range(EARLY):
+            properties = pika.BasicProperties(delivery_mode=2, message_id=f"{number}", headers=headers)
+            channel.basic_publish(exchange, "jobs", b"[]", properties)
+    await broker.publish(message("behind"))
+    begun = time.perf_counter()
+    receive()
+    await until(lambda: "behind" in receiver.came)
+    taken = time.perf_counter() - begun
+    print(
+        f"behind {EARLY:,} early jobs: {taken:.2f} s after the worker began to connect, {EARLY / taken:,.0f} a second"
+    )
+
+
 async def measure(url: str, what: str, queue_type: str) -> None:
     exchange = f"bench-{what}-{random.randrange(10**6)}"
     session = SessionParameters(address=parse_url(url), exchange=exchange, timeout=30.0, queue_type=queue_type)
@@ -115,16 +141,28 @@ async def measure(url: str, what: str, queue_type: str) -> None:
     ) as worker:
         broker = await open_broker(session)
         receiver = Receiver(session)
-        receiving = asyncio.ensure_future(receiver.run())
+        receiving: set[asyncio.Task[None]] = set()
+
+        def receive() -> None:
+            receiving.add(asyncio.ensure_future(receiver.run()))
+
         await until_led(broker)
-        if what == "crowd":
-            await crowd(broker, receiver, worker)
-        else:
-            await {"lateness": lateness, "sustained": sustained}[what](broker, receiver)
+        if what != "behind":
+            receive()
+        match what:
+            case "behind":
+                await behind(url, exchange, broker, receive, receiver)
+            case "crowd":
+                await crowd(broker, receiver, worker)
+            case "lateness":
+                await lateness(broker, receiver)
+            case "sustained":
+                await sustained(broker, receiver)
         if receiver.early:
             print(f"EARLY: {receiver.early}")
-        receiving.cancel()
-        await asyncio.wait({receiving})
+        for task in receiving:
+            task.cancel()
+        await asyncio.wait(receiving)
         await broker.close()
     await asyncio.to_thread(delete_all, url, exchange)
 
@@ -141,7 +179,7 @@ def kills(times: int, jobs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["lateness", "sustained", "crowd", "kills"])
+    parser.add_argument("what", choices=["lateness", "sustained", "crowd", "behind", "kills"])
     parser.add_argument("--url", help="a RabbitMQ that runs; else one is started")
     parser.add_argument("--queue-type", choices=["classic", "quorum"], default="classic")
     parser.add_argument("--times", type=int, default=10)

@@ -34,9 +34,14 @@ def install(*packages: str) -> None:
 
 
 def _apt(*arguments: str) -> None:
+    run("apt-get", "-q", *arguments)
+
+
+def run(*command: str) -> None:
+    """Run a command that installs something, without questions. Raises NotInstalled with its last words."""
     done = subprocess.run(
-        ["apt-get", "-q", *arguments],
-        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+        command,
+        env=os.environ | {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -44,7 +49,7 @@ def _apt(*arguments: str) -> None:
         errors="replace",
     )
     if done.returncode:
-        raise NotInstalled(f"`apt-get {' '.join(arguments)}` failed:\n{done.stdout[-2_000:]}")
+        raise NotInstalled(f"`{' '.join(command)}` failed:\n{done.stdout[-2_000:]}")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import time
 import warnings
 from collections.abc import Mapping
@@ -15,10 +16,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from testcontainers.core.container import DockerContainer
 
-from tests.rabbitmq_node import START_WITHIN, NodeFailed, answers, free_port, url_of
+from tests.rabbitmq_node import ADVANCED_CONFIG, CONFIG, START_WITHIN, WANTED, NodeFailed, answers, free_port, url_of
 
 #: With the version, so that a test run today and one next year meet the same broker.
-IMAGE = "rabbitmq:4.1"
+_IMAGE = "rabbitmq:4.1"
 _FOLDER = "/etc/palermo-test"
 
 
@@ -36,16 +37,24 @@ def engine_answers() -> bool:
             gc.collect()
 
 
+def image() -> str:
+    """The image to run: the one that is asked for, that of the version that is asked for, or ours."""
+    wanted = os.environ.get(WANTED, "")
+    if not wanted or wanted.startswith("/"):
+        return _IMAGE
+    return wanted if ":" in wanted else f"rabbitmq:{wanted}"
+
+
 def pull() -> None:
     """Fetch the image if it is not there yet. Raises NodeFailed."""
     try:
         with contextlib.closing(docker.from_env(timeout=600)) as client:
             try:
-                client.images.get(IMAGE)
+                client.images.get(image())
             except docker.errors.ImageNotFound:
-                client.images.pull(IMAGE)
+                client.images.pull(image())
     except (docker.errors.DockerException, requests.RequestException) as error:
-        raise NodeFailed(f"the image {IMAGE} cannot be fetched: {error}") from error
+        raise NodeFailed(f"the image {image()} cannot be fetched: {error}") from error
 
 
 class ContainerNode:
@@ -61,10 +70,11 @@ class ContainerNode:
         self.port = free_port()
         self.host = "localhost"
         # Outside the container is not loopback, so guest must be let in from anywhere.
-        config = f"listeners.tcp.default = {self.port}\nloopback_users = none\n{config}\n"
+        config = f"listeners.tcp.default = {self.port}\nloopback_users = none\n{CONFIG}{config}\n"
         config = config.replace("{listen}", "0.0.0.0").replace("{folder}", _FOLDER)
-        container = DockerContainer(IMAGE)
+        container = DockerContainer(image())
         container.with_copy_into_container(config.encode(), "/etc/rabbitmq/conf.d/90-test.conf", 0o644)
+        container.with_copy_into_container(ADVANCED_CONFIG.encode(), "/etc/rabbitmq/advanced.config", 0o644)
         container.with_copy_into_container(b"[].\n", "/etc/rabbitmq/enabled_plugins", 0o644)
         for name, content in (files or {}).items():
             container.with_copy_into_container(content, f"{_FOLDER}/{name}", 0o644)

@@ -5,17 +5,18 @@
     rabbitmq-server             installed here, run as a private node
     apt-get install             as root on Debian or Ubuntu, and then the same
 
-If none works, the tests fail and say what to install. They never skip.
+If none works, the tests fail and say what to install. They never skip. PALERMO_TEST_RABBITMQ names another RabbitMQ
+than the one that would be found (rabbitmq_node.py).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Protocol
 
 from tests.debian import NotInstalled, can_install, install
-from tests.rabbitmq_node import LocalNode, Node, NodeFailed, find_server
+from tests.rabbitmq_node import WANTED, LocalNode, Node, NodeFailed, find_server
 
 _ADVICE = """no RabbitMQ for the tests. Do one of these and run them again:
   * start Docker;
@@ -48,7 +49,12 @@ def find() -> Launch:
     Raises NotInstalled.
     """
     tried: list[str] = []
-    for way in (_docker, _installed, _from_packages):
+    wanted = os.environ.get(WANTED, "")
+    if not wanted:
+        ways: tuple[Callable[[], Launch], ...] = (_docker, _installed, _from_packages)
+    else:
+        ways = (_installed,) if wanted.startswith("/") else (_docker,) if ":" in wanted else (_docker, _installed)
+    for way in ways:
         try:
             return way()
         except (NotInstalled, NodeFailed) as error:

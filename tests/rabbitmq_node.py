@@ -26,9 +26,33 @@ from urllib.parse import quote
 import pika
 from pika.exceptions import AMQPError
 
+from palermo.brokers.rabbitmq.amqp import versions
+from tests import rabbitmq_versions
+
+#: The environment variable that names the RabbitMQ to test on: a version ("4.3"), the path of a rabbitmq-server, or an
+#: image of Docker's ("rabbitmq:4.2").
+WANTED = "PALERMO_TEST_RABBITMQ"
+
 #: Seconds a node may take to answer: 5 to 8 on two idle cores, a minute when others keep them busy.
 START_WITHIN = 180.0
 _STOP_WITHIN = 90.0
+
+#: The rabbitmq.conf of each node: 4.0 and later take messages of 16 MiB at most, unless they are told otherwise.
+CONFIG = "max_message_size = 134217728\n"
+
+#: What RabbitMQ has deprecated. No node allows it, whatever its version still allows; 3.10 knows no such setting.
+_DEPRECATED = (
+    "amqp_address_v1",
+    "amqp_filter_set_bug",
+    "classic_queue_mirroring",
+    "global_qos",
+    "management_metrics_collection",
+    "queue_master_locator",
+    "ram_node_type",
+    "transient_nonexcl_queues",
+)
+_DENIED = ", ".join(f"{name} => false" for name in _DEPRECATED)
+ADVANCED_CONFIG = f"[{{rabbit, [{{permit_deprecated_features, #{{{_DENIED}}}}}]}}].\n"
 
 #: Below the ports that systems hand out for outgoing connections (32768 and up on Linux, 49152 on macOS): a node
 #: that is down for a while must find its port still free.
@@ -99,14 +123,6 @@ def with_durable_streams(node: Node) -> Node:
     return node
 
 
-def write_down(node: Node) -> None:
-    """Have the node write to the disk which queues there are: before that a kill may make it forget the new ones.
-
-    Its database keeps what it logs in memory for up to two seconds (disk_log). See docs/guides/operating.md.
-    """
-    node.evaluate("{mnesia:sync_log(), lists:map(fun dets:sync/1, dets:all())}")
-
-
 def set_policy(node: Node, name: str, pattern: str, rule: Mapping[str, object]) -> None:
     """Do what `rabbitmqctl set_policy` does for queues, without the second of processor time that it takes."""
     values = ", ".join(map(binary, ("/", name, pattern, json.dumps(rule))))
@@ -129,6 +145,12 @@ def url_of(node: Node, *, user: str = "guest", password: str = "guest", vhost: s
     """The AMQP URL of a node."""
     credentials = f"{quote(user, safe='')}:{quote(password, safe='')}"
     return f"amqp://{credentials}@{node.host}:{node.port}/{quote(vhost, safe='')}"
+
+
+def version_of(url: str) -> tuple[int, ...]:
+    """The version of the RabbitMQ at this URL."""
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        return versions.parse(connection._impl.server_properties["version"])
 
 
 def free_port() -> int:
@@ -177,15 +199,20 @@ def answers(host: str, port: int, url: str) -> bool:
 
 
 def find_server() -> Path | None:
-    """The script that starts a RabbitMQ server here, if one is installed."""
+    """The script that starts the RabbitMQ server that PALERMO_TEST_RABBITMQ asks for, else an installed one.
+
+    Raises NotInstalled if the one that is asked for cannot be had.
+    """
+    if wanted := os.environ.get(WANTED):
+        return Path(wanted) if wanted.startswith("/") else rabbitmq_versions.server_of(wanted)
     path = os.pathsep.join([_USUAL_PLACES[0], os.environ.get("PATH", ""), *_USUAL_PLACES[1:]])
     found = shutil.which("rabbitmq-server", path=path)
     return Path(found) if found else None
 
 
-def _find_epmd() -> str:
-    """Erlang's port mapper, which sits beside `erl` or in its erts folder."""
-    if found := shutil.which("epmd"):
+def _find_epmd(server: Path) -> str:
+    """Erlang's port mapper, which sits beside the server's script, beside `erl` or in its erts folder."""
+    if found := shutil.which("epmd", path=f"{server.parent}{os.pathsep}{os.environ.get('PATH', '')}"):
         return found
     ask = "io:format('~s/erts-~s/bin/epmd', [code:root_dir(), erlang:system_info(version)]), halt()."
     return subprocess.run(
@@ -221,7 +248,7 @@ class LocalNode:
         self.epmd_port: int = friend.epmd_port if friend else free_port()
         self._dist_port = free_port()
         self._node: subprocess.Popen[bytes] | None = None
-        self._erl_call = shutil.which("erl_call")
+        self._erl_call = shutil.which("erl_call", path=f"{server.parent}{os.pathsep}{os.environ.get('PATH', '')}")
         self.evaluates_at_once = self._erl_call is not None
 
     def __enter__(self) -> "LocalNode":
@@ -345,9 +372,9 @@ class LocalNode:
         cookie.write_text(self.cookie)
         cookie.chmod(0o400)
         (self.folder / "enabled_plugins").write_text("[].\n")
-        (self.folder / "advanced.config").write_text("[].\n")
+        (self.folder / "advanced.config").write_text(ADVANCED_CONFIG)
         config = self._config.replace("{listen}", self.host).replace("{folder}", str(self.folder))
-        (self.folder / "rabbitmq.conf").write_text(config + "\n")
+        (self.folder / "rabbitmq.conf").write_text(f"{CONFIG}{config}\n")
         for name, content in self._files.items():
             (self.folder / name).write_bytes(content)
 
@@ -361,7 +388,7 @@ class LocalNode:
     @contextlib.contextmanager
     def _running_epmd(self) -> Iterator[None]:
         # Ours, and in the foreground: the one that a node starts by itself outlives it.
-        epmd = self._spawn([_find_epmd(), "-port", str(self.epmd_port), "-address", "127.0.0.1"])
+        epmd = self._spawn([_find_epmd(self._server), "-port", str(self.epmd_port), "-address", "127.0.0.1"])
         try:
             self._await_epmd(epmd)
             yield

@@ -61,7 +61,17 @@ def folder_at(service: dict[str, Any], inside: str) -> Path:
 
 def test_a_broker_and_a_worker_are_there() -> None:
     assert set(_SERVICES) == {"rabbitmq", "worker"}
-    assert _SERVICES["rabbitmq"]["image"] == "rabbitmq:4-management"
+    assert _SERVICES["rabbitmq"]["image"].startswith("rabbitmq:4-management@")
+
+
+def test_images_of_others_are_pinned_by_their_digests() -> None:
+    composed = [service["image"] for service in _SERVICES.values() if "build" not in service]
+    bases = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
+
+    assert len(composed) == 1
+    assert len(bases) == 2
+    for image in composed + bases:
+        assert re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image), image
 
 
 @pytest.mark.parametrize("name", _OURS)
@@ -149,7 +159,7 @@ def test_the_image_has_a_python_that_palermo_supports() -> None:
     bases = {rest.split()[0] for name, rest in instructions() if name == "FROM"}
 
     assert len(bases) == 1
-    version = re.fullmatch(r"python:(\d+\.\d+)-slim", bases.pop())
+    version = re.fullmatch(r"python:(\d+\.\d+)-slim@\S+", bases.pop())
     assert version is not None
     assert f"Programming Language :: Python :: {version[1]}" in project["classifiers"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests import rabbitmq_found
 from tests.debian import NotInstalled
-from tests.rabbitmq_node import Node, free_port, url_of
+from tests.rabbitmq_node import Node, free_port, url_of, version_of
 
 
 def store(node: Node, body: bytes) -> None:
@@ -45,6 +45,13 @@ def test_a_private_node_is_another_than_the_shared_one_and_keeps_its_data_when_k
     assert "mine" in private_node.ctl("list_vhosts").split()
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(rabbitmq_url.rpartition("/")[0] + "/mine"))
+
+
+def test_a_node_allows_nothing_that_rabbitmq_has_deprecated(rabbitmq_url: str) -> None:
+    if version_of(rabbitmq_url) < (4,):
+        pytest.skip("RabbitMQ before 4.0 cannot be told so")
+    with pytest.raises(pika.exceptions.AMQPError, match="deprecated"):
+        pika.BlockingConnection(pika.URLParameters(rabbitmq_url)).channel().queue_declare("transient", durable=False)
 
 
 def test_a_port_is_given_to_one_process_of_tests_at_a_time() -> None:

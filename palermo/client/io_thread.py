@@ -44,7 +44,10 @@ class IoThread:
     """An event loop in a thread of its own, and the session it keeps."""
 
     def __init__(self, session: SessionParameters, level: JournalLevel) -> None:
-        """`level` says how much of what is enqueued is written into the journal."""
+        """`level` says how much of what is enqueued is written into the journal.
+
+        Raises BrokerUnavailable if no thread can be started.
+        """
         self._timeout = session.timeout
         #: Whether the session is on a file, and not with a server.
         self._on_file = not session.address.hosts
@@ -57,7 +60,14 @@ class IoThread:
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._sender = Sender(self._keeper, self._loop, self._thread, self._timeout, self.recorder)
         self._watch: JournalWatch | None = None
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._loop.close()
+            raise BrokerUnavailable(
+                f"the thread that talks to the broker cannot be started ({error}): this program is ending, or may have"
+                " no more threads. Nothing was enqueued."
+            ) from error
 
     # -- called by other threads
 

@@ -217,10 +217,10 @@ class JournalWatch:
             search = _Search([waiter for waiter, _, _ in asked], before=self._first)
             self._later_ends = search.later_ends
             since = min(since for _, since, _ in asked)
-            error: BrokerError | None = None
+            error: PalermoError | None = None
             try:
                 await self._read_once(search.on_batch, ReadFrom(since=since) if since else FROM_START)
-            except BrokerError as raised:
+            except PalermoError as raised:
                 error = raised
             for waiter, _, future in asked:
                 if future.done():
@@ -302,9 +302,11 @@ class JournalWatch:
     async def _replace_if_lost(self, session: Broker) -> None:
         """Let the keeper open another session if this one is lost, and not only the journal away."""
         lost = asyncio.ensure_future(session.lost())
-        done, _ = await asyncio.wait({lost}, timeout=_FIRST_PAUSE)
-        if not done:
+        try:
+            done, _ = await asyncio.wait({lost}, timeout=_FIRST_PAUSE)
+        finally:
             lost.cancel()
+        if not done:
             return
         with suppress(BrokerError):
             lost.result()

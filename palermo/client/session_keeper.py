@@ -48,13 +48,10 @@ class SessionKeeper:
                 self._opening = self._loop.create_task(self._open())
                 # Retrieve the error: the callers that wait may have gone by the time the attempt fails.
                 self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
-            try:
-                return await asyncio.shield(self._opening)
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                # Not this caller but the attempt was cancelled, for a fork.
+            opening = self._opening
+            await asyncio.wait({opening})
+            if not opening.cancelled():  # for a fork
+                return opening.result()
 
     async def get_within_timeout(self) -> Broker:
         """`get` within the session's timeout. Raises BrokerUnavailable."""

@@ -107,7 +107,7 @@ class Consumer(Protocol):
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Do what the settlement says. There is no instant at which the job is stored nowhere.
 
-        Returns once a Fail or Retry is stored and confirmed. Raises DeliveryLost if the job went back to its queue
+        Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job went back to its queue
         meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
         """
 

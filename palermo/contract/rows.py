@@ -121,6 +121,14 @@ def arguments_of(
         return None
 
 
+def waits_since(row: Row) -> str | None:
+    """Since when the job of this row has waited in its queue: it was enqueued then, or became due.
+
+    None if its publisher did not say.
+    """
+    return max((at for at in (row["created_at"], row["run_at"]) if at is not None), default=None)
+
+
 def queue_row(info: QueueInfo) -> Row:
     """One queue."""
     return {

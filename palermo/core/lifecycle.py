@@ -1,7 +1,7 @@
 """The life of a job: its states, and which settlement each result calls for.
 
-Everything that decides what happens to a job next is in this file, and nothing here
-does anything: no clock, no broker, no log. The chart in docs/reference/lifecycle.md is drawn
+Only whether a job that raised is tried again is decided elsewhere (retry_policy.py). Nothing here does anything: no
+clock, no broker, no log. The chart in docs/reference/lifecycle.md is drawn
 from TRANSITIONS; test_docs.py fails when they differ.
 """
 

@@ -96,7 +96,7 @@ _WRITTEN_UNLESS_NONE = tuple(
     if header not in dict(_WRITTEN_UNLESS_EMPTY)
 )
 #: By the name of a field: the header that it is written to, and whether it is left out when it is empty, not only when
-#: it is None. The header of `id`, those that only a failed job has, and foreign headers are not among them.
+#: it is None. The header of `id`, those of a Failure, and foreign headers are not among them.
 HEADER_OF: Mapping[str, tuple[str, bool]] = {
     **{field: (header, True) for header, field in _WRITTEN_UNLESS_EMPTY},
     **{field: (header, False) for header, field in _WRITTEN_UNLESS_NONE},

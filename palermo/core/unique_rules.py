@@ -182,14 +182,15 @@ def start(
 def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
     """The step for a job that a person puts back into its queue, and whether the job may go there.
 
-    The caller publishes the job. A window in which enqueues are refused does not keep it away.
+    The caller publishes the job. A window in which enqueues are refused does not keep it away. A run of this very job
+    does: a job that fails is in `failed` a moment before its run is over, and until then it would be dropped as a copy.
     """
     key = current(key, now)
     lock, holder = lock_of(message), key.holder
     if lock is None or not lock.asks:
         return KeyUpdate(key=key), True
     if holder is not None:
-        return KeyUpdate(key=key), holder.id == message.id
+        return KeyUpdate(key=key), holder.id == message.id and holder.phase is Phase.WAITING
     return replace(_take(key, StoredMessage(message=message, call=""), now), jobs=()), True
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, waits_since
 from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import NotBrowsable, NotFound, SettingInvalid
 from palermo.inspector.inspector import Inspector
@@ -168,7 +168,7 @@ def _is_checked(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _oldest(inspector: Inspector, queue: str, now: float) -> float | None:
-    """Seconds since the first job of a queue was created; None if nobody may look, or its publisher did not say.
+    """Seconds for which the first job of a queue has waited; None if nobody may look, or its publisher did not say.
 
     0 for a queue that was emptied or deleted meanwhile.
     """
@@ -180,8 +180,8 @@ def _oldest(inspector: Inspector, queue: str, now: float) -> float | None:
         return 0.0
     if not rows:
         return 0.0
-    created = rows[0]["created_at"]
-    return None if created is None else max(0.0, now - datetime.fromisoformat(created).timestamp())
+    since = waits_since(rows[0])
+    return None if since is None else max(0.0, now - datetime.fromisoformat(since).timestamp())
 
 
 def _exists(pid: int) -> bool:

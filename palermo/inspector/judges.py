@@ -119,12 +119,14 @@ class RequeueJudge:
         return Move(fresh, lambda: self._kept_back(taken, fresh))
 
     def _kept_back(self, taken: TakenJob, message: Message) -> None:
-        """Keep a job in `failed`, since another job has its key."""
+        """Keep a job in `failed`, since another job has its key, or a run of it is not over."""
         if taken in self.taken:
             self.taken.remove(taken)
         self._refused += 1
         key = message.extra.get(UNIQUE_KEY)
-        self._refusal = self._refusal or DuplicateJob(f"job {message.id} needs the key {key!r}, which another job has.")
+        self._refusal = self._refusal or DuplicateJob(
+            f"job {message.id} needs the key {key!r}, which another job has, or a run of this job that is not over."
+        )
 
     @property
     def refusal(self) -> PalermoError | None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.place import Place
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of, write_down
+from tests.rabbitmq_node import Node, url_of
 from tests.scale import RESTARTS
 
 HOUR = 3_600.0
@@ -74,13 +74,7 @@ def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
 ) -> None:
     worker = away.worker()
     away.ready(worker)
-    # RabbitMQ may forget a queue that is a second old when it is killed: docs/guides/operating.md.
     enqueue(away, "in an hour", HOUR)
-    for seconds in range(10, 50, 10):
-        enqueue(away, "before", seconds)
-    made = time.time() + 5
-    eventually(lambda: time.time() > made)
-    write_down(module_node)
     for number in range(50):
         enqueue(away, f"{number}", 1 + number / 25)
     due = time.time() + 3
@@ -95,11 +89,12 @@ def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
     eventually(lambda: set(away.lines()) >= {f"{number}" for number in range(50)})
     assert worker.alive
 
-    def later() -> list[list[str]]:
-        return [row["args"] for row in away.inspector.scheduled() if row["args"] != ["before"]]
+    def later() -> set[str]:
+        return {row["args"][0] for row in away.inspector.scheduled()}
 
-    # Its queue may be the last one to be there again.
-    eventually(lambda: later() == [["in an hour"]])
+    # Its queue may be the last one to be there again. The job may be there twice: the leader had just moved it, and a
+    # RabbitMQ that is killed forgets the last acknowledgements.
+    eventually(lambda: later() == {"in an hour"})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.acceptance.place import Place, command_line
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq_node import Node, url_of, write_down
+from tests.rabbitmq_node import Node, url_of
 from tests.scale import RESTARTS
 
 
@@ -31,7 +31,6 @@ def test_P3_jobs_that_wait_and_jobs_that_failed_survive_a_restart_of_the_broker(
     place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(1_000)])
 
     if restart == "by kill -9":
-        write_down(module_node)
         module_node.kill9()
         module_node.start()
     else:
@@ -62,7 +61,6 @@ def test_P3_workers_on_all_queues_live_through_a_restart_whenever_in_it_they_con
 ) -> None:
     place.enqueue("note", "before", queue="mail")
     place.client.close()
-    write_down(module_node)
     module_node.kill9()
     # Their attempts fall all over the second in which the broker answers and has not started its streams.
     workers = [place.worker("-q", "*") for _ in range(4)]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.place import Place
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq_node import Node, url_of, write_down
+from tests.rabbitmq_node import Node, url_of
 from tests.scale import RESTARTS, scaled
 
 
@@ -25,7 +25,6 @@ def obeyed(patient: None) -> None:
 
 def restart(node: Node, how: str) -> None:
     if how == "by kill -9":
-        write_down(node)
         node.kill9()
         node.start()
     else:

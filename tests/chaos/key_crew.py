@@ -122,6 +122,9 @@ class Crew:
     async def _serve(self, worker: Worker, slot: int) -> None:
         while True:
             delivery = await worker.receive(slot)
+            if delivery.cancelled:
+                await worker.settle(delivery, Ack(done=False))
+                continue
             if delivery.running_at:
                 await asyncio.sleep(0.05)
                 await worker.settle(delivery, Release())

@@ -91,12 +91,18 @@ class Reasons:
                 return "child of a shared pool killed"
         if run.id in self._dropped[run.parent]:
             return "result dropped, as the log says"
+        ended = self._ended(run)
         for harm in cuts:
-            if run.ended is not None and harm.at - SETTLING <= run.ended <= harm.until + SETTLING:
+            if ended is not None and harm.at - SETTLING <= ended <= harm.until + SETTLING:
                 return "acknowledgement lost with the connection"
-            if run.ended is not None and run.ended < harm.at <= until and self._alarmed(run.ended, harm.at):
+            if ended is not None and ended < harm.at <= until and self._alarmed(ended, harm.at):
                 return "acknowledgement not read during an alarm, and lost with the connection after it"
         return ""
+
+    def _ended(self, run: Run) -> float | None:
+        """When its worker had a result to settle: as the run ended, or as its process was killed."""
+        kills = (harm.until for harm in self.harms if harm.kind in CHILDREN and _under(run, harm))
+        return next(kills, None) if run.ended is None else run.ended
 
     def _alarmed(self, ended: float, lost: float) -> bool:
         """Whether an alarm held up what a worker sent from then on until shortly before its line was lost.

@@ -1,9 +1,11 @@
 """Everything that a soak harms: one RabbitMQ, workers of every pool behind a proxy each, and programs that publish."""
 
 import random
+import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -46,6 +48,9 @@ MAX_PAUSE = 2.0
 
 #: Seconds in which all workers must have started.
 READY = 120.0
+
+#: The ids of jobs, in logs and in what is wrong.
+_IDS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
 
 #: The name of the job that recurs.
 TICK = "tick"
@@ -112,6 +117,16 @@ class Site:
     @property
     def logs(self) -> dict[int, str]:
         return {pid: worker.log for pid, worker in self.past.items()}
+
+    def said_of(self, wrongs: Iterable[str]) -> list[str]:
+        """What the workers' logs say of the jobs that these texts name."""
+        ids = {id for wrong in wrongs for id in _IDS.findall(wrong)}
+        return [
+            f"{self.names[pid]} {pid}: {line}"
+            for pid, log in self.logs.items()
+            for line in log.splitlines()
+            if not ids.isdisjoint(_IDS.findall(line))
+        ]
 
     @property
     def sizes(self) -> dict[str, float]:

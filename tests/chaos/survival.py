@@ -18,7 +18,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
 from palermo.worker.handle import start_worker
 from tests.helpers import Stopwatch
-from tests.rabbitmq_node import Node, url_of, write_down
+from tests.rabbitmq_node import Node, url_of
 
 SLOTS = 50
 
@@ -123,7 +123,6 @@ async def survive(node: Node, exchange: str, *, jobs: int, spread: float, kill_a
         await broker.publish_many(sent)
         receiving = asyncio.ensure_future(receiver.run())
         await asyncio.sleep(max(0.0, begun + 3 + kill_after - time.time()))
-        await asyncio.to_thread(write_down, node)
         await asyncio.to_thread(node.kill9)
         await asyncio.to_thread(node.start)
         back, watch = time.time(), Stopwatch()

@@ -13,7 +13,7 @@ import pytest
 from palermo.errors import BrokerError
 from tests.acceptance.place import Place, Worker, children
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of, write_down
+from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
 
 JOBS = scaled(400, 4_000)
@@ -58,7 +58,6 @@ class Kills:
                 self.children += 1
 
     def broker(self) -> None:
-        write_down(self.node)
         self.node.kill9()
         self.node.start()
 

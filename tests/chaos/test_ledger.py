@@ -162,6 +162,17 @@ def test_a_crash_needs_a_kill_of_that_process() -> None:
     ]
 
 
+def test_the_crash_of_a_job_may_be_settled_on_a_line_that_is_lost() -> None:
+    lines = ran(1, by=100, began=1) + ran(1, by=200, began=9, ended=9.5)
+    killed = Harm(kind="child", at=1.5, until=1.5, parent=100, process=102)
+    cut = Harm(kind="cut", at=2.1, until=2.1, links=frozenset({"first"}))
+    later = Harm(kind="cut", at=8.0, until=8.0, links=frozenset({"first"}))
+
+    assert audit([order(1)], lines, killed, cut).wrongs == []
+    for harms in ((killed, later), (cut,)):
+        assert kinds(audit([order(1)], lines, *harms)) == ["ran again for no reason"]
+
+
 def test_a_job_is_given_up_for_three_workers_that_were_killed_and_no_others() -> None:
     failed = (row(1, "palermo.errors.WorkerDied", "3 workers died: pid:5@here, pid:6@here, pid:7@here."),)
     kills = [Harm(kind="parent", at=1, until=1, parent=pid) for pid in (5, 6, 7)]

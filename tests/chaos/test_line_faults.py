@@ -8,12 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.outpost import Outpost
-from tests.rabbitmq_node import write_down
 from tests.scale import chosen
 
 
 def killed(outpost: Outpost) -> None:
-    write_down(outpost.node)
     outpost.node.kill9()
     outpost.node.start()
 

@@ -1,4 +1,7 @@
-"""Jobs that run longer than RabbitMQ waits for their acknowledgement: it takes them back, and yet they run once."""
+"""Jobs that run longer than RabbitMQ waits for their acknowledgement: it takes them back, and yet they run once.
+
+From 4.3 on RabbitMQ takes jobs back from quorum queues only; before that, from both types.
+"""
 
 import re
 import signal
@@ -8,25 +11,31 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of
+from tests.rabbitmq_node import Node, set_policy, url_of, version_of
 from tests.tcp_proxy import TcpProxy
 from tests.worker.site import Process, Site
 
-#: Milliseconds until RabbitMQ takes a job back, and between its looks at that: a minute unless it is told otherwise.
-CONSUMER_TIMEOUT, TICK = 2_000, 300
+#: Milliseconds until RabbitMQ takes a job back, and between its looks at that: a minute unless it is told otherwise. A
+#: worker that takes a job asks the others for up to two seconds who runs it.
+CONSUMER_TIMEOUT, TICK = 3_000, 300
 
 
 @pytest.fixture(scope="module")
 def hasty_node(module_node: Node) -> Node:
-    """A node that takes jobs back after two seconds."""
+    """A node that takes jobs back after three seconds."""
     for name, value in (("consumer_timeout", CONSUMER_TIMEOUT), ("channel_tick_interval", TICK)):
         module_node.ctl("eval", f"application:set_env(rabbit, {name}, {value}).")
+    if version_of(url_of(module_node)) >= (3, 12):
+        set_policy(module_node, "hasty", "[.](jobs|low)$", {"consumer-timeout": CONSUMER_TIMEOUT})
     return module_node
 
 
 @pytest.fixture
-def hasty(hasty_node: Node, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=url_of(hasty_node), exchange=exchange, publish_timeout=60.0)
+def hasty(hasty_node: Node, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    url = url_of(hasty_node)
+    kind = "quorum" if version_of(url) >= (4, 3) else "classic"
+    monkeypatch.setenv("PALERMO_QUEUE_TYPE", kind)
+    site = Site(tmp_path, url=url, exchange=exchange, publish_timeout=60.0, queue_type=kind)
     yield site
     site.close()
 

@@ -65,7 +65,9 @@ def test_every_job_runs_once_but_for_good_reasons_whatever_happens_to_workers_br
                 f"MB of parents: {sizes}",
                 sep="\n  ",
             )
-        assert not account.wrongs, "\n".join([*account.wrongs, *map(str, site.records.harms)])
+        assert not account.wrongs, "\n".join(
+            [*account.wrongs, *site.said_of(account.wrongs), *map(str, site.records.harms)]
+        )
         assert held(private_node) == {}
         assert set(codes.values()) == {0}, codes
         assert [log for log in site.logs.values() if "Traceback" in log] == []

@@ -10,7 +10,7 @@ import pytest
 from palermo.client.client import Client
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of, write_down
+from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
 
 #: Kills of workers, enqueuers, and with them of the leader.
@@ -110,7 +110,6 @@ def test_a_broker_that_is_killed_leaves_no_key_taken_and_none_with_two_holders(
             if crew.poll() is not None:  # a slow machine was killed less often
                 assert number
                 break
-            write_down(module_node)
             module_node.kill9()
             module_node.start()
         assert crew.wait() == 0

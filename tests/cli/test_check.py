@@ -62,10 +62,12 @@ def test_an_age_that_cannot_be_known_is_said_and_is_no_problem() -> None:
 def test_the_first_job_of_a_queue_gives_its_age(client: Client) -> None:
     publish(client, message("old", queue="mail", created_at=1_000), message("new", queue="mail", created_at=1_090))
     publish(client, message("unsaid", queue="other", created_at=None))
+    # A job that was scheduled has waited since it was due.
+    publish(client, message("due", queue="reports", created_at=1_000, run_at=1_080))
 
     found = check(Inspector(client), Limits(max_age=99.0), now=1_100.0)
 
-    assert {row["name"]: row["oldest_age"] for row in found.queues} == {"mail": 100.0, "other": None}
+    assert {row["name"]: row["oldest_age"] for row in found.queues} == {"mail": 100.0, "other": None, "reports": 20.0}
     assert found.problems == ("queue mail: its first job is 100 s old, more than 99",)
     assert found.unknown == ("queue other: age unknown",)
 

@@ -32,6 +32,7 @@ def test_the_doctor_finds_keys_without_jobs_and_mends_them(palermo: Palermo, cli
     enqueue(client, "eu")
     with sqlite3.connect(url.removeprefix("sqlite:///")) as db:
         db.execute("delete from job")  # as another program would
+    db.close()
 
     said = palermo("doctor", code=1).stdout
 

@@ -17,6 +17,7 @@ from palermo.client.client import Client
 from palermo.errors import (
     ArgumentsInvalid,
     BodyTooLarge,
+    BrokerUnavailable,
     EncodeError,
     IdInvalid,
     MediaTypeUnknown,
@@ -343,6 +344,22 @@ def test_enqueuing_on_the_clients_own_thread_is_refused_and_does_not_hang(client
 def test_what_a_function_run_on_the_session_raises_comes_out(client: Client) -> None:
     with pytest.raises(NotFound):
         client.run(lambda broker: broker.purge("nothing"))
+
+
+def test_a_program_that_may_start_no_thread_is_told_so_and_may_enqueue_later(
+    client: Client, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # From Python 3.12 on, a thread that outlives the main one may start none either.
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(BrokerUnavailable, match="cannot be started"):
+            resize.enqueue("a")
+
+    resize.enqueue("b")
+    assert [message.body for message in waiting()] == [b'["b"]']
 
 
 def test_a_closed_client_opens_again_when_used(client: Client, waiting: Waiting) -> None:

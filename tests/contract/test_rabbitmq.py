@@ -25,7 +25,7 @@ from palermo.errors import NotBrowsable
 from tests.contract.broker_contract import BrokerContract
 from tests.contract.consuming import ConsumingContract
 from tests.contract.limiting import LimitingContract
-from tests.contract.prioritizing import PrioritizingContract
+from tests.contract.prioritizing import InOrder, PrioritizingContract, strictly, two_of_three
 from tests.contract.publishing import PublishingContract
 from tests.contract.tenants import known
 from tests.contract.timing import time_kept
@@ -45,6 +45,7 @@ from tests.contract.tools import (
     until,
 )
 from tests.rabbitmq.patience import have_patience
+from tests.rabbitmq_node import version_of
 from tests.rabbitmq_tidy import Tidy
 
 
@@ -86,8 +87,9 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
     queue_type = "quorum"
 
     @pytest.fixture
-    def has_priorities(self) -> bool:
-        return False  # before RabbitMQ 4.0
+    def in_order(self, rabbitmq_url: str) -> InOrder:
+        version = version_of(rabbitmq_url)
+        return strictly if version >= (4, 3) else two_of_three if version >= (4,) else list
 
     async def test_a_queue_is_not_browsed(self, broker: Broker) -> None:
         await broker.publish(message())

@@ -1,5 +1,6 @@
 """The modes of the embedded broker's file and of the files beside it: they hold the arguments of all jobs."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -70,7 +71,8 @@ def test_a_umask_that_lets_the_group_write_shares_the_file_with_it(umask: Callab
 def test_a_file_that_everybody_can_read_is_warned_of_once(
     umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sqlite3.connect(tmp_path / "jobs.db").execute("vacuum").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        db.execute("vacuum")
     os.chmod(tmp_path / "jobs.db", 0o644)
     with caplog.at_level(logging.WARNING, "palermo"):
         use(tmp_path)

@@ -325,6 +325,22 @@ class KeyingContract:
         await broker.sweep("failed", lambda job: Move(requeue(job)))
         assert await holders(broker) == [("a", "waiting")]
 
+    async def test_a_job_that_fails_is_not_requeued_before_its_run_is_over(self, broker: Broker, another: Open) -> None:
+        worker = await consume(await another())
+        await ask(broker, keyed("a"))
+        delivery = await begun(worker)
+        # Its worker stores it in `failed` first, and then writes down that the run is over.
+        await broker.publish(replace(fail(delivery.message, FAILURE, worker="w"), queue="failed"))
+
+        swept = await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))
+
+        assert swept.moved == 0
+        assert await ids(broker, "failed") == ["a"]
+        await worker.settle(delivery, Ack(done=False))
+        await freed(broker)
+        await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))
+        assert (await begun(worker)).message.id == "a"
+
     async def test_a_key_is_freed_by_hand(self, broker: Broker, another: Open) -> None:
         await ask(broker, keyed("a"))
 

@@ -22,6 +22,7 @@ from palermo.core.unique_rules import (
     enqueue,
     free,
     publish_due,
+    readmit,
     start,
     with_arguments_of,
 )
@@ -200,6 +201,16 @@ def test_a_key_that_was_freed_is_taken_again_at_the_start() -> None:
     step, answer = started(key, job("a"), 2)
     assert (answer.why, answer.tell) == (StartReason.RUN, True)
     assert asked(step.key, job("b"), 3)[1] == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
+
+
+def test_a_job_is_put_back_into_its_queue_only_while_none_runs_with_its_key() -> None:
+    assert readmit(taken(job("a")), job("a"), 0)[1]
+    assert not readmit(taken(job("a")), job("b"), 0)[1]
+    assert not readmit(running(job("a")), job("a"), 0)[1]
+    over = end(running(job("a")), "a", RunOutcome.OVER, serial=1, now=0).key
+    step, may = readmit(over, job("a"), 0)
+    assert may
+    assert started(step.key, job("a"), run="2")[1].why is StartReason.RUN
 
 
 def test_freeing_a_key_publishes_what_was_to_run_next_or_drops_it() -> None:

@@ -1,10 +1,11 @@
-"""Jobs declared in a test are forgotten after it."""
+"""Jobs declared in a test are forgotten after it, and its default client is closed."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from palermo import jobs
+from palermo.client import client as clients
 from palermo.jobs import failure_backends, hooks
 from palermo.jobs.definition import JobDefinition
 
@@ -14,5 +15,8 @@ def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kept: dict[str, JobDefinition] = dict(jobs.registry._jobs)
     monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
     monkeypatch.setattr(failure_backends, "_backends", {})
+    monkeypatch.setattr(clients, "_default", None)
     yield
     jobs.registry._jobs = kept
+    if clients._default is not None:
+        clients._default.close()

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -110,6 +111,26 @@ def test_a_host_that_accepts_and_never_answers_is_given_up_in_time(session: Sess
         address = replace(session.address, hosts=(silent.getsockname(),))
         with pytest.raises(BrokerUnavailable, match="in time"):
             with_broker(replace(session, address=address, timeout=0.5), told)
+
+
+@pytest.mark.parametrize("answers", [0, 1, 2])
+def test_a_broker_that_stops_during_the_login_is_away_and_refuses_nobody(
+    session: SessionParameters, answers: int
+) -> None:
+    def serve() -> None:
+        line, _ = server.accept()
+        with line, socket.create_connection(session.address.hosts[0]) as broker:
+            for _ in range(answers):
+                broker.sendall(line.recv(65_536))
+                line.sendall(broker.recv(65_536))
+            line.recv(65_536)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(serve)
+        address = replace(session.address, hosts=(server.getsockname(),))
+        with pytest.raises(BrokerUnavailable, match="closed the connection"):
+            with_broker(replace(session, address=address), told)
+        serving.result(60)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import exceptions, frame, spec
 
-from palermo.brokers.rabbitmq.amqp import polling_frames, transport
+from palermo.brokers.rabbitmq.amqp import polling_frames
 from palermo.brokers.rabbitmq.amqp.delivery_frames import INCOMPLETE, Counted, Delivered, read_counted, read_got
 from palermo.brokers.rabbitmq.amqp.properties import Properties, read_properties
 from tests.rabbitmq.test_delivery_frames import HEARTBEAT, PIECE, SIZES, Client, method
@@ -164,18 +164,6 @@ def test_an_answer_that_does_not_end_where_it_says_is_an_error_as_in_pika(
         with pytest.raises(exceptions.InvalidFrameError):
             asker.hear(spoilt_stream)
         assert not asker.events
-
-
-def test_beside_a_version_of_pika_that_was_not_tried_questions_are_pikas(
-    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = b"".join([EMPTY, *answer(1, b"body"), EMPTY])
-    theirs = Asker(loop, directly=False)
-    theirs.hear(stream)
-    monkeypatch.setattr(transport, "_TESTED", False)
-    ours = Asker(loop, directly=True)
-    ours.hear(stream)
-    same(ours, theirs)
 
 
 def test_questions_are_pikas_byte_for_byte() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
-from palermo.brokers.rabbitmq.amqp import transport
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
@@ -93,9 +92,8 @@ class Several:
 Run = Callable[[str, Callable[[Several], Awaitable[None]]], None]
 
 
-@pytest.fixture(params=[True, False], ids=["past-pika", "by-pika"])
-def run(request: pytest.FixtureRequest, rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(transport, "_TESTED", request.param)
+@pytest.fixture
+def run(rabbitmq_url: str, exchange: str) -> Run:
     session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
     @asynccontextmanager

@@ -173,7 +173,32 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
             BrokerRefused,
             "virtual host 'v'",
         ),
+        (
+            exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - attempt to reuse consumer tag 'x'"),
+            BrokerUnavailable,
+            "attempt to reuse consumer tag",
+        ),
         (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefused, "permission"),
+        (
+            exceptions.ProbableAuthenticationError("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - x'"),
+            BrokerRefused,
+            "password",
+        ),
+        (
+            exceptions.ProbableAccessDeniedError("ConnectionClosedByBroker: (530) 'NOT_ALLOWED - vhost v not found'"),
+            BrokerRefused,
+            "(vhost v not found)",
+        ),
+        (
+            exceptions.ProbableAccessDeniedError("ConnectionClosedByBroker: (320) 'CONNECTION_FORCED - bye'"),
+            BrokerUnavailable,
+            "may be stopping",
+        ),
+        (
+            exceptions.ProbableAuthenticationError("StreamLostError: ('the broker closed the connection',)"),
+            BrokerUnavailable,
+            "may be stopping",
+        ),
         (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - bye"), BrokerUnavailable, "bye"),
         (struct.error("odd"), PalermoError, "odd"),
     ],

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, waits_since
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.inspector.inspector import Inspector
@@ -108,9 +108,7 @@ class OldestJobs:
             rows = self.inspector.jobs(queue, limit=1).rows
         except (NotFound, NotBrowsable):
             return None
-        # A job that was delayed has waited since it was due.
-        known = (rows[0][name] for name in ("created_at", "run_at")) if rows else ()
-        return max((at for at in known if at is not None), default=None)
+        return waits_since(rows[0]) if rows else None
 
 
 def live_state(site: Site) -> LiveState:

@@ -15,6 +15,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream, offset_of
+from palermo.brokers.rabbitmq.amqp.stream_suspects import HISTORY_BROKEN_FOR
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
 from palermo.core.journal_records import decode
@@ -58,6 +59,7 @@ class StreamJournal:
             patience=session.timeout,
             holds="the journal",
             arguments=bounds,
+            given_up_after=HISTORY_BROKEN_FOR,
         )
 
     async def append(self, batch: bytes) -> None:

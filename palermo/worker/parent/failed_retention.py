@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from palermo.client.failed_queues import trim_failed
 from palermo.contract.broker import Broker
-from palermo.errors import BrokerError
+from palermo.errors import PalermoError
 from palermo.settings.settings import Settings
 
 log = logging.getLogger("palermo.worker")
@@ -40,7 +40,7 @@ class FailedRetention:
         self._ran_at = self._now()
         try:
             removed = await trim_failed(broker, max_age=self._max_age, max_count=self._max_count, now=self._ran_at)
-        except BrokerError as error:
+        except PalermoError as error:
             log.warning("failed jobs not trimmed error=%r", str(error))
             return
         if removed:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from palermo.contract.broker import Broker
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import BrokerError
+from palermo.errors import PalermoError
 
 #: Seconds that the slots must be idle before the broker is asked, and the longest pause between two questions.
 _FIRST, _MAX = 0.02, 1.0
@@ -56,7 +56,7 @@ class IdleWatch:
     async def _check(self) -> None:
         try:
             empty = not await self._count_pending()
-        except BrokerError:
+        except PalermoError:
             empty = False  # if the session is lost, the slots notice that themselves
         if empty and self._idle():
             self._reported = True

@@ -200,6 +200,8 @@ class SlotTask:
                     or not await worker.adopted_jobs.adopt(session, delivery)
                 ):
                     await self._admit(session, delivery)
+            except (BrokerError, NotFound) as error:
+                sessions.lose(session, error)
             except Exception as error:  # the edge again: the job goes back with the session
                 log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
                 sessions.lose(session, error)

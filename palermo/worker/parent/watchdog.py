@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.stacks import thread_stacks
 
@@ -109,7 +109,7 @@ class StallWatchdog:
             except TimeoutError:
                 self._unanswered = True
                 return f"the broker did not say within {ANSWER_TIMEOUT:g} s whether jobs wait"
-            except BrokerError:
+            except PalermoError:
                 return ""  # lost or refused: the slot that waits for a job gets the same error
             unserved = waiting & unserved if check else waiting
             if not unserved:
@@ -126,7 +126,7 @@ class StallWatchdog:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 return set(await self._worker.served_queues(session))
-        except (BrokerError, TimeoutError):
+        except (PalermoError, TimeoutError):
             return set()
 
 

@@ -24,7 +24,7 @@ from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
-from palermo.errors import BrokerError
+from palermo.errors import BrokerError, PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
@@ -281,7 +281,7 @@ class Worker:
         self._update_title_soon()
 
     async def _stop_deliveries(self, session: BrokerSession) -> None:
-        with suppress(BrokerError):
+        with suppress(PalermoError):
             for slot in self._slots:
                 await session.consumer.pause_slot(slot.number)
 

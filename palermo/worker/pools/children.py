@@ -96,12 +96,16 @@ class Children:
     async def _fork(self, process: Process, connect: Callable[[], SlotPipe]) -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        with theirs:
-            ready = process.renew()
-            ours.setblocking(False)
-            _, process.pipe = await loop.create_unix_connection(connect, sock=ours)
-            self._numbered[process.number] = process
-            self.template.fork(process.number, theirs)
+        ready = process.renew()
+        try:
+            with theirs:
+                ours.setblocking(False)
+                _, process.pipe = await loop.create_unix_connection(connect, sock=ours)
+                self._numbered[process.number] = process
+                self.template.fork(process.number, theirs)
+        except BaseException:
+            ready.cancel()  # else the end of the socket pair is an error of it that nobody reads
+            raise
         await ready
 
     async def describe_end(self, process: Process, why: str) -> str:

@@ -51,7 +51,11 @@ class SharedChildren:
         while (child := self.current) is None:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.ensure_future(self._start_current())
-            await asyncio.shield(self._starting)
+                # Retrieve the error: those that wait may have been cancelled by the time it fails.
+                self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
+            starting = self._starting
+            await asyncio.wait({starting})
+            starting.result()
         return child
 
     async def _start_current(self) -> None:

@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_c
 from palermo.brokers.rabbitmq.amqp.declaration import Difference
 from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.browsing.sweep import take
+from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
 from palermo.contract.broker import SessionParameters

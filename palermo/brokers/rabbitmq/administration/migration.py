@@ -21,8 +21,8 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
 from palermo.brokers.rabbitmq.amqp.messages import new_id, to_message
 from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT
 from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher
+from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
-from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
@@ -109,6 +109,7 @@ class Migration:
             arguments = versions.arguments(self._kind, self._connection.version)
             if difference := await self._connection.declare(self._aside, arguments):
                 raise BrokerRefused(difference.text)
+            await self._connection.persist_queues()
         for _ in range(_ATTEMPTS):
             if await self._count(self._name) is None or await self._make():
                 break
@@ -148,6 +149,7 @@ class Migration:
         channel.raw.queue_delete(self._name)
         await channel.declare(self._name, arguments)  # another program may have made it first: `run` checks
         await channel.close()
+        await self._connection.persist_queues()
 
     async def _lead_aside(self) -> None:
         """Route publishing aside, and only there until a publisher declares the old queue again."""
@@ -264,6 +266,7 @@ class Migration:
         difference = await self._connection.declare(
             self._name, versions.arguments(self._kind, self._connection.version)
         )
+        await self._connection.persist_queues()
         return difference is None or difference.argument not in ("x-queue-type", "x-max-priority")
 
 

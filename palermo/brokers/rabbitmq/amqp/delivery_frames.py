@@ -8,7 +8,6 @@ frames, a heartbeat between the frames, another method, a frame that does not en
 those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the class basic.
 """
 
-import re
 import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -157,9 +156,3 @@ def short(text: str) -> bytes:
     """A text of at most 255 bytes as AMQP writes it."""
     data = text.encode()
     return bytes((len(data),)) + data
-
-
-def is_tested(version: str) -> bool:
-    """Whether this module was tested with this version of pika: from 1.3.2 to the last 1.4."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return found is not None and (1, 3, 2) <= tuple(map(int, found.groups())) < (1, 5, 0)

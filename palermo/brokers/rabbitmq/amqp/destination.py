@@ -81,7 +81,10 @@ class RecordQueue:
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""
         if not self._made:
+            is_new = not await self.exists()
             await self._connection.declare(self.name, self._arguments)
+            if is_new:
+                await self._connection.persist_queues()
             self._made = True
 
     def forget(self) -> None:

@@ -11,11 +11,23 @@ ACCESS_REFUSED = 403
 NOT_FOUND = 404
 RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
+RESOURCE_ERROR = 506
 NOT_ALLOWED = 530
+INTERNAL_ERROR = 541
 
 #: Texts of a 404 and a 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
 _DOWN = "down or inaccessible"
 _NOT_HERE = "does not have a replica on the local node"
+
+#: The word that every refusal of a virtual host has in its text: other refusals have the same code, 530.
+_VHOST = "vhost"
+
+#: The reply code and text in the text that pika makes of a connection which RabbitMQ closed.
+_REPLY = re.compile(r"ConnectionClosedByBroker: \((\d+)\) '(?:[A-Z_]+ - )?(.*)'")
+
+
+class NotOnThisNode(BrokerUnavailable):
+    """A stream has no replica on the node that this session is connected to."""
 
 
 def reply_code(error: BaseException) -> int:
@@ -40,13 +52,13 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
     match error:
         case PalermoError():
             return error
-        case exceptions.ProbableAuthenticationError() | exceptions.AuthenticationError():
+        case exceptions.ProbableAuthenticationError() | exceptions.ProbableAccessDeniedError():
+            return _login_ended(str(error), where, user, vhost)
+        case exceptions.AuthenticationError():
             return _wrong_password(where, user)
-        case exceptions.ProbableAccessDeniedError():
-            return _wrong_vhost(where, user, vhost)
         case exceptions.ConnectionClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return _wrong_password(where, user)
-        case exceptions.ConnectionClosedByBroker() if error.reply_code == NOT_ALLOWED:
+        case exceptions.ConnectionClosedByBroker() if error.reply_code == NOT_ALLOWED and _VHOST in reply_text(error):
             return _wrong_vhost(where, user, vhost, reply_text(error))
         case exceptions.ChannelClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return BrokerRefused(
@@ -57,7 +69,7 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND and _DOWN in str(error.reply_text):
             return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
         case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
-            return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
+            return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
             return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
         case exceptions.ChannelClosedByBroker():
@@ -71,7 +83,10 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case exceptions.ConnectionBlockedTimeout():
             return BrokerUnavailable(f"RabbitMQ at {where} blocks publishers: its memory or disk alarm is raised.")
         case exceptions.IncompatibleProtocolError():
-            return BrokerUnavailable(f"what listens at {where} does not speak AMQP 0-9-1, or not with these settings.")
+            return BrokerUnavailable(
+                f"what listens at {where} closed the connection before the login: it is RabbitMQ that is stopping or"
+                " starting, or it does not speak AMQP 0-9-1 (15672 is the port of RabbitMQ's pages)."
+            )
         case TimeoutError():
             return BrokerUnavailable(f"RabbitMQ at {where} did not answer in time.")
         case ssl.SSLError():
@@ -88,6 +103,20 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return BrokerError(f"RabbitMQ at {where}: {type(error).__name__}: {error}")
 
 
+def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:
+    """What the end of the connection during the login means, of which pika keeps only the text.
+
+    RabbitMQ says that it refuses, with a reply code. It closes without a word, or with another code, as it stops.
+    """
+    reply = _REPLY.search(said)
+    code = int(reply[1]) if reply else 0
+    if code == ACCESS_REFUSED:
+        return _wrong_password(where, user)
+    if reply and code == NOT_ALLOWED:
+        return _wrong_vhost(where, user, vhost, reply[2])
+    return BrokerUnavailable(f"RabbitMQ at {where} closed the connection during the login: it may be stopping.")
+
+
 def _wrong_password(where: str, user: str) -> BrokerRefused:
     return BrokerRefused(
         f"RabbitMQ at {where} refused user {user!r}: wrong user name or password"
@@ -95,8 +124,8 @@ def _wrong_password(where: str, user: str) -> BrokerRefused:
     )
 
 
-def _wrong_vhost(where: str, user: str, vhost: str, said: str = "") -> BrokerRefused:
+def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
     return BrokerRefused(
         f"RabbitMQ at {where} refused virtual host {vhost!r} to user {user!r}: it does not exist, or the user has no"
-        f" permissions there{f' ({said})' if said else ''}."
+        f" permissions there ({said})."
     )

@@ -1,16 +1,14 @@
 """Opens one AMQP connection on the running loop: name lookup, socket, TLS and the AMQP handshake."""
 
 import asyncio
-import logging
+import re
 import ssl
 from collections.abc import Callable
 
 import pika
 
-from palermo.brokers.rabbitmq.amqp.delivery_frames import is_tested
 from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
-
-log = logging.getLogger("palermo.rabbitmq")
+from palermo.errors import BrokerRefused
 
 
 async def connect(
@@ -19,11 +17,13 @@ async def connect(
     """An open connection to the one host that `parameters` names.
 
     `on_close` is called once, with the reason, when the open connection ends.
-    Raises TimeoutError, OSError or a pika exception.
+    Raises TimeoutError, OSError or a pika exception, and BrokerRefused with a version of pika that Palermo was not
+    tested with.
     """
     if not is_tested(pika.__version__):
-        log.warning(
-            "pika %s was not tried with the quick way of deliveries and acks: using pika's own", pika.__version__
+        raise BrokerRefused(
+            f"pika {pika.__version__} is installed, and Palermo works with 1.3.2 to 1.4:"
+            " `pip install 'pika>=1.3.2,<1.5'` installs one of them."
         )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
@@ -55,3 +55,9 @@ async def connect(
         # The connection's own error arrives after ours, which the caller gets already.
         opened.cancel()
         raise
+
+
+def is_tested(version: str) -> bool:
+    """Whether Palermo was tested with this version of pika: from 1.3.2 to the last 1.4, as pyproject.toml says."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return found is not None and (1, 3, 2) <= tuple(map(int, found.groups())) < (1, 5, 0)

@@ -7,6 +7,12 @@ The first record only makes the stream non-empty, since a reader cannot tell an 
 A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connection that
 writes to it or reads it then (541, 506). So the session that makes a stream holds the exclusive queue
 `<stream>.making` until the first record is stored, and all others wait for that.
+
+RabbitMQ may never open a stream again that it made shortly before it was killed (3.10 to 4.3). Then it answers "home
+node is down" (up to 4.2), or closes the connection of each session that uses the stream (4.3: 541, 506). So nothing is
+kept in a stream alone that must not be lost (stream_copy.py), and a stream that stays broken is made anew by the
+session that finds it so (stream_suspects.py). Up to 4.2 it cannot be deleted either: the new one has the next name,
+`<stream>.2` and so on, and of several that exist the last one counts.
 """
 
 import asyncio
@@ -21,10 +27,13 @@ from pika import spec
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got, delivered
 from palermo.brokers.rabbitmq.amqp.destination import Destination
-from palermo.brokers.rabbitmq.amqp.errors import RESOURCE_LOCKED
+from palermo.brokers.rabbitmq.amqp.errors import RESOURCE_LOCKED, NotOnThisNode
 from palermo.brokers.rabbitmq.amqp.json_text import read_json
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream_copy import StreamCopy
+from palermo.brokers.rabbitmq.amqp.stream_suspects import BREAKING, BROKEN_FOR, Suspect, suspect_of, suspected
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -66,83 +75,199 @@ class Stream:
         patience: float,
         holds: str,
         arguments: Mapping[str, Any] | None = None,
+        copied: bool = False,
+        given_up_after: float = BROKEN_FOR,
     ) -> None:
         """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
 
-        `holds` says what is in it, for logs and errors; `arguments` bound it.
+        `holds` says what is in it, for logs and errors; `arguments` bound it. A `copied` stream loses no record that
+        `write` has stored, not even if RabbitMQ loses the stream.
+        `given_up_after` is for how many seconds it is broken before it is made anew.
         """
-        self.name = name
+        #: The name of the stream that is used now: the last one of its succession.
+        self.name = self._first_name = name
         self._publisher = publisher
         self._patience = patience
         self.holds = holds
         self._arguments = dict(arguments or {})
-        #: Whether the stream exists, as far as this session knows.
+        self._copy = StreamCopy(name, self._arguments) if copied else None
+        self._given_up_after = given_up_after
+        #: Whether the stream exists, with its copy, as far as this session knows.
         self.made = False
         #: Whether the stream was seen complete, with its first record, so that it can be read.
         self._whole = False
+        #: Whether `name` is the last one of its succession, as far as this session knows.
+        self._located = False
+        #: Whether it was gone when this session wrote to it.
+        self._missed = False
         self._making = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        #: Held while the stream is made, or made anew.
+        self._mark = Mutex(f"{name}.making")
 
     async def make(self) -> None:
         """Make the stream if it does not exist."""
         async with self._making:
             if self.made:
                 return
-            publisher = await self._publisher()
-            connection = publisher.channel.connection
-            while not await self._is_whole(connection):
-                await self._make_first(connection, publisher)
+            connection = (await self._publisher()).channel.connection
+            await self.use(connection, lambda: self._make(connection))
             self.made = True
 
-    async def _make_first(self, connection: Connection, publisher: Publisher) -> None:
-        """Make the stream, unless another session is making it."""
-        channel = await connection.channel()
-        try:
-            await channel.call(channel.raw.queue_declare, self._mark, exclusive=True)
-        except PalermoError:
-            if channel.code != RESOURCE_LOCKED:
-                raise
-            await asyncio.sleep(_LOOK_EVERY)
-            return
-        try:
-            arguments = {"x-queue-type": "stream", **self._arguments}
-            await channel.call(channel.raw.queue_declare, self.name, durable=True, arguments=arguments)
-            await self._publish(publisher, [record_entry({"version": 1})])
-        finally:
-            if channel.is_open:
-                channel.raw.queue_delete(self._mark, callback=lambda _: None)
-            _leave(channel)
+    async def _make(self, connection: Connection) -> None:
+        while not (await self._exists(connection) and await self._is_copied(connection)):
+            async with self._mark.held(connection, patience=0) as held:
+                if held:
+                    await self._complete(connection)
+                else:
+                    await asyncio.sleep(_LOOK_EVERY)
 
-    async def _is_whole(self, connection: Connection) -> bool:
+    async def _complete(self, connection: Connection) -> None:
+        """Make what is missing of the stream and its copy, each with what the other one holds."""
+        exists, records = (await connection.probe(self.name)).exists, list[Record]()
+        if self._copy is not None and not await self._copy.exists(connection):
+            if exists:
+                follower = await self._follow(connection, records.append)
+                if follower is not None:
+                    await follower.close()
+            await self._copy.make(connection, records)
+        elif self._copy is not None and not exists:
+            records = await self._copy.read(connection)
+        if not exists:
+            if self._missed:
+                log.warning("%s was deleted, and is made anew stream=%s", self.holds, self.name)
+            await connection.declare(self.name, {"x-queue-type": "stream", **self._arguments})
+            publisher = await Publisher.open(connection)
+            await self._publish(publisher, [record_entry(one) for one in [{"version": 1}, *records]])
+            publisher.channel.abandon()
+
+    async def _is_copied(self, connection: Connection) -> bool:
+        return self._copy is None or await self._copy.exists(connection)
+
+    async def _exists(self, connection: Connection) -> bool:
         """Whether the stream exists; waits for one that is being made."""
+        await self._locate(connection)
         if not (await connection.probe(self.name)).exists:
             return False
         # The stream is checked before the mark: a stream that exists when the mark does not is complete.
         for _ in range(round(self._patience / _LOOK_EVERY)):
-            if not (await connection.probe(self._mark)).exists:
+            if not (await connection.probe(self._mark.queue)).exists:
                 break
             await asyncio.sleep(_LOOK_EVERY)
         return True
 
-    @property
-    def _mark(self) -> str:
-        return f"{self.name}.making"
+    async def _locate(self, connection: Connection) -> None:
+        """Find the last stream of its succession."""
+        while not self._located:
+            successor = self._successor()
+            self._located = not await connection.has_queue(successor)
+            if not self._located:
+                self.name = successor
+
+    def _successor(self) -> str:
+        """The name of the stream that takes the place of this one if it cannot be deleted."""
+        number = self.name.removeprefix(self._first_name).removeprefix(".")
+        return f"{self._first_name}.{int(number or 1) + 1}"
+
+    def is_suspected(self, connection: Connection) -> bool:
+        """Whether the stream could not be used, and has not been found sound since."""
+        return suspected(connection, self._first_name) is not None
+
+    async def use(self, connection: Connection, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Make the attempt, which reads the stream or writes to it on this connection.
+
+        While the stream is known to be broken it is not made, and BrokerUnavailable is raised, until the stream has
+        been made anew.
+        """
+        suspect = suspected(connection, self._first_name)
+        if suspect is not None:
+            await self._look_into(connection, suspect)
+        try:
+            return await attempt()
+        except NotOnThisNode:
+            raise
+        except BrokerUnavailable:
+            if connection.error is None or connection.code in BREAKING:
+                suspect_of(connection, self._first_name)
+            raise
+
+    async def _look_into(self, connection: Connection, suspect: Suspect) -> None:
+        """Find out whether the stream can be used again. Make it anew if it has been broken for long enough."""
+        async with self._looking:
+            if suspect.is_due:
+                self._located = self._whole = self.made = False
+                try:
+                    suspect.found(await self._fault(connection), connection)
+                except PalermoError:
+                    suspect.not_seen()
+                    raise
+            if suspect.error is not None and suspect.broken_for >= self._given_up_after:
+                await self._make_anew(connection)
+                suspect.found(None, connection)
+            if suspect.error is not None:
+                raise suspect.error
+
+    async def _fault(self, connection: Connection) -> BrokerUnavailable | None:
+        """Why the stream cannot be used; None if it can, or there is none. Asks on a connection of its own."""
+        scout = await connection.another("looking into a stream")
+        try:
+            await self._locate(scout)
+            if await _last_entry(scout, self.name) is not None or not (await scout.probe(self.name)).exists:
+                return None
+            return BrokerUnavailable(f"{self.holds} gives no answer.")
+        except NotOnThisNode:
+            raise  # other nodes serve it
+        except BrokerUnavailable as error:
+            if scout.error is not None and scout.code not in BREAKING:
+                raise
+            return error
+        finally:
+            await scout.close()
+
+    async def _make_anew(self, connection: Connection) -> None:
+        worker = await connection.another("making a stream anew")
+        try:
+            async with self._mark.held(worker, patience=self._patience) as held:
+                if not held or await self._fault(connection) is None:
+                    return  # another session has made it
+                self._missed = False
+                log.error("%s cannot be read or written any more, and is made anew stream=%s", self.holds, self.name)
+                try:
+                    await worker.delete(self.name)
+                except BrokerUnavailable:
+                    if worker.error is not None:
+                        raise
+                    self.name = self._successor()
+                await self._complete(worker)
+        finally:
+            await worker.close()
 
     async def write(self, record: Record) -> None:
         """Add a record, and make the stream first if need be; returns once the record is stored."""
-        await self.append([record_entry(record)])
+        await self._append([record_entry(record)], record)
+
+    async def write_patiently(self, record: Record) -> None:
+        """The same, but wait for a stream that is down."""
+        connection = (await self._publisher()).channel.connection
+        await self._patiently(connection, lambda: self.write(record))
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Add these in order, and make the stream first if need be; returns once all are stored."""
+        """Add these in order, and make the stream first if need be; returns once all are stored. They have no copy."""
+        await self._append(entries)
 
+    async def _append(self, entries: Sequence[Entry], record: Record | None = None) -> None:
         async def send() -> None:
-            await self._publish(await self._publisher(), entries)
+            publisher = await self._publisher()
+            if self._copy is not None and record is not None:
+                await self._copy.write(publisher, record)
+            await self.use(publisher.channel.connection, lambda: self._publish(publisher, entries))
 
         await Destination(self.make, self._forget).publish(send)
 
     def _forget(self) -> None:
-        # The error for a stream that cannot be read tells users to delete it.
-        log.warning("%s was deleted, and is made anew stream=%s", self.holds, self.name)
-        self.made = False
+        # It was deleted, or is broken: `make` finds out.
+        self.made = self._located = False
+        self._missed = True
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
         """A reader that has caught up and goes on, and gives each record to `on_record`. None without a stream.
@@ -151,11 +276,16 @@ class Stream:
 
         Raises BrokerUnavailable if the stream is down and stays so.
         """
-        return await self._patiently(connection, lambda: self._follow(connection, on_record))
+        return await self._patiently(
+            connection, lambda: self.use(connection, lambda: self._follow(connection, on_record))
+        )
 
     async def is_there(self) -> bool:
         """Whether the stream exists."""
-        return self.made or await self._is_whole((await self._publisher()).channel.connection)
+        if self.made:
+            return True
+        connection = (await self._publisher()).channel.connection
+        return await self.use(connection, lambda: self._exists(connection))
 
     async def end(self, connection: Connection) -> int | None:
         """The offset of the newest entry; None without a stream. Raises what `follow` raises."""
@@ -164,7 +294,7 @@ class Stream:
 
     async def last(self, connection: Connection) -> tuple[int, float] | None:
         """The offset of the newest entry, and the time that its writer gave it, else 0; see `end`."""
-        return await self._patiently(connection, lambda: self._find_last(connection))
+        return await self._patiently(connection, lambda: self.use(connection, lambda: self._find_last(connection)))
 
     async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
         """The entries from one offset to another that exists, as far as the stream still has them.
@@ -225,19 +355,22 @@ class Stream:
                     raise
                 if loop.time() > deadline:
                     raise BrokerUnavailable(
-                        f"{self.holds} cannot be read: {error} If the stream stays down, delete it"
-                        f" (rabbitmqctl delete_queue '{self.name}'): it is made anew when it is needed."
+                        f"{self.holds} cannot be read or written: {error} A stream that stays down is made anew after"
+                        f" {self._given_up_after:g} s."
                     ) from error
             await asyncio.sleep(_AGAIN)
 
     async def _find_last(self, connection: Connection) -> tuple[int, float] | None:
         if not self._whole:
-            self._whole = await self._is_whole(connection)
+            self._whole = await self._exists(connection)
+            if not self._whole and self._copy is not None and await self._copy.exists(connection):
+                await self._make(connection)  # somebody deleted the stream alone
+                self._whole = True
             if not self._whole:
-                await _check_access(connection, self._mark)
+                await _check_access(connection, self._mark.queue)
         last = await _last_entry(connection, self.name) if self._whole else None
         if last is None:
-            self._whole = self.made = False
+            self._whole = self.made = self._located = False
         return last
 
     async def _follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
@@ -308,12 +441,6 @@ class Follower:
         self._on_record(record(body))
         if offset_of(properties) >= self._end:
             self._caught_up.set()
-
-
-def _leave(channel: Channel) -> None:
-    """Close the channel without waiting for the answer: the caller may have given up."""
-    if channel.is_open:
-        channel.raw.close()
 
 
 async def _check_access(connection: Connection, queue: str) -> None:

@@ -8,8 +8,7 @@ confirm of a single message may write it itself (socket_lock.py, the socket lock
 The frames of every job do not go through pika's objects: our own code reads deliveries that were asked for with
 `deliver_to` and writes their acks (delivery_frames.py), writes published messages and reads their confirms
 (publish_frames.py), and writes the questions of a worker on several queues and reads the answers (polling_frames.py).
-All other frames are pika's, in the order of the wire. With a version of pika that this was not tried with, all frames
-are pika's.
+All other frames are pika's, in the order of the wire.
 
 The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
 it feeds, and the attributes in which a channel keeps the receivers of answers and deliveries. They are the same in
@@ -34,7 +33,6 @@ from palermo.brokers.rabbitmq.amqp.delivery_frames import (
     Delivered,
     ack,
     frame_at,
-    is_tested,
     read_counted,
     read_delivery,
     read_got,
@@ -54,9 +52,6 @@ Counter = Callable[[Counted, bytes], None]
 #: Reads what begins with the method frame at this place, on this channel. Returns INCOMPLETE if more bytes must come,
 #: and None for what pika must read.
 _Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
-
-#: Whether our own frames were tried with this version of pika.
-_TESTED = is_tested(pika.__version__)
 
 #: The most frames that wait for the end of a turn where acks wait: with these RabbitMQ has work meanwhile.
 _TOGETHER = 16
@@ -185,13 +180,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
         The caller ends this with `deliver_no_more` before it cancels the consumer.
         """
-        if _TESTED:
-            self._takers[channel.channel_number] = (channel, partial(read_delivery, consumer=short(tag)), taker)
+        self._takers[channel.channel_number] = (channel, partial(read_delivery, consumer=short(tag)), taker)
 
     def answers_to(self, channel: Any, taker: Taker) -> None:
         """Give the answers to `get` on pika's channel to `taker`, except those that pika must read."""
-        if _TESTED:
-            self._takers[channel.channel_number] = (channel, read_got, taker)
+        self._takers[channel.channel_number] = (channel, read_got, taker)
 
     def counts_to(self, channel: Any, taker: Counter) -> None:
         """Give the answers to `count` on pika's channel to `taker`."""
@@ -204,8 +197,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def acks_to(self, channel: Any, told: publish_frames.Confirmed) -> None:
         """Give the confirms on pika's channel to `told`, except those that pika must read."""
-        if _TESTED:
-            self._listening[channel.channel_number] = told
+        self._listening[channel.channel_number] = told
 
     def acks_no_more(self, channel: Any) -> None:
         """Give the confirms of this channel, which has ended, to pika again."""
@@ -216,7 +208,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
         Raises what pika's basic_ack raises.
         """
-        if not (_TESTED and channel.is_open):
+        if not channel.is_open:
             channel.basic_ack(tag)
             self.flush()
             return
@@ -230,14 +222,13 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._loop.call_soon(self.flush)
         self._output.append(frame)
 
-    def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0, count: int = 1) -> None:
+    def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0) -> None:
         """Ask now for a queue's first message. In the same write, before it, acknowledge the delivery `acked`, if any.
 
-        One call at a time on a channel. `count` asks for so many messages, only where this connection is `quick`. The
-        answer goes to the callback of `answers_to`. An answer that pika must read goes to `got` as from pika's
-        basic_get, or to pika's callbacks for GetEmpty. Raises what pika's methods raise.
+        One call at a time on a channel. The answer goes to the callback of `answers_to`. An answer that pika must read
+        goes to `got` as from pika's basic_get, or to pika's callbacks for GetEmpty. Raises what pika's methods raise.
         """
-        if not (_TESTED and channel.is_open):
+        if not channel.is_open:
             if acked:
                 channel.basic_ack(acked)
             channel.basic_get(queue, got)
@@ -246,21 +237,16 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         # pika did not read the last answer, so its callback may still be there.
         channel._on_getok_callback = got
         number = channel.channel_number
-        asked = polling_frames.get(number, queue) * count
+        asked = polling_frames.get(number, queue)
         if acked:
-            self._write(ack(number, acked) + asked, 1 + count)
+            self._write(ack(number, acked) + asked, 2)
         else:
-            self._write(asked, count)
+            self._write(asked, 1)
 
     def count(self, channel: Any, queues: Iterable[str]) -> None:
         """Ask now how many messages wait in each of these queues; the answers come in the same order."""
         asked = [polling_frames.count(channel.channel_number, queue) for queue in queues]
         self._write(b"".join(asked), len(asked))
-
-    @property
-    def quick(self) -> bool:
-        """Whether `count`, `listen` and `listen_no_more` can be used with this version of pika."""
-        return _TESTED
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
         """Subscribe at once to queues, given by consumer tag; pika gives the deliveries to `callback`.
@@ -330,8 +316,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        if _TESTED:
-            self.socket_lock.fill(transport)
+        self.socket_lock.fill(transport)
         self._on_stream_connected()
 
     def data_received(self, data: bytes) -> None:

@@ -94,6 +94,28 @@ def may_break_subscriptions(text: str) -> bool:
     return parse(text) < (4,)
 
 
+def cancels_late_consumers(text: str) -> bool:
+    """Whether the server only cancels the consumer of a quorum queue when it takes a job back that runs too long.
+
+    The channel stays open, and remembers the consumer: a second one with its tag would end the connection. Before 4.3
+    the server closes the channel.
+    """
+    return parse(text) >= (4, 3)
+
+
+def ends_connections(text: str) -> bool:
+    """Whether the server closes the connection of a session that uses a broken stream, instead of the channel."""
+    return parse(text) >= (4, 3)
+
+
+def forgets_new_queues(text: str) -> bool:
+    """Whether a server that is killed may forget a queue that it made in the last two seconds.
+
+    Before 4.3 its database may be Mnesia, which keeps in memory for so long what it logs. Khepri writes at once.
+    """
+    return parse(text) < (4, 3)
+
+
 def consumer_timeout(text: str) -> Finding:
     """How long a job may run before the server takes it back; AMQP does not tell the server's setting."""
     check, version = "consumer_timeout", parse(text)

@@ -13,11 +13,12 @@ from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
 from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.contract.broker import Page
 from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, is_failed
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -37,11 +38,8 @@ _LOOK = 100
 #: Seconds for which a reader that takes failed jobs waits for those that look at them: 40,000 take about five.
 _OTHERS = 20.0
 
-#: Seconds without a delivery after which the queue is asked whether anything is left.
-_QUIET = 0.05
-
-#: Seconds for which a quorum queue that does not answer is asked again.
-_SILENT = 20.0
+#: Seconds between two looks at whether other sessions still hold failed jobs.
+_LOOK_EVERY = 0.05
 
 #: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
 Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
@@ -98,7 +96,7 @@ class Reader:
             if time.monotonic() > deadline:
                 log.warning("failed jobs that another session holds are left out queue=%s", self._queue)
                 return
-            await asyncio.sleep(_QUIET)
+            await asyncio.sleep(_LOOK_EVERY)
 
     def _missing(self) -> NotFound:
         return NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.")
@@ -159,59 +157,6 @@ async def _requeue_all(channel: Channel) -> None:
         # Closing the channel would do, but some time later.
         channel.requeue(0, multiple=True)
     await channel.close()
-
-
-async def take(channel: Channel, queue: str, count: int, *, cancel: bool = True) -> list[Got]:
-    """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
-
-    Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
-    """
-    taken: list[Got] = []
-    news = asyncio.Event()
-
-    def on_message(got: Got) -> None:
-        taken.append(got)
-        if len(taken) >= count:
-            news.set()
-
-    channel.on_close(news.set)
-    await channel.prefetch(min(count, 65_535))
-    tag = await channel.consume(queue, on_message)
-    while len(taken) < count:
-        seen = len(taken)
-        try:
-            async with asyncio.timeout(_QUIET):
-                await news.wait()
-        except TimeoutError:
-            if len(taken) == seen and not await waits(channel, queue) and len(taken) == seen:
-                break
-        if channel.error is not None:
-            raise channel.error
-    if not cancel:
-        return taken
-    # Nothing is on its way now, since the prefetch is used up or the queue is empty. Pika rejects deliveries that come
-    # after a cancel, and a quorum queue counts a reject as a failed delivery.
-    await channel.call(channel.raw.basic_cancel, tag)
-    return taken
-
-
-async def waits(channel: Channel, queue: str) -> int:
-    """How many messages wait in a queue from which the channel consumes. Raises BrokerUnavailable if it is silent.
-
-    Asks twice: the second answer comes after all deliveries under way at the first. Of a quorum queue that does not
-    answer within 250 ms, RabbitMQ says that it has no messages and no consumers (rabbit_quorum_queue:stat): one is
-    ours, so that is no answer.
-    """
-    deadline = time.monotonic() + _SILENT
-    while channel.raw.consumer_tags:  # else the queue was deleted
-        await channel.probe(queue)
-        probe = await channel.probe(queue)
-        if probe.consumers:
-            return probe.messages
-        if time.monotonic() > deadline:
-            raise BrokerUnavailable(f"queue {queue!r} did not answer for {_SILENT:g} s: most of its nodes may be away.")
-        await asyncio.sleep(_QUIET)
-    return 0
 
 
 async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:

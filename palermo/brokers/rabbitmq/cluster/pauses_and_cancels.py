@@ -118,7 +118,11 @@ class PausesAndCancels:
         self._exchange = exchange
         self._patience = patience
         self.pauses = Stream(
-            internal(exchange, "pauses"), publisher, patience=patience, holds="which queues are paused"
+            internal(exchange, "pauses"),
+            publisher,
+            patience=patience,
+            holds="which queues are paused",
+            copied=True,
         )
         self.cancels = Stream(
             internal(exchange, "cancels"),
@@ -126,6 +130,7 @@ class PausesAndCancels:
             patience=patience,
             holds="which jobs are cancelled",
             arguments=_CANCELS,
+            copied=True,
         )
 
     async def pause(self, queue: str, by: str) -> None:
@@ -176,7 +181,7 @@ class PausesAndCancels:
                     # A worker that looked for the stream before it was made does not follow it. It is told before the
                     # first record is written: a process that dies in between has changed nothing.
                     await tell_workers(self._connection, self._exchange, {"ask": "look"})
-                await stream.write(record)
+                await stream.write_patiently(record)
         except TimeoutError:
             raise BrokerUnavailable(
                 f"RabbitMQ at {self._connection.where} did not store within {self._patience:g} s {stream.holds}:"

@@ -21,7 +21,7 @@ class Registry:
     def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
         """`patience` is that of palermo.brokers.rabbitmq.amqp.stream.Stream."""
         name = internal(exchange, "registry")
-        self._stream = Stream(name, publisher, patience=patience, holds="the names of the queues")
+        self._stream = Stream(name, publisher, patience=patience, holds="the names of the queues", copied=True)
 
     async def make(self) -> None:
         """Make the stream if it is not there."""

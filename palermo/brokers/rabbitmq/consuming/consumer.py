@@ -8,16 +8,17 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.bulk_get import BulkGet
-from palermo.brokers.rabbitmq.amqp.connection import Channel
-from palermo.brokers.rabbitmq.amqp.messages import to_message
+from palermo.brokers.rabbitmq.amqp.awaiting import finish, quietly
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Got
+from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.crash_history import CrashHistory
 from palermo.brokers.rabbitmq.consuming.pending_ends import PendingEnds
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
 from palermo.brokers.rabbitmq.consuming.polling_slot import give_back
-from palermo.brokers.rabbitmq.consuming.push import PushSource, quietly
+from palermo.brokers.rabbitmq.consuming.push import PushSource
 from palermo.brokers.rabbitmq.consuming.queue_counts import QueueCounts
 from palermo.brokers.rabbitmq.consuming.run_log import RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
@@ -47,9 +48,11 @@ _DOUBT = 1.0
 #: Seconds between two questions for another job of a batch.
 _ASK_EVERY = 0.005
 
-#: Seconds for which a slot moves early jobs before it asks all its queues again, and how many it takes at once.
+#: Seconds for which a slot moves early jobs before it asks all its queues again, how many it takes at once, and for
+#: how many seconds it waits for the next of them.
 _MOVING = 0.4
 _AT_ONCE = 100
+_NEXT_WITHIN = 0.1
 
 #: Seconds for which a slot keeps early jobs that cannot be stored where they would wait, before it asks all its queues
 #: again: doubled from the first to the last while none can be stored.
@@ -98,8 +101,8 @@ class RabbitmqConsumer:
         #: The parked deliveries that a slot runs together with its own one, by `id`; by slot, the channel they come on.
         self._together: set[int] = set()
         self._beside: dict[int, Channel] = {}
-        #: By slot, the bulk get that takes the jobs behind an early one.
-        self._behind: dict[int, BulkGet] = {}
+        #: By slot, the channel on which the jobs behind an early one come.
+        self._behind: dict[int, Channel] = {}
         #: The queues from which jobs that may not run yet were moved away since the last call of `queues_with_jobs`.
         self._moved: set[str] = set()
         self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
@@ -253,9 +256,7 @@ class RabbitmqConsumer:
         name = amqp_queue(self._exchange, queue)
         while queue in self._source.queues:
             self._check(delivery)
-            channel = self._beside.get(delivery.slot)
-            if channel is None or not channel.is_open:
-                channel = self._beside[delivery.slot] = await delivery.token[0].connection.channel()
+            channel = await self._channel(self._beside, delivery.slot)
             try:
                 got = await channel.get(name)
             except PalermoError:
@@ -268,12 +269,7 @@ class RabbitmqConsumer:
                     return None
                 await asyncio.sleep(min(left, _ASK_EVERY))
                 continue
-            found = Delivery(
-                message=to_message(got.properties, got.body, taken_from=queue),
-                slot=delivery.slot,
-                token=(channel, got.tag),
-                redelivered=got.redelivered,
-            )
+            found = _delivery(channel, got, queue, delivery.slot)
             other = found.message.job != delivery.message.job or found.redelivered or runs_alone(found.message)
             if other or self._steering.checked(found).cancelled or is_early(found.message, wall_clock()):
                 channel.requeue(got.tag)
@@ -320,8 +316,11 @@ class RabbitmqConsumer:
         Returns the first job behind them that may run now, if one comes within a moment.
         """
         work = asyncio.ensure_future(self._move_early(delivery))
+        # Retrieve the error: a slot that is cancelled a second time does not wait for it.
+        work.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            found = await asyncio.shield(work)
+            await asyncio.wait({work})
+            found = work.result()
             self._ours(delivery)
             return found
         except (asyncio.CancelledError, DeliveryLost):
@@ -350,7 +349,7 @@ class RabbitmqConsumer:
                 # The longer only early jobs come, the more are taken at once. Due jobs after the first one go back.
                 more = not due and queue in self._source.queues and time.monotonic() < until
                 taken = await self._take(slot, queue, count) if more else []
-                count = min(2 * count, _AT_ONCE)
+                count = min(10 * count, _AT_ONCE)
         finally:
             if moves:
                 await asyncio.wait([move for _, move in moves])
@@ -389,15 +388,28 @@ class RabbitmqConsumer:
             give_back(one)
 
     async def _take(self, slot: int, queue: str, count: int) -> list[Delivery]:
-        if slot not in self._behind:
-            self._behind[slot] = BulkGet(self._source.connection, slot)
+        """The next jobs of the queue, `count` or fewer."""
+        name = amqp_queue(self._exchange, queue)
         try:
-            found = await self._behind[slot].take(queue, amqp_queue(self._exchange, queue), count)
+            channel = await self._channel(self._behind, slot)
+            # It answers at once if no job waits, and says how many do.
+            first = await channel.get(name)
+            more = 0 if first is None else min(first.left, count - 1)
+            found = [first] if first is not None else []
+            if more:
+                found += await take(channel, name, more, within=_NEXT_WITHIN)
         except PalermoError:
             if self._source.connection.error is not None:
                 raise
-            return []  # the queue was deleted just now, or gives jobs only to subscribers
-        return [self._steering.checked(one) for one in found]
+            return []  # the queue was deleted just now, or gives jobs to one consumer alone
+        return [self._steering.checked(_delivery(channel, got, queue, slot)) for got in found]
+
+    async def _channel(self, channels: dict[int, Channel], slot: int) -> Channel:
+        """This slot's channel among these; opens one if need be."""
+        channel = channels.get(slot)
+        if channel is None or not channel.is_open:
+            channel = channels[slot] = await self._source.connection.channel()
+        return channel
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
         """The delivery with what is known of the job's earlier runs; None if it went back to its queue meanwhile."""
@@ -408,7 +420,7 @@ class RabbitmqConsumer:
             if not record.running_at:
                 await self._written_down(slot, job, record.dead)
         except asyncio.CancelledError:
-            await asyncio.shield(self._decline(delivery))
+            await finish(self._decline(delivery))
             raise
         except PalermoError:
             self._forget(delivery)
@@ -484,7 +496,7 @@ class RabbitmqConsumer:
 
     def _on_end(self, channel: Channel) -> None:
         """Log which jobs RabbitMQ took back, when it closed a channel and not the whole session."""
-        if channel.connection.error is not None or not channel.code:
+        if channel.connection.error is not None or not channel.is_taken_back:
             return
         late = "timed out" in str(channel.error)
         advice = "it runs longer than consumer_timeout: raise that" if late else "the log of RabbitMQ may say more"
@@ -498,6 +510,10 @@ class RabbitmqConsumer:
                     str(channel.error),
                     advice,
                 )
+
+
+def _delivery(channel: Channel, got: Got, queue: str, slot: int) -> Delivery:
+    return Delivery(message=read(got, queue), slot=slot, token=(channel, got.tag), redelivered=got.redelivered)
 
 
 def _is_early(delivery: Delivery) -> bool:

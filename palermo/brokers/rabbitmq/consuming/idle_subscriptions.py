@@ -6,6 +6,7 @@ channel: subscribing to a queue that was just deleted closes the channel, and wo
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got, delivered
@@ -61,6 +62,8 @@ class IdleSubscriptions:
         if self._connection.error is not None:
             raise self._connection.error
         self._hand_on(channel, queues)
+        if channel is not self._channel and channel not in self._unsettled:
+            channel.abandon()
 
     def end_round(self) -> None:
         """End the round, if one is under way, although nothing came: the worker serves other queues, or is not idle."""
@@ -83,7 +86,7 @@ class IdleSubscriptions:
             channel = self._channel = await self._connection.channel()
             channel.on_close(self._round_over.set)
             channel.on_close(lambda: self._on_end(channel))
-            channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
+            channel.raw.add_on_cancel_callback(partial(self._on_cancelled_by_broker, channel))
             await _answered(channel)  # this also sets a prefetch of one for each consumer
         return channel
 
@@ -91,25 +94,14 @@ class IdleSubscriptions:
         # One tag for each queue: they share a channel, and a tag is unique on its channel.
         tags = {f"{self._tag}:{queue}": queue for queue in queues}
         names = {tag: amqp_queue(self._exchange, queue) for tag, queue in tags.items()}
-        if self._connection.raw.quick:
-            self._subscribed.update(tags)
-            self._connection.raw.listen(channel.raw, names, self._on_delivery)
-            await _answered(channel)
-            return
-        for tag, queue in tags.items():
-            self._subscribed[tag] = queue
-            await channel.call(channel.raw.basic_consume, names[tag], self._on_delivery, consumer_tag=tag)
-            if self._round_over.is_set():
-                break
+        self._subscribed.update(tags)
+        self._connection.raw.listen(channel.raw, names, self._on_delivery)
+        await _answered(channel)
 
     async def _unsubscribe(self, channel: Channel) -> None:
         tags, self._subscribed = list(self._subscribed), {}
         try:
-            if not self._connection.raw.quick:
-                for tag in tags:
-                    if channel.is_open:
-                        await channel.call(channel.raw.basic_cancel, tag)
-            elif channel.is_open:
+            if channel.is_open:
                 self._connection.raw.listen_no_more(channel.raw, tags)
                 await _answered(channel)
                 self._connection.raw.forget_listening(channel.raw, tags)
@@ -132,7 +124,10 @@ class IdleSubscriptions:
         self._arrived.append((queue, delivered(method, properties, body)))
         self._round_over.set()
 
-    def _on_cancelled_by_broker(self, frame: Any) -> None:
+    def _on_cancelled_by_broker(self, channel: Channel, frame: Any) -> None:
+        if channel is self._channel:
+            # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
+            self._channel = None
         queue = self._subscribed.pop(frame.method.consumer_tag, None)
         if queue is not None:
             self._on_deleted(queue)

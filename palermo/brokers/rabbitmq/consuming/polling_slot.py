@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from palermo.brokers.rabbitmq.amqp.awaiting import finish
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, delivered, fulfil
 from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered
 from palermo.brokers.rabbitmq.amqp.messages import read, read_delivered
@@ -95,7 +96,7 @@ class PollingSlot:
                     self._lacks_channel = False
                 await self._await_news()
         except asyncio.CancelledError:
-            await asyncio.shield(self._withdraw())
+            await finish(self._withdraw())
             raise
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.awaiting import finish, quietly, together
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, delivered
 from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered
-from palermo.brokers.rabbitmq.amqp.gather_all import together
 from palermo.brokers.rabbitmq.amqp.messages import read, read_delivered
 from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
@@ -16,7 +16,7 @@ from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.topology import CLASSIC, amqp_queue
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -58,6 +58,8 @@ class Slot:
         #: The callback of `receive`, and whether a delivery that it took is unsettled.
         self._offer: TakeDelivery | None = None
         self._taken = False
+        #: The delivery that was handed out and is not settled.
+        self._held: Token | None = None
         #: The tag of an unacknowledged delivery whose job has ended, and whether that end is stored. RabbitMQ delivers
         #: no other until it is acknowledged.
         self._ended: int | None = None
@@ -81,10 +83,10 @@ class Slot:
                 continue
             if self._backlog and not self._taken:
                 self._backlog.began()
-                return self._backlog.take()
+                return self._hand_out(self._backlog.take())
             try:
                 if self._ended is not None and self._hungry and (ahead := await self._get_ahead()) is not None:
-                    return ahead
+                    return self._hand_out(ahead)
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
@@ -92,9 +94,13 @@ class Slot:
                 if not self._backlog or self._taken:
                     await self._await_news()
             except asyncio.CancelledError:
-                await asyncio.shield(self.rest())
+                await finish(self.rest())
                 raise
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    def _hand_out(self, delivery: Delivery) -> Delivery:
+        self._held = delivery.token
+        return delivery
 
     async def _await_news(self) -> None:
         self._asked = asyncio.get_running_loop().create_future()
@@ -122,15 +128,19 @@ class Slot:
         """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
         async with self._lock:
             channel, tag = self._channel, self._tag
-            self._channel, self._tag = None, ""
+            self._channel, self._tag, self._held = None, "", None
             await self._cancel(channel, tag)
-            self._give_back()
-            self._backlog.left()
-            self._let_come(channel)
+            self._leave(channel)
         if self._taken:
             # The callback took it, while `receive` waits for the next one.
             self._taken = False
             self.wake()
+
+    def _leave(self, channel: Channel | None) -> None:
+        """Give back what waits on a channel on which this slot takes nothing more."""
+        self._give_back()
+        self._backlog.left()
+        self._let_come(channel)
 
     def _give_back(self) -> None:
         """Return all waiting deliveries to their places in the queue."""
@@ -326,7 +336,7 @@ class Slot:
         waits = self._asked is not None and not self._asked.done()
         if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
             return False
-        self._taken = True
+        self._taken, self._held = True, delivery.token
         self._backlog.began()
         return True
 
@@ -337,6 +347,9 @@ class Slot:
 
     def settled(self, token: Token) -> None:
         """Note that the delivery is settled."""
+        self._held = None
+        if token[0] is not self._channel:
+            token[0].abandon()
         if token == (self._channel, self._got):
             self._behind()
         self._backlog.ended()
@@ -351,10 +364,25 @@ class Slot:
     def _on_cancelled_by_broker(self, channel: Channel) -> None:
         if channel is not self._channel:
             return
-        # The queue was deleted under us: declare it again and subscribe anew.
-        self._tag = ""
+        # The queue was deleted, and is declared again; or a job has run too long. A second consumer on this channel may
+        # not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
+        self._channel, self._tag = None, ""
+        self._source.connection.raw.deliver_no_more(channel.raw)
         self._source.declarer.forget(self._source.queue)
+        self._leave(channel)
+        if self._held is None or self._held[0] is not channel:
+            channel.abandon()
+        elif self._kind != CLASSIC and self._source.cancels_late:
+            self._source.see_to(self._end_if_late(channel))
         self.wake()
+
+    async def _end_if_late(self, channel: Channel) -> None:
+        """End a channel whose consumer RabbitMQ has cancelled, unless that was because the queue was deleted."""
+        if (await self._source.connection.probe(self._source.amqp_name)).exists:
+            where = self._source.connection.where
+            channel.take_back(
+                BrokerRefused(f"RabbitMQ at {where} cancelled the consumer: delivery acknowledgement timed out.")
+            )
 
     def _on_end(self, channel: Channel) -> None:
         self._source.connection.raw.deliver_no_more(channel.raw)
@@ -403,6 +431,8 @@ class PushSource:
         self.prefetch = prefetch
         #: Whether RabbitMQ may break a subscription to a quorum queue without saying so.
         self.may_break = versions.may_break_subscriptions(connection.version)
+        #: Whether RabbitMQ takes a late job back by cancelling its consumer.
+        self.cancels_late = versions.cancels_late_consumers(connection.version)
         #: Called with every channel that has ended.
         self.ended: Callable[[Channel], None] = lambda _: None
         #: Whether the queue is paused.
@@ -471,11 +501,3 @@ class PushSource:
     async def close(self) -> None:
         for slot in self.slots:
             await quietly(slot.close())
-
-
-async def quietly(closing: Awaitable[None]) -> None:
-    """Await the end of something, and ignore that its session may be gone already."""
-    try:
-        await closing
-    except PalermoError:
-        return

@@ -31,11 +31,6 @@ class QueueCounts:
         channel = await self._open()
         self._asked, self._full = deque(queues), set()
         names = [amqp_queue(self._exchange, queue) for queue in self._asked]
-        if not self._connection.raw.quick:
-            for queue, name in zip(list(self._asked), names, strict=True):
-                if (await channel.probe(name)).messages:
-                    self._full.add(queue)
-            return self._full
         self._done = asyncio.get_running_loop().create_future()
         if self._asked:
             self._connection.raw.count(channel.raw, names)
@@ -53,8 +48,7 @@ class QueueCounts:
         if channel is None or not channel.is_open:
             channel = self._channel = await self._connection.channel()
             channel.on_close(lambda: self._on_end(channel))
-            if self._connection.raw.quick:
-                self._connection.raw.counts_to(channel.raw, self._on_counted)
+            self._connection.raw.counts_to(channel.raw, self._on_counted)
         return channel
 
     def _on_counted(self, found: Counted, _: bytes) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+from palermo.brokers.rabbitmq.amqp.awaiting import quietly
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
@@ -269,7 +270,7 @@ class RunLog:
             return
         follower, self._follower = self._follower, None
         if follower is not None:
-            task = asyncio.ensure_future(follower.close())
+            task = asyncio.ensure_future(quietly(follower.close()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

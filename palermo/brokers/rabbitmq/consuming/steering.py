@@ -153,7 +153,8 @@ class Steering:
         self._cancels.look()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS):
-                while "queue" in news and (news["queue"] in self._pauses.state.queues) != news.get("paused"):
+                queue = news.get("queue")
+                while isinstance(queue, str) and (queue in self._pauses.state.queues) != news.get("paused"):
                     self._news.clear()
                     await self._news.wait()
 

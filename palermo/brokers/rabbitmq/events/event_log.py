@@ -6,6 +6,7 @@ routing key.
 """
 
 import hashlib
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -18,12 +19,15 @@ from uuid import NAMESPACE_OID, uuid5
 from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream
+from palermo.brokers.rabbitmq.amqp.stream_suspects import HISTORY_BROKEN_FOR
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
 from palermo.contract.broker import SessionParameters
 from palermo.core.message import EVENT_ID
 from palermo.core.topology import amqp_queue, internal
-from palermo.errors import NotFound
+from palermo.errors import BrokerUnavailable, NotFound
+
+log = logging.getLogger("palermo.rabbitmq")
 
 #: How many segments the stream is cut into; RabbitMQ deletes a whole one at a time. Then the bytes of the smallest
 #: and of the largest segment.
@@ -73,6 +77,8 @@ class EventLog:
         self._connection = connection
         self._wiring = wiring
         self.wanted = session.keep_events
+        #: Whether the stream is bound to the gateway, as far as this session knows.
+        self._bound = session.keep_events
         self._stream = Stream(
             internal(session.exchange, "events"),
             publisher,
@@ -83,24 +89,58 @@ class EventLog:
                 "x-max-age": f"{max(1, round(session.events_age))}s",
                 "x-stream-max-segment-size-bytes": max(_SMALLEST, min(_LARGEST, session.events_bytes // _SEGMENTS)),
             },
+            given_up_after=HISTORY_BROKEN_FOR,
         )
 
-    async def bind(self) -> None:
-        """Bind the stream to the gateway, which then fills it; unbind it if events are not to be kept."""
+    async def bind(self) -> bool:
+        """Bind the stream to the gateway, which then fills it; unbind it if events are not to be kept.
+
+        Returns False if the stream is broken and events are not kept, though they should be: groups get them.
+        """
         if self.wanted:
+            try:
+                await self._bind()
+                self._bound = True
+                return True
+            except BrokerUnavailable as error:
+                if self._connection.error is not None:
+                    raise
+                level = logging.WARNING if self._bound else logging.DEBUG
+                log.log(level, "events are not kept for now error=%r", str(error))
+        self._bound = False
+        await self._unbind()
+        return not self.wanted
+
+    async def _bind(self) -> None:
+        await self._stream.make()
+        channel = await self._connection.channel()
+        try:
+            await channel.bind(self._stream.name, self._wiring.gateway)
+        except NotFound:
+            self._stream.made = False  # deleted since this session saw it
             await self._stream.make()
             channel = await self._connection.channel()
-            try:
-                await channel.bind(self._stream.name, self._wiring.gateway)
-            except NotFound:
-                self._stream.made = False  # deleted since this session saw it
-                await self._stream.make()
-                channel = await self._connection.channel()
-                await channel.bind(self._stream.name, self._wiring.gateway)
-        else:
-            channel = await self._connection.channel()
-            await channel.unbind(self._stream.name, self._wiring.gateway)
+            await channel.bind(self._stream.name, self._wiring.gateway)
         await channel.close()
+
+    async def _unbind(self) -> None:
+        channel = await self._connection.channel()
+        try:
+            await channel.unbind(self._stream.name, self._wiring.gateway)
+            await channel.close()
+        except BrokerUnavailable:
+            if self._connection.error is not None:
+                raise
+            # Up to 4.2 the bindings of a broken stream cannot be changed, and RabbitMQ passes it over.
+
+    async def publish(self, send: Callable[[], Awaitable[object]]) -> None:
+        """Publish by `send` to the gateway, and so to the stream, which may be broken."""
+        if self._bound and self._stream.is_suspected(self._connection):
+            await self.bind()
+        if self._bound:
+            await self._stream.use(self._connection, send)
+        else:
+            await send()
 
     async def count(self, connection: Connection) -> int:
         """How many events there are, marks included; by offsets, since the length that RabbitMQ reports is late."""

@@ -164,7 +164,7 @@ class RabbitmqEvents:
             await sent
 
         try:
-            await Destination(self._wire, self._unwire).publish(send)
+            await Destination(self._wire, self._unwire).publish(lambda: self._event_log.publish(send))
         except Unroutable as error:
             raise NoSubscriber(
                 f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
@@ -184,7 +184,7 @@ class RabbitmqEvents:
                 return
             channel = await self._connection.channel()
             await self._wiring.make(channel)
-            await self._event_log.bind()
+            bound = await self._event_log.bind()
             for one in (await self.known()).values() if self._rebinds else ():
                 with suppress(NotFound):  # its queue was deleted: a worker of the group makes it again
                     channel = channel if channel.is_open else await self._connection.channel()
@@ -192,7 +192,7 @@ class RabbitmqEvents:
                         name = amqp_queue(self._exchange, one.queue)
                         await channel.bind(name, self._wiring.distributor, routing_key=topic)
             await channel.close()
-            self._wired, self._rebinds = True, False
+            self._wired, self._rebinds = bound, False
 
     async def _open(self) -> Publisher:
         """The publisher of events. It has its own channel: a refusal closes that, and no job may be lost with it."""

@@ -19,7 +19,7 @@ class Subscriptions:
     def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
         """`patience` is that of palermo.brokers.rabbitmq.amqp.stream.Stream."""
         name = internal(exchange, "subscriptions")
-        self._stream = Stream(name, publisher, patience=patience, holds="which groups subscribe to events")
+        self._stream = Stream(name, publisher, patience=patience, holds="which groups subscribe to events", copied=True)
 
     async def put(self, subscription: Subscription) -> None:
         """Add a subscription, or replace that of its group; returns once it is stored."""

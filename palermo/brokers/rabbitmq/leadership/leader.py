@@ -166,16 +166,19 @@ class Leader:
         )
         tasks = [asyncio.ensure_future(work) for work in beside]
         for task in tasks:
-            task.add_done_callback(lambda _: self._news.set())
+            task.add_done_callback(self._on_end)
         try:
             await self._keep(tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            for task in tasks:
-                if not task.cancelled():
-                    task.exception()  # the connection's error, which _keep has raised
+
+    def _on_end(self, task: "asyncio.Task[None]") -> None:
+        """Have `_keep` raise the task's error. That counts as read here: `run` may have been cancelled already."""
+        self._news.set()
+        if not task.cancelled():
+            task.exception()
 
     async def _keep(self, beside: "list[asyncio.Task[None]]") -> None:
         await self._slot_names.read()

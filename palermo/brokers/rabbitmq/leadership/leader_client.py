@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from palermo.brokers.rabbitmq.amqp.awaiting import finish
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.brokers.rabbitmq.leadership.leader_requests import LeaderRequests
@@ -88,10 +89,8 @@ class LeaderClient:
         finally:
             self.is_leader = False
             self._leader = None
-            running.cancel()
             lost.cancel()
-            await asyncio.wait({running, lost})
-            await leader.close()
+            await finish(_end(leader, running))
 
     async def _take(self, fired: OnJobs = ignore_jobs) -> "Leader | None":
         # Imported here: the leader is as much code as the consumer, and most sessions never lead.
@@ -162,11 +161,7 @@ class LeaderClient:
                 await asyncio.wait({running}, timeout=max(left, _SOON))
         finally:
             self._leader = None
-            running.cancel()
-            await asyncio.wait({running})
-            if not running.cancelled() and (error := running.exception()) is not None:
-                log.debug("led no longer error=%r", str(error))
-            await leader.close()
+            await finish(_end(leader, running))
 
     async def close(self) -> None:
         """Stop leading, if this session only stepped in."""
@@ -174,6 +169,15 @@ class LeaderClient:
         if self._lingering is not None and not self._lingering.done():
             self._lingering.cancel()
             await asyncio.wait({self._lingering})
+
+
+async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
+    """Stop leading. A leader that no longer runs must not keep its connection: no other session would lead."""
+    running.cancel()
+    await asyncio.wait({running})
+    if not running.cancelled() and (error := running.exception()) is not None:
+        log.debug("led no longer error=%r", str(error))
+    await leader.close()
 
 
 async def _lead_once(leader: "Leader", operation: Operation[T]) -> T:

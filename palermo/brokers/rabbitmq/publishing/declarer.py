@@ -131,7 +131,8 @@ class Declarer:
         async with self._lock:
             if queue not in self._kinds:
                 await self._make_exchange()
-                if await self.count(queue) is None:
+                is_new = await self.count(queue) is None
+                if is_new:
                     await self._register(queue)
                 else:
                     self._register_found(queue)
@@ -142,6 +143,8 @@ class Declarer:
                     self._exchange_made = False
                     await self._make_exchange()
                     kind = await self._declare(queue)
+                if is_new:
+                    await self._connection.persist_queues()
                 self._kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
             return self._kinds[queue]

@@ -55,11 +55,14 @@ class DelayQueues:
             if len(self._made) > _REMEMBERED:
                 self._made.clear()
             name = queue_of(self._exchange, time_slot)
-            if not (await self._connection.probe(name)).exists:
+            is_new = not (await self._connection.probe(name)).exists
+            if is_new:
                 await self._connection.declare(name, self._arguments)
             # Written after the declaration, or a leader that found the queue empty might delete it afterwards; and
             # before the first job, or nobody would look for that job.
             await self.names.write({"made": str(time_slot)})
+            if is_new:
+                await self._connection.persist_queues()
             self._made.add(str(time_slot))
 
     def forget(self, time_slot: TimeSlot) -> None:

@@ -227,15 +227,18 @@ class Outbox:
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
         """Publish again and again until the session's timeout: a quorum queue may wait for a leader or a majority.
 
-        The nack of a classic queue is raised. Its type is asked first: a migration may have changed it.
+        The nack of a classic queue is raised, unless it is the first one: that may have come from the quorum queue that
+        a migration has put another in place of (4.3).
         """
         self.destinations.forget(place)
-        pause = _FIRST_PAUSE
+        pause, is_first = _FIRST_PAUSE, True
         try:
             async with asyncio.timeout(self._session.timeout):
                 while True:
-                    if await self.destinations.ensure(place, message.priority) == CLASSIC and isinstance(error, Nacked):
+                    kind = await self.destinations.ensure(place, message.priority)
+                    if kind == CLASSIC and isinstance(error, Nacked) and not is_first:
                         raise error
+                    is_first = False
                     try:
                         await self._sent(await self.open(), message, place)
                         return

@@ -109,9 +109,10 @@ class TenantQueues:
             if len(self._used) > _REMEMBERED:
                 self._used.clear()
             arguments = self._with_priorities if priority else self._arguments
+            are_new = False
             while True:
                 now = time.monotonic()
-                await self._declare_all(missing, arguments)
+                are_new = await self._declare_all(missing, arguments) or are_new
                 # After the declarations, or a leader that found one empty might delete it after this record; and
                 # before the first job, or no leader would look for that job.
                 record = {"all": [list(tenant_queue) for tenant_queue in missing]}
@@ -120,7 +121,9 @@ class TenantQueues:
                     break
                 await asyncio.sleep(_AGAIN)
             # A leader may have died while it deleted one.
-            await self._declare_all(missing, arguments)
+            are_new = await self._declare_all(missing, arguments) or are_new
+            if are_new:
+                await self._connection.persist_queues()
             self._used |= dict.fromkeys(missing, now)
 
     def forget(self, tenant_queue: TenantQueue) -> None:
@@ -139,7 +142,13 @@ class TenantQueues:
             return False
         return True
 
-    async def _declare_all(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> None:
+    async def _declare_all(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
+        """Make those that are missing. Returns whether one was."""
+        are_new = False
         for tenant_queue in tenant_queues:
+            name = tenant_queue_name(self._exchange, tenant_queue)
             # One that exists with other arguments is used as it is.
-            await self._connection.declare(tenant_queue_name(self._exchange, tenant_queue), arguments)
+            if not (await self._connection.probe(name)).exists:
+                await self._connection.declare(name, arguments)
+                are_new = True
+        return are_new

@@ -9,11 +9,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from palermo.brokers.rabbitmq.amqp.awaiting import quietly
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
 from palermo.brokers.rabbitmq.amqp.destination import GONE
 from palermo.brokers.rabbitmq.amqp.messages import to_message
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.browsing.sweep import give_back, waits
+from palermo.brokers.rabbitmq.amqp.taking import waits
+from palermo.brokers.rabbitmq.browsing.sweep import give_back
 from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs
 from palermo.core.time_slots import TimeSlot
@@ -165,7 +167,7 @@ class FarReader(DelayReader):
             if self._connection.error is None:
                 log.warning("cannot spread delayed jobs stretch=%s error=%r", self.time_slot, str(error))
             self.closed = True
-            await super().leave()
+            await quietly(super().leave())
 
     async def _moved(self, batch: list[tuple[Got, Channel]]) -> tuple[list[tuple[Got, Channel]], BaseException | None]:
         """Publish these to the shorter time slots; return those that are stored, and why others are not."""

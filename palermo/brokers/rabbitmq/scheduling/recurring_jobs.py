@@ -265,6 +265,7 @@ class RecurringJobs:
     async def _prepare(self) -> None:
         # A queue that exists with another type is used as it is.
         await self._connection.declare(self._queue, self._arguments)
+        await self._connection.persist_queues()
         self._held.clear()
 
     def _on_record(self, record: Record, value: Any) -> None:

@@ -75,6 +75,7 @@ class RequestBatches:
         future: asyncio.Future[T] = self._loop.create_future()
         if self.closed:
             future.set_exception(_leads_no_more())
+            future.exception()  # of several requests the caller awaits only the first
             return future
         self._asked.insert(0 if before_others else len(self._asked), BatchRequest(do, future, size, after))
         if not self.busy:

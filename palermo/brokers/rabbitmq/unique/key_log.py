@@ -142,6 +142,7 @@ class KeyLog:
 
     async def _prepare(self) -> None:
         ours = await self._connection.declare(self._queue, self._arguments) is None
+        await self._connection.persist_queues()
         self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC
         self._read, self._folded, self._done = [], [], []
 

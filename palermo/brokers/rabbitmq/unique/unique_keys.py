@@ -222,7 +222,11 @@ class UniqueKeys:
                 may.append(allowed)
             return may
 
-        return await self._ask(do)
+        if not all(may := await self._ask(do)):
+            # The run that keeps a job away may be over by now.
+            await self._log.reach()
+            may = await self._ask(do)
+        return may
 
     async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Free the keys of these jobs, pairs of key and id, unless they run: they are about to be removed."""

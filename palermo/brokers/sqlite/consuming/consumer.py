@@ -246,7 +246,7 @@ class SqliteConsumer:
         self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
         await self._commands.end()
         self._beating.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, BrokerError):
             await self._beating
         self._wake_all()
         held = [*self._held, *self._parked]

@@ -17,10 +17,10 @@ NEXT_JOB = (
 def add_jobs(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str, float | None]]) -> None:
     """Count jobs of these tenants that have come into the queue, with the shares that they name."""
     db.executemany(
-        "insert into tenant (queue, name, share, mark, waiting) values (?1, ?2, coalesce(?3, 1),"
-        " coalesce((select mark from turn where queue = ?1), 0) + 1 / coalesce(?3, 1.0), 1)"
-        " on conflict do update set waiting = waiting + 1, share = coalesce(?3, share)",
-        ((queue, tenant, share) for tenant, share in jobs),
+        "insert into tenant (queue, name, share, mark, waiting) values (:queue, :tenant, coalesce(:share, 1),"
+        " coalesce((select mark from turn where queue = :queue), 0) + 1 / coalesce(:share, 1.0), 1)"
+        " on conflict do update set waiting = waiting + 1, share = coalesce(:share, share)",
+        ({"queue": queue, "tenant": tenant, "share": share} for tenant, share in jobs),
     )
 
 
@@ -31,8 +31,8 @@ def take_turn(db: sqlite3.Connection, queue: int, tenant: str, order: str) -> No
     ).fetchall()
     for mark, share, waiting in rows:
         db.execute(
-            "insert into turn (queue, mark) values (?1, ?2) on conflict do update set mark = max(mark, ?2)",
-            (queue, mark),
+            "insert into turn (queue, mark) values (:queue, :mark) on conflict do update set mark = max(mark, :mark)",
+            {"queue": queue, "mark": mark},
         )
         if waiting > 0:
             values = (mark + stride(share, order, random.random()), queue, tenant)

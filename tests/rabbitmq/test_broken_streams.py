@@ -1,0 +1,172 @@
+"""Streams that RabbitMQ never opens again, since it was killed shortly after they were made: nothing is lost."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palermo.brokers.rabbitmq.events import event_log
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.events import Subscription
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.address import parse_url
+from palermo.core.message import Message
+from palermo.core.topics import Event, group_queue
+from palermo.errors import BrokerUnavailable, PalermoError
+from tests import rabbitmq_found
+from tests.contract.recurring import entry
+from tests.contract.tools import PATIENT, consume
+from tests.helpers import Stopwatch
+from tests.rabbitmq_node import Node, url_of
+from tests.scale import chosen
+
+pytestmark = pytest.mark.anyio
+
+#: Seconds within which a job can be enqueued after the broker's return, and within which all can be listed.
+ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
+
+
+@pytest.fixture(params=chosen((0.1,), 0.3, 1.0, 3.0, 10.0))
+def killed_after(request: pytest.FixtureRequest) -> float:
+    return float(request.param)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """A node that has never had a stream: it has not written to the disk yet that it serves any."""
+    with rabbitmq_found.find()() as node:
+        yield node
+
+
+@pytest.fixture
+def session(node: Node) -> SessionParameters:
+    return SessionParameters(address=parse_url(url_of(node)), exchange="shop", timeout=PATIENT)
+
+
+@asynccontextmanager
+async def opened(session: SessionParameters) -> Any:
+    broker = await open_broker(session)
+    try:
+        yield broker
+    finally:
+        with suppress(PalermoError):
+            await broker.close()
+
+
+async def again(session: SessionParameters, act: Callable[[Broker], Any], *, within: float) -> Any:
+    """What it returns, tried again by a new session each time the broker takes the last one away."""
+    watch = Stopwatch()
+    while True:
+        try:
+            async with opened(session) as broker:
+                return await act(broker)
+        except BrokerUnavailable:
+            assert not watch.is_over(within)
+
+
+def job(id: str, **more: Any) -> Message:
+    return Message(id=id, job="shop.send", body=b"[]", **{"queue": "mail", **more})
+
+
+def event(id: str) -> Event:
+    now = {"created_at": time.time(), "queued_at": time.time()}
+    return Event("order.new", Message(id=id, queue="", job="", body=b"{}", **now))
+
+
+async def use(broker: Broker) -> None:
+    """All that writes to streams and to new queues."""
+    leading = asyncio.ensure_future(broker.run_scheduler())
+    try:
+        await broker.put_recurring(entry("nightly", every=3_600))
+        await broker.publish(job("first"))
+        await broker.publish(job("of a tenant", tenant="acme"))
+        await broker.publish(job("later", run_at=time.time() + 3_600))
+        await broker.publish(job("other", queue="images"))
+        await broker.cancel(["other"])
+        await broker.pause("mail")
+    finally:
+        leading.cancel()
+        await asyncio.wait({leading})
+
+
+async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
+    node: Node, session: SessionParameters, killed_after: float
+) -> None:
+    broker = await open_broker(session)
+    await use(broker)
+    await asyncio.sleep(killed_after)
+    await asyncio.to_thread(node.kill9)
+    with suppress(PalermoError):
+        await broker.close()
+    await asyncio.to_thread(node.start)
+
+    watch = Stopwatch()
+    await again(session, lambda broker: broker.publish(job("second")), within=ENQUEUED_WITHIN)
+    assert not watch.is_over(ENQUEUED_WITHIN)
+    queues = {queue.name: queue for queue in await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)}
+    assert not watch.is_over(LISTED_WITHIN)
+
+    assert queues.keys() == {"mail", "images"}
+    assert queues["mail"].paused
+    assert not queues["images"].paused
+    assert queues["mail"].pending == 3
+    page = await again(session, lambda broker: broker.browse("images"), within=LISTED_WITHIN)
+    assert page.cancelled == {"other"}
+    async with opened(session) as broker:
+        leading = asyncio.ensure_future(broker.run_scheduler())
+        assert [entry.name for entry in await broker.recurring()] == ["nightly"]
+        # It may be there twice: RabbitMQ forgets acknowledgements of its last moment.
+        assert {one.id for one in (await broker.scheduled(ScheduledFilter())).messages} == {"later"}
+        leading.cancel()
+        await asyncio.wait({leading})
+
+
+async def test_a_worker_goes_on_when_all_streams_are_broken(node: Node, session: SessionParameters) -> None:
+    broker = await open_broker(session)
+    await use(broker)
+    await asyncio.to_thread(node.kill9)
+    with suppress(PalermoError):
+        await broker.close()
+    await asyncio.to_thread(node.start)
+
+    async def run_all(broker: Broker) -> str:
+        consumer = await consume(broker, "*")
+        async with asyncio.timeout(LISTED_WITHIN):
+            delivery = await consumer.receive(1)
+        return delivery.message.id
+
+    # The queue `mail` is paused, and its jobs wait.
+    assert await again(session, run_all, within=2 * LISTED_WITHIN) == "other"
+
+
+async def test_groups_get_their_events_while_the_stream_that_keeps_them_is_broken(
+    node: Node, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "HISTORY_BROKEN_FOR", ENQUEUED_WITHIN)
+    session = replace(session, keep_events=True)
+    group = Subscription(group="mail", queue=group_queue(session.exchange, session.prefix, "mail"), topics=("order.*",))
+    broker = await open_broker(session)
+    await broker.events.subscribe(group)
+    await broker.events.publish(event("before"))
+    assert await broker.events.kept() == 1
+    await asyncio.to_thread(node.kill9)
+    with suppress(PalermoError):
+        await broker.close()
+    await asyncio.to_thread(node.start)
+
+    await again(session, lambda broker: broker.events.publish(event("after")), within=2 * ENQUEUED_WITHIN)
+
+    queues = await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)
+    assert [one.pending for one in queues if one.name == group.queue] == [2]
+    groups = await again(session, lambda broker: broker.events.subscriptions(), within=LISTED_WITHIN)
+    assert [one.group for one in groups] == ["mail"]
+
+    async def keep(broker: Broker) -> int | None:
+        await broker.events.publish(event("kept"))
+        return await broker.events.kept()
+
+    assert await again(session, keep, within=LISTED_WITHIN)
