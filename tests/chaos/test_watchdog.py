@@ -180,6 +180,8 @@ def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_sta
         channel.exchange_declare(exchange, "direct", durable=True)
         channel.queue_declare(amqp_queue(exchange, "jobs"), durable=True, arguments=queue_arguments(connection, kind))
         channel.queue_bind(amqp_queue(exchange, "jobs"), exchange, "jobs")
+        # A quorum queue may lose what is not confirmed yet when its publisher leaves.
+        channel.confirm_delivery()
         for number in range(MANY):
             headers = {"job-class": "shop.note", "id": f"{number}", "queue": "jobs", "perform_job_at": later}
             properties = Properties(content_type="application/json", delivery_mode=2, headers=headers)

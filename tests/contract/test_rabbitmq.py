@@ -262,6 +262,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         onlooker, mender = await another(), await another()
         with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
             channel = connection.channel()
+            channel.confirm_delivery()
             assert channel.basic_get(f"{session.exchange}.failed", auto_ack=True)[1].message_id == "jobs-0"
             for id, failed_at in (("old", 1_700_000_000), ("just now", int(time.time()))):
                 headers = {"exception-class": "ValueError", "failed-at": failed_at}

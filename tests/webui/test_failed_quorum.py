@@ -64,7 +64,9 @@ def test_what_the_log_does_not_know_is_said(settings: Settings, serve: Serve, ra
     web = serve(settings)
     publish_many_failed(web.client, 2)
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-        connection.channel().basic_publish("", f"{settings.exchange}.{FAILED_QUEUE}", b"[]")
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", f"{settings.exchange}.{FAILED_QUEUE}", b"[]")
 
     def said(web: Web) -> bool:
         return "1 failed job in quorum queues not shown" in web.http.get("/failures").text
