@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from palermo.contract.rows import iso_instant
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
-from palermo.webui.actions import failed_actions
+from palermo.webui import actions
 from palermo.webui.api.failed_rows import (
     Change,
     Chosen,
@@ -105,13 +105,13 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
     """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(failed_actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
+    return _row(actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
     """Throw failed jobs away: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(failed_actions.discard(visit, _which(chosen)), response)
+    return _row(actions.discard(visit, _which(chosen)), response)
 
 
 @router.get("/{id:palermo}", name="api_failed_job")
@@ -128,14 +128,14 @@ def requeue(
 ) -> OperationRow:
     """Run one failed job again, with other arguments or in another queue if they are given."""
     change = change or Change()
-    operation = failed_actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
+    operation = actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
     return _row(operation, response)
 
 
 @router.delete("/{id:palermo}", responses=_BEGUN, name="api_failed_discard")
 def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
     """Throw one failed job away."""
-    return _row(failed_actions.discard(visit, id), response)
+    return _row(actions.discard(visit, id), response)
 
 
 @operations_router.get("", name="api_operations")
@@ -154,7 +154,7 @@ def operation(visit: Visiting, id: Id) -> OperationRow:
 @operations_router.post("/{id:palermo}/stop", name="api_stop_operation")
 def stop(visit: Visiting, id: Id) -> OperationRow:
     """Stop it before its next job. Jobs that it has not reached stay as they are."""
-    operation = failed_actions.stop_operation(visit, id)
+    operation = actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from palermo.webui.actions import job_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Cancelled, Enqueued, JobResult, JobRow, JobStatusRow, NewJob
 from palermo.webui.base.site import Visiting
 from palermo.webui.state import job_results, listings
@@ -17,9 +17,7 @@ def enqueue(visit: Visiting, new: NewJob) -> Enqueued:
     If the job's code is imported here (`palermo web MODULE`), its arguments are checked
     against its signature, and its hooks run. Role: operator.
     """
-    job = job_actions.enqueue(
-        visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id, keep_result=new.keep_result
-    )
+    job = actions.enqueue(visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id, keep_result=new.keep_result)
     return Enqueued(id=job.id, job=job.job, queue=job.queue)
 
 
@@ -48,4 +46,4 @@ def result(visit: Visiting, id: str) -> JobResult:
 @router.post("/{id:palermo}/cancel", name="api_cancel")
 def cancel(visit: Visiting, id: str) -> Cancelled:
     """Cancel a job: it does not run, or its run is ended. A failed job stays where it is. Role: operator."""
-    return Cancelled.model_validate(job_actions.cancel(visit, id))
+    return Cancelled.model_validate(actions.cancel(visit, id))

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from palermo.webui.actions import queue_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import (
     PROBLEM_RESPONSES,
     Clients,
@@ -50,28 +50,28 @@ def clients(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit =
 @router.delete("/{name:palermo}/clients/{tenant:palermo}", name="api_clear_client")
 def clear_client(visit: Visiting, name: str, tenant: str) -> Removed:
     """Remove the jobs that a tenant has waiting in a queue. Running jobs go on. Role: admin."""
-    return Removed(removed=queue_actions.clear_tenant(visit, name, tenant))
+    return Removed(removed=actions.clear_tenant(visit, name, tenant))
 
 
 @router.post("/{name:palermo}/pause", name="api_pause")
 def pause(visit: Visiting, name: str) -> QueueRow:
     """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs go on. Role: operator."""
-    return QueueRow.model_validate(queue_actions.pause(visit, name))
+    return QueueRow.model_validate(actions.pause(visit, name))
 
 
 @router.post("/{name:palermo}/resume", name="api_resume")
 def resume(visit: Visiting, name: str) -> QueueRow:
     """Resume a paused queue. Role: operator."""
-    return QueueRow.model_validate(queue_actions.resume(visit, name))
+    return QueueRow.model_validate(actions.resume(visit, name))
 
 
 @router.post("/{name:palermo}/purge", name="api_purge")
 def purge(visit: Visiting, name: str) -> Removed:
     """Remove all jobs that wait in a queue. Jobs that a worker holds stay. Role: admin."""
-    return Removed(removed=queue_actions.purge(visit, name))
+    return Removed(removed=actions.purge(visit, name))
 
 
 @router.delete("/{name:palermo}", name="api_delete_queue")
 def delete(visit: Visiting, name: str) -> Removed:
     """Remove a queue and the jobs that wait in it. Role: admin."""
-    return Removed(removed=queue_actions.delete_queue(visit, name))
+    return Removed(removed=actions.delete_queue(visit, name))

@@ -13,7 +13,7 @@ from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.masking import masked_row
 from palermo.inspector.scheduled import Which
-from palermo.webui.actions import scheduled_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
 from palermo.webui.api.scheduled_rows import (
     AlteredRow,
@@ -156,7 +156,7 @@ def _which(ids: list[str] | None, filter: Names | None) -> Which:
 
 
 def _altered(visit: Visit, action: str, which: Which, *, at: float | None = None) -> AlteredRows:
-    rows: list[Row] | None = scheduled_actions.alter_scheduled(visit, action, which, at=at)
+    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at)
     if rows is None:
         raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
     return AlteredRows.model_validate({"rows": rows, "total": len(rows)})

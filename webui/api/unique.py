@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui.actions import job_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber
 from palermo.webui.base.site import Visiting
 from palermo.webui.state import listings
@@ -69,4 +69,4 @@ def free(visit: Visiting, named: ToFree) -> Freed:
 
     A waiting job takes its key again when it starts, if the key is free then.
     """
-    return Freed(freed=job_actions.free_keys(visit, named.keys))
+    return Freed(freed=actions.free_keys(visit, named.keys))

@@ -4,7 +4,7 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from palermo.webui.actions import worker_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Answered, Workers
 from palermo.webui.base.site import Visiting
 
@@ -23,7 +23,7 @@ def workers(visit: Visiting) -> Workers:
 @router.post("/{action}", name="api_control_all")
 def control_all(visit: Visiting, action: Order) -> list[Answered]:
     """Tell all workers something, in one command. Returns the answer of each. Roles as for one worker."""
-    return [Answered.model_validate(row) for row in worker_actions.control(visit, None, action)]
+    return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
 
 
 @router.post("/{id:palermo}/{action}", name="api_control")
@@ -34,4 +34,4 @@ def control(visit: Visiting, id: str, action: Order) -> Answered:
     end. `kill`: give the running jobs back and end. `stack`: return what it is doing, as `text`.
     Role: operator; admin for stop and kill.
     """
-    return Answered.model_validate(worker_actions.control(visit, [id], action)[0])
+    return Answered.model_validate(actions.control(visit, [id], action)[0])

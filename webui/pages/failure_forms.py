@@ -12,7 +12,7 @@ from palermo.contract.rows import iso_instant
 from palermo.errors import SerializationError, UsageError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
-from palermo.webui.actions import failed_actions
+from palermo.webui import actions
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.filters import FAILED, failed_filter, failed_query, requested_failed_filter
 from palermo.webui.base.site import Visiting
@@ -84,16 +84,16 @@ def act(
     if max(number, len(id or ())) > UNTYPED and _digits(typed) != str(number):
         raise Refused(422, f"{plural(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")
     if act == "requeue":
-        done = failed_actions.requeue(visit, which, queue=queue.strip() or None, expected=number or None, wait=PATIENCE)
+        done = actions.requeue(visit, which, queue=queue.strip() or None, expected=number or None, wait=PATIENCE)
     else:
-        done = failed_actions.discard(visit, which, expected=number or None, wait=PATIENCE)
+        done = actions.discard(visit, which, expected=number or None, wait=PATIENCE)
     return _told(request, done, _back(request, back))
 
 
 @router.post("/failures/{id:palermo}/requeue", name="requeue_failed")
 def requeue_one(request: Request, visit: Visiting, id: str) -> Response:
     """Run one job again, unchanged."""
-    done = failed_actions.requeue(visit, id, wait=PATIENCE)
+    done = actions.requeue(visit, id, wait=PATIENCE)
     return _told(request, done, _back(request, request.url.query))
 
 
@@ -129,9 +129,7 @@ def save(
             for name, value in zip(("args", "kwargs"), given, strict=True)
         )
         new_args, new_kwargs = changed
-        done = failed_actions.requeue(
-            visit, id, args=new_args, kwargs=new_kwargs, queue=queue.strip() or None, wait=PATIENCE
-        )
+        done = actions.requeue(visit, id, args=new_args, kwargs=new_kwargs, queue=queue.strip() or None, wait=PATIENCE)
     except (UsageError, SerializationError) as error:
         return _again(request, row, args, kwargs, queue, str(error))
     except Refused as error:
@@ -160,7 +158,7 @@ def operation(request: Request, visit: Visiting, id: str) -> Response:
 @router.post("/failures/operations/{id:palermo}/stop", name="stop_operation")
 def stop(request: Request, visit: Visiting, id: str) -> Response:
     """Stop a long command before its next job."""
-    failed_actions.stop_operation(visit, id).wait(PATIENCE)
+    actions.stop_operation(visit, id).wait(PATIENCE)
     return redirect(request, path(request, "operation", id=id))
 
 

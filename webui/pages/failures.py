@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.webui.actions import failed_actions
+from palermo.webui import actions
 from palermo.webui.base.filters import RequestedFilter, failed_query, requested_failed_filter
 from palermo.webui.base.site import Visiting
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
@@ -92,7 +92,7 @@ def page_of_failures(
 @router.post("/failures/read", name="read_failures")
 def read_again(request: Request, visit: Visiting) -> Response:
     """Read the failed jobs again now, even if a reading is not due."""
-    failed_actions.read_failures(visit)
+    actions.read_failures(visit)
     to = path(request, "failures")
     return redirect(request, f"{to}?{request.url.query}" if request.url.query else to)
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.errors import NotBrowsable, NotFound
-from palermo.webui.actions import job_actions, queue_actions
+from palermo.webui import actions
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visit, Visiting
 from palermo.webui.render.formats import plural
@@ -87,26 +87,26 @@ def _says(row: Row, wanted: str) -> bool:
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
 def purge(request: Request, visit: Visiting, name: str) -> Response:
-    removed = queue_actions.purge(visit, name)
+    removed = actions.purge(visit, name)
     return redirect(request, path(request, "queue", name=name), f"Removed {plural(removed, 'job')} from {name}.")
 
 
 @router.post("/queues/{name:palermo}/delete", name="delete_queue")
 def delete(request: Request, visit: Visiting, name: str) -> Response:
-    removed = queue_actions.delete_queue(visit, name)
+    removed = actions.delete_queue(visit, name)
     return redirect(request, path(request, "queues"), f"Deleted {name}, and {plural(removed, 'job')} in it.")
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")
 def pause(request: Request, visit: Visiting, name: str) -> Response:
-    queue_actions.pause(visit, name)
+    actions.pause(visit, name)
     text = f"Paused {name}: no worker takes a job from it until it is resumed. What runs goes on."
     return redirect(request, path(request, "queue", name=name), text)
 
 
 @router.post("/queues/{name:palermo}/resume", name="resume_queue")
 def resume(request: Request, visit: Visiting, name: str) -> Response:
-    queue_actions.resume(visit, name)
+    actions.resume(visit, name)
     return redirect(request, path(request, "queue", name=name), f"Resumed {name}.")
 
 
@@ -120,7 +120,7 @@ def enqueue(
     queue: Annotated[str, Form()] = "",
 ) -> Response:
     """Enqueue a job by hand."""
-    made = job_actions.enqueue(
+    made = actions.enqueue(
         visit,
         job.strip(),
         read_json(args, list, 'the positional arguments must be a JSON list, such as [1, "a"]'),

@@ -15,7 +15,7 @@ from palermo.core import times
 from palermo.core.times import parse_duration
 from palermo.errors import OptionInvalid
 from palermo.inspector.scheduled import GONE, Which
-from palermo.webui.actions import scheduled_actions
+from palermo.webui import actions
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visit, Visiting
 from palermo.webui.pages.failure_forms import UNTYPED
@@ -96,7 +96,7 @@ def act_on_job(
     """Act on one job from its own page, which is shown again."""
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
     _check(job_list, act)
-    rows = scheduled_actions.alter_scheduled(visit, act, id, at=later_of(when) if act == MOVE else None, wait=PATIENCE)
+    rows = actions.alter_scheduled(visit, act, id, at=later_of(when) if act == MOVE else None, wait=PATIENCE)
     text, level = outcome(act, rows, id=id)
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text, level=level)
@@ -154,7 +154,7 @@ def _act(
     except (Refused, OptionInvalid) as error:
         problem = error.detail if isinstance(error, Refused) else str(error)
         return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, problem)
-    rows = scheduled_actions.alter_scheduled(visit, act, which, at=at, wait=PATIENCE)
+    rows = actions.alter_scheduled(visit, act, which, at=at, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
     return redirect(request, _back(request, job_list, back), text, level=level)
 

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.errors import TopicInvalid
-from palermo.webui.actions import topic_actions
-from palermo.webui.actions.topic_actions import AGES
+from palermo.webui import actions
+from palermo.webui.actions import AGES
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visit, Visiting
 from palermo.webui.render.formats import plural
@@ -35,7 +35,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
     if age not in AGES:
         raise Refused(422, f"{age[:40]!r} is none of {', '.join(AGES)}.")
     try:
-        told = topic_actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
+        told = actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
     except TopicInvalid as error:
         return _page(request, visit, here=path(request, "topics"), asked=f"replay-{_key(group)}", problem=str(error))
     text = f"Telling {group} old events again goes on; its queue shows how far it is."
@@ -47,7 +47,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
 @router.post("/topics/{group:palermo}/remove", name="remove_topics")
 def remove(request: Request, visit: Visiting, group: str) -> Response:
     """Unsubscribe a group."""
-    topic_actions.unsubscribe(visit, group)
+    actions.unsubscribe(visit, group)
     return redirect(request, path(request, "topics"), f"No more events come to {group}.")
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.webui.actions import job_actions
+from palermo.webui import actions
 from palermo.webui.base.site import Visiting
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.state import listings
@@ -46,5 +46,5 @@ def unique(
 @router.post("/unique/free", name="free_key")
 def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
     """Take a key from the job that has it."""
-    job_actions.free_keys(visit, [key])
+    actions.free_keys(visit, [key])
     return redirect(request, path(request, "unique"), f"Freed {key}.")
