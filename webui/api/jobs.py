@@ -1,13 +1,68 @@
 """The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
 
+from typing import Any, Literal
+
 from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Cancelled, Enqueued, JobResult, JobRow, JobStatusRow, NewJob
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, JobRow
 from palermo.webui.base.site import Visiting
 from palermo.webui.state import job_results, listings
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
+
+
+class JobStatusRow(BaseModel):
+    """The status of a job. Fields that are not known are null or empty."""
+
+    state: Literal["pending", "scheduled", "working", "retrying", "failed", "done", "discarded", "cancelled", "unknown"]
+    id: str
+    job: str
+    queue: str
+    attempt: int | None = Field(description="Which run this is or was, from 1.")
+    worker: str | None
+    started_at: Instant | None
+    run_at: Instant | None
+    ended_at: Instant | None
+    took: float | None = Field(description="Seconds that its last run took.")
+    progress: float | None
+    text: str
+    error: str = Field(description="The exception's dotted name.")
+    message: str
+    result_kept: bool | None
+    reason: str = Field(description="Why nothing is known of it, or how what is said is known.")
+
+
+class JobResult(BaseModel):
+    """The value that a job returned."""
+
+    id: str
+    job: str
+    result: Any = Field(description="In what JSON has; values whose names are redacted are masked.")
+
+
+class NewJob(BaseModel):
+    """A job to be enqueued."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    job: str = Field(min_length=1, max_length=255, description="Its wire name, such as shop.tasks.resize.")
+    args: list[Any] = Field(default_factory=list)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
+    id: str | None = Field(default=None, description="Else one is made.")
+    keep_result: bool | None = Field(default=None, description="Whether what it returns is kept; else as declared.")
+
+
+class Cancelled(BaseModel):
+    """The outcome of cancelling a job."""
+
+    id: str
+    state: str = Field(description="marked, cancelled, cancelling, done, failed or interrupted.")
+    worker: str | None
+    job: str | None
+    queue: str | None
 
 
 @router.post("", name="api_enqueue", status_code=201)

@@ -1,22 +1,51 @@
 """The API of queues: list them and their jobs, pause, resume, purge and delete them."""
 
 from fastapi import APIRouter
+from pydantic import BaseModel, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import (
-    PROBLEM_RESPONSES,
-    Clients,
-    Jobs,
-    PageLimit,
-    PageNumber,
-    QueueRow,
-    Queues,
-    Removed,
-)
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed
 from palermo.webui.base.site import Visiting
 from palermo.webui.state import listings
 
 router = APIRouter(prefix="/queues", tags=["queues"], responses=PROBLEM_RESPONSES)
+
+
+class QueueRow(BaseModel):
+    """One queue."""
+
+    name: str
+    pending: int = Field(description="Jobs that wait.")
+    in_progress: int = Field(description="Jobs that a worker holds.")
+    workers: int = Field(description="Workers that serve it.")
+    paused: bool
+
+
+class ClientRow(BaseModel):
+    """One tenant, also called client, that has jobs waiting in a queue."""
+
+    tenant: str
+    queue: str
+    pending: int = Field(description="Its jobs that wait.")
+    share: float = Field(description="How much of the queue it has, beside others' 1.")
+
+
+class Clients(BaseModel):
+    """The tenants (clients) of a queue, those with the most jobs first."""
+
+    rows: list[ClientRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Queues(BaseModel):
+    """All queues, by name."""
+
+    rows: list[QueueRow]
+    total: int
+    page: int
+    limit: int
 
 
 @router.get("", name="api_queues")

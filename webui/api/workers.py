@@ -3,14 +3,61 @@
 from typing import Literal
 
 from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Answered, Workers
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
 from palermo.webui.base.site import Visiting
 
 router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
 
 Order = Literal["quiet", "resume", "stop", "kill", "stack"]
+
+
+class RunningJob(BaseModel):
+    """A job that a worker runs."""
+
+    id: str
+    job: str
+    queue: str
+    started_at: Instant | None
+    progress: float | None = Field(description="How far it says it is, from 0 to 1.")
+    text: str = Field(description="The same in words.")
+    line: str = Field(description="The newest line that it logged about itself.")
+
+
+class WorkerRow(BaseModel):
+    """One worker."""
+
+    id: str
+    host: str
+    pid: int
+    queues: list[str]
+    slots: int
+    state: str = Field(description="starting, idle, working, paused, quiet or stopping.")
+    started_at: Instant | None
+    processed: int
+    failed: int
+    clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
+    jobs: list[RunningJob]
+
+
+class Workers(BaseModel):
+    """All workers that are alive, by id."""
+
+    rows: list[WorkerRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Answered(BaseModel):
+    """The answer of one worker to an order."""
+
+    model_config = ConfigDict(extra="allow")
+
+    worker: str
+    answered: bool = Field(description="False for one that said nothing in time; it may obey yet.")
 
 
 @router.get("", name="api_workers")
