@@ -18,6 +18,19 @@ from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Operation
 from palermo.webui.state.listings import MAX_LIMIT
 
+router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
+operations_router = APIRouter(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
+
+#: The number of parts into which a group's history divides the time.
+PARTS = 24
+
+_LONG = Query(max_length=1_000)
+
+Text = Annotated[str | None, _LONG]
+Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Id = Annotated[str, Path(max_length=1_000)]
+
 
 class Group(BaseModel):
     """Failures of one kind."""
@@ -108,19 +121,6 @@ class Operations(BaseModel):
     page: int
     limit: int
 
-
-router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
-operations_router = APIRouter(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
-
-#: The number of parts into which a group's history divides the time.
-PARTS = 24
-
-_LONG = Query(max_length=1_000)
-
-Text = Annotated[str | None, _LONG]
-Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-Id = Annotated[str, Path(max_length=1_000)]
 
 #: The extra answer of a long command: 200 when it is over, 202 when it goes on.
 _BEGUN: dict[int | str, dict[str, Any]] = {

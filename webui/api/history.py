@@ -13,6 +13,12 @@ from palermo.webui.base.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.listings import MAX_LIMIT
 
+router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
+
+Text = Annotated[str | None, Query(max_length=1_000)]
+Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+
 
 class RunError(BaseModel):
     """Why a run failed."""
@@ -86,13 +92,6 @@ class Actions(BaseModel):
     total: int
     page: int
     limit: int
-
-
-router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
-
-Text = Annotated[str | None, Query(max_length=1_000)]
-Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 
 
 @router.get("/history", name="api_history")

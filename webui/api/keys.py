@@ -14,6 +14,10 @@ limits_router = APIRouter(prefix="/limits", tags=["limits"], responses=PROBLEM_R
 
 KeyText = Annotated[str, Query(max_length=1_000, description="Part of a key.")]
 
+router = APIRouter(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
+
+Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a job's name, or of an id.")]
+
 
 class LimitRow(BaseModel):
     """One key of jobs that have a limit or a rate."""
@@ -39,11 +43,6 @@ def limits(visit: Visiting, text: KeyText = "", page: PageNumber = 1, limit: Pag
     """The keys of limited jobs that have jobs running or waiting."""
     listing = listings.limits(visit, text=text, page=page, limit=limit)
     return Limits.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
-
-
-router = APIRouter(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
-
-Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a job's name, or of an id.")]
 
 
 class KeyRow(BaseModel):

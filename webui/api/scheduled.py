@@ -24,6 +24,14 @@ from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 _NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.")
 
+router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
+retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
+
+Name = Annotated[str | None, Query(max_length=1_000)]
+Number = Annotated[int, Query(ge=1, le=1_000_000)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Id = Annotated[str, Path(max_length=1_000)]
+
 
 class Names(BaseModel):
     """A filter by names: every given condition must hold, {} means all. Unknown names are refused."""
@@ -88,15 +96,6 @@ class AlteredRows(BaseModel):
 
     rows: list[AlteredRow]
     total: int
-
-
-router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
-retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
-
-Name = Annotated[str | None, Query(max_length=1_000)]
-Number = Annotated[int, Query(ge=1, le=1_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-Id = Annotated[str, Path(max_length=1_000)]
 
 
 @router.get("", name="api_scheduled")

@@ -1,4 +1,4 @@
-"""The page of all queues, and the page of one queue with its jobs and the actions on it."""
+"""The overview, the page of all queues, and the page of one queue with its jobs and the actions on it."""
 
 import json
 from typing import Annotated, Any
@@ -15,8 +15,14 @@ from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visit, Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.throughput_chart import throughput_chart
 from palermo.webui.state import listings
-from palermo.webui.state.live_state import live_state, running_jobs
+from palermo.webui.state.live_state import live_state, running_jobs, totals_of
+from palermo.webui.state.scheduled_view import scheduled_view
+
+#: The most running jobs that the overview lists.
+_RUNNING_ANYWHERE = 50
+
 
 router = APIRouter()
 
@@ -28,6 +34,22 @@ _RUNNING = 20
 
 Text = Annotated[str, Query(max_length=200)]
 Number = Annotated[int, Query(ge=1, le=400, alias="page")]
+
+
+@router.get("/", name="overview")
+def overview(request: Request, visit: Visiting) -> Response:
+    live = live_state(visit.site)
+    snapshot = live.snapshot()
+    return page(
+        request,
+        "overview.html",
+        rows=live.queue_summaries(snapshot.queues),
+        totals=totals_of(snapshot),
+        scheduled=scheduled_view(visit.site).count(),
+        running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
+        processed_rate=live.sampler.throughput()[0],
+        chart=throughput_chart(live.sampler.samples(), snapshot.at),
+    )
 
 
 @router.get("/queues", name="queues")

@@ -1,4 +1,4 @@
-"""The page of unique jobs: it shows which job has which key, and frees a key."""
+"""The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
 
 import hashlib
 from typing import Annotated
@@ -17,6 +17,28 @@ router = APIRouter()
 
 #: Rows on a page.
 _LIMIT = 100
+
+
+@router.get("/limits", name="limits")
+def limits(
+    request: Request,
+    visit: Visiting,
+    text: Annotated[str, Query(max_length=1_000)] = "",
+    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
+) -> Response:
+    """The keys of limited jobs, by name; only those that contain the text, if one is given."""
+    listing = listings.limits(visit, text=text, page=number, limit=_LIMIT)
+    address = f"{path(request, 'limits')}?{urlencode({'text': text})}" if text else path(request, "limits")
+    return page(
+        request,
+        "limits.html",
+        rows=listing.rows,
+        total=listing.total,
+        number=number,
+        limit=_LIMIT,
+        text=text,
+        at=f"{address}{'&' if text else '?'}page=",
+    )
 
 
 @router.get("/unique", name="unique")
