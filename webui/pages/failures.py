@@ -5,7 +5,6 @@ Those show the number of jobs that are meant, ask, act, and tell the outcome.
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
@@ -25,6 +24,7 @@ from palermo.webui.base.site import Visiting
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
+from palermo.webui.render.charts import sparkline
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.security.masks import unmasked
@@ -122,20 +122,6 @@ def chosen_filter(request: Request, visit: Visiting) -> FailedFilter:
     if wanted.until is None:
         wanted = replace(wanted, until=float(max(int(time.time()), newest)))
     return replace(wanted, since=None if wanted.since is None else float(int(wanted.since)))
-
-
-def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> str:
-    """The path of an SVG with a bar for each part of the history."""
-    most = max(history, default=0)
-    if not most:
-        return ""
-    step = width / len(history)
-    parts = []
-    for place, count in enumerate(history):
-        if count:
-            tall = max(2.0, height * count / most)
-            parts.append(f"M{place * step:.1f} {height}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
-    return "".join(parts)
 
 
 def _line(found: FailedJobs, wanted: RequestedFilter[FailedFilter], group: FailureGroup) -> GroupRow:

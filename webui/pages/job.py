@@ -15,7 +15,7 @@ from palermo.history.timeline import life
 from palermo.webui import actions
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visit, Visiting
-from palermo.webui.render.pretty_json import PrettyJson, pretty_json
+from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of

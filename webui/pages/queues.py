@@ -13,9 +13,9 @@ from palermo.errors import NotBrowsable, NotFound
 from palermo.webui import actions
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.render.throughput_chart import throughput_chart
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view

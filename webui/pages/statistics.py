@@ -16,7 +16,7 @@ from palermo.history.windows import Window
 from palermo.inspector.rates import Snapshot
 from palermo.webui.base.errors import Refused
 from palermo.webui.base.site import Visiting
-from palermo.webui.render import statistics_charts
+from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state, totals_of
@@ -76,11 +76,11 @@ def statistics(
 def _charts(report: Report) -> dict[str, Any]:
     cells = report.cells
     return {
-        "cell": statistics_charts.in_short(cells[0].seconds),
-        "bars": statistics_charts.bars(cells),
-        "waited": statistics_charts.lines([cell.tally.wait for cell in cells]),
-        "ran": statistics_charts.lines([cell.tally.run for cell in cells]),
-        "marks": statistics_charts.marks(report.deploys, cells),
+        "cell": charts.in_short(cells[0].seconds),
+        "bars": charts.bars(cells),
+        "waited": charts.lines([cell.tally.wait for cell in cells]),
+        "ran": charts.lines([cell.tally.run for cell in cells]),
+        "marks": charts.marks(report.deploys, cells),
         "cells": [(iso_instant(cell.start), cell.tally) for cell in reversed(cells) if cell.tally.numbers],
         "since": iso_instant(report.known),
         "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(report.deploys)],

@@ -34,7 +34,7 @@ class JournalViews:
         self.statistics = Statistics()
         self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
         self._reports_lock = threading.Lock()
-        #: The counters for Prometheus: see webui/metrics.py.
+        #: The counters for Prometheus: see webui/monitoring.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
         self.following = JournalFollower(settings, (self.index, self.audit, self.statistics, self.totals))
         if not self.off:
