@@ -17,17 +17,16 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.errors import SerializationError, UsageError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
+from palermo.inspector.masking import unmasked
 from palermo.webui import actions
-from palermo.webui.base.errors import Refused
 from palermo.webui.base.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
-from palermo.webui.base.site import Visiting
+from palermo.webui.base.site import Refused, Visiting
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.security.masks import unmasked
 
 router = APIRouter()
 

@@ -14,8 +14,7 @@ from palermo.history.statistics import DIMENSIONS, Report
 from palermo.history.tally import times
 from palermo.history.windows import Window
 from palermo.inspector.rates import Snapshot
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visiting
+from palermo.webui.base.site import Refused, Visiting
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.state.journal_views import JournalViews, journal_views

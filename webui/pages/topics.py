@@ -13,8 +13,7 @@ from palermo.contract.rows import Row
 from palermo.errors import TopicInvalid
 from palermo.webui import actions
 from palermo.webui.actions import AGES
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.base.site import Refused, Visit, Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.state.topology_view import topology_view

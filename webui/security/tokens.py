@@ -1,6 +1,6 @@
 """The forms' token: proof that we rendered a form for this user in this browser.
 
-Current browsers say where a request comes from (palermo.webui.security.origin); the token protects the others.
+Current browsers say where a request comes from (palermo.webui.security.request); the token protects the others.
 Nothing is stored here: the token is a keyed hash of a cookie that other sites can neither read nor send.
 """
 

@@ -8,8 +8,7 @@ from palermo.client.status import JobStatus, State
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
 from palermo.inspector.masking import masked_value
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit
+from palermo.webui.base.site import Refused, Visit
 
 
 @dataclass(frozen=True, slots=True)

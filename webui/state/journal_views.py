@@ -15,8 +15,7 @@ from palermo.history.journal_follower import JournalFollower, Progress
 from palermo.history.statistics import Report, Statistics
 from palermo.history.windows import Window
 from palermo.metrics.totals import JournalTotals
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Site
+from palermo.webui.base.site import Refused, Site
 
 #: Seconds that a report of statistics is cached, and the most reports in the cache.
 _REPORT_CACHED, _MAX_REPORTS = 1.0, 64

@@ -8,8 +8,7 @@ from palermo.core.lifecycle import JobState
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
 from palermo.inspector.masking import masked_arguments, masked_row
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit
+from palermo.webui.base.site import Refused, Visit
 from palermo.webui.state.job_search import find_job
 from palermo.webui.state.scheduled_view import scheduled_view
 
