@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, JobRow
 from palermo.webui.base.site import Visiting
-from palermo.webui.state import job_results, listings
+from palermo.webui.state.job import job_result, job_row, job_status
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
@@ -82,19 +82,19 @@ def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
 
     Waiting jobs are searched among the first and the last of `queue`, or of each queue.
     """
-    return JobRow.model_validate(listings.job(visit, id, queue=queue))
+    return JobRow.model_validate(job_row(visit, id, queue=queue))
 
 
 @router.get("/{id:palermo}/status", name="api_status")
 def status(visit: Visiting, id: str) -> JobStatusRow:
     """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if they do not know."""
-    return JobStatusRow.model_validate(job_results.status(visit, id).row())
+    return JobStatusRow.model_validate(job_status(visit, id).row())
 
 
 @router.get("/{id:palermo}/result", name="api_result")
 def result(visit: Visiting, id: str) -> JobResult:
     """The result of a job that is done. 409 if the result is not kept or the job is not done. It does not wait."""
-    found = job_results.result(visit, id)
+    found = job_result(visit, id)
     return JobResult(id=id, job=found.job, result=found.value)
 
 

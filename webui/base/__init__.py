@@ -1,1 +1,1 @@
-"""The parts that all other folders build on: the site, one request with its user, paths, filters and errors."""
+"""The parts that all other folders build on: the site, one request with its user, and filters."""

@@ -18,8 +18,7 @@ from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
-from palermo.webui.state import job_results
-from palermo.webui.state.job_search import find_job
+from palermo.webui.state.job import find_job, job_result
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
 
@@ -89,7 +88,7 @@ def job(
 def _returned(visit: Visit, id: str) -> tuple[PrettyJson | None, str]:
     """The job's result, or the reason why there is none."""
     try:
-        return pretty_json(job_results.result(visit, id).value), ""
+        return pretty_json(job_result(visit, id).value), ""
     except PalermoError as error:
         return None, str(error)
     except Refused as refused:

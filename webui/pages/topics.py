@@ -16,7 +16,7 @@ from palermo.webui.actions import AGES
 from palermo.webui.base.site import Refused, Visit, Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.state.topology_view import topology_view
+from palermo.webui.state.listings import topology_view
 
 router = APIRouter()
 

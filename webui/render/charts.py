@@ -15,7 +15,7 @@ from palermo.history.deploys import Deploy
 from palermo.history.series import Cell
 from palermo.inspector.rates import Sample
 from palermo.webui.render.formats import took
-from palermo.webui.state.sampler import WINDOW
+from palermo.webui.state.live_state import WINDOW
 
 #: The units of a plot.
 WIDTH, HEIGHT = 600, 100

@@ -148,7 +148,10 @@ def network_of(client: str) -> str:
 
 
 class Throttle:
-    """A throttle against guessing passwords: counts failures by key. The first `free` ones cause no wait, then each causes 1, 2, 4 … at most 60 seconds."""
+    """A throttle against guessing passwords: it counts failures by key.
+
+    The first `free` failures cause no wait, then each causes 1, 2, 4 … at most 60 seconds.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
