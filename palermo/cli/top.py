@@ -24,7 +24,7 @@ from palermo.contract.rows import Row
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.errors import BrokerError
-from palermo.history.journal_follower import JournalFollower
+from palermo.history.journal_reader import JournalFollower
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Samples, Snapshot
 

@@ -13,8 +13,7 @@ from palermo.core.journal_records import RecordBatch
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, StoreInvalid
 from palermo.history import journal_follower
-from palermo.history.journal_follower import JournalFollower
-from palermo.history.journal_reader import BatchFilter, read_to_end
+from palermo.history.journal_reader import BatchFilter, JournalFollower, read_to_end
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.history.written import batch, ended, write

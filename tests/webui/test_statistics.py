@@ -9,8 +9,8 @@ import pytest
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import encode
-from palermo.history.deploys import Deploy
 from palermo.history.series import Cell
+from palermo.history.statistics import Deploy
 from palermo.history.tally import Tally
 from palermo.settings.settings import Settings
 from palermo.webui.render.charts import HEIGHT, WIDTH, bars, in_short, lines, marks

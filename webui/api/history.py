@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.errors import NotFound
-from palermo.history.timeline import life
+from palermo.history.listings import life
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
 from palermo.webui.base.filters import audit_filter, history_filter
 from palermo.webui.base.site import Visiting

@@ -14,8 +14,8 @@ from typing import Any
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
 from palermo.core.wildcards import fits
-from palermo.index.temp_index import Database, TempIndex
 from palermo.inspector.failed_filter import FailedFilter
+from palermo.temp_index import Database, TempIndex
 from palermo.webui.failed.entry import Entry, fold, restored
 
 #: The most jobs that are kept, the newest, and the most bytes of bodies and of frames. Beyond these bytes the oldest

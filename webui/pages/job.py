@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from palermo.client.locate import DEPTH
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
-from palermo.history.timeline import life
+from palermo.history.listings import life
 from palermo.webui import actions
 from palermo.webui.base.site import Refused, Visit, Visiting
 from palermo.webui.render.formats import PrettyJson, pretty_json

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from palermo.errors import PalermoError
-from palermo.history.timeline import life
+from palermo.history.listings import life
 from palermo.webui.base.site import Refused, Site, Visit, Visiting
 from palermo.webui.pages.scheduled import JOB_LISTS, Number, list_filter
 from palermo.webui.state.journal_views import journal_views

@@ -9,10 +9,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from palermo.contract.rows import iso_instant
-from palermo.history.report_rows import rate
-from palermo.history.statistics import DIMENSIONS, Report
+from palermo.history.series import Window
+from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
-from palermo.history.windows import Window
 from palermo.inspector.rates import Snapshot
 from palermo.webui.base.site import Refused, Visiting
 from palermo.webui.render import charts

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import RecordKind
-from palermo.history.deploys import Deploy
 from palermo.history.series import Cell
+from palermo.history.statistics import Deploy
 from palermo.inspector.rates import Sample
 from palermo.webui.render.formats import took
 from palermo.webui.state.live_state import WINDOW

@@ -11,9 +11,9 @@ from palermo.core.journal_records import JournalLevel
 from palermo.errors import BrokerUnavailable
 from palermo.history.audit import AuditLog
 from palermo.history.index import Index
-from palermo.history.journal_follower import JournalFollower, Progress
+from palermo.history.journal_reader import JournalFollower, Progress
+from palermo.history.series import Window
 from palermo.history.statistics import Report, Statistics
-from palermo.history.windows import Window
 from palermo.metrics.totals import JournalTotals
 from palermo.webui.base.site import Refused, Site
 
