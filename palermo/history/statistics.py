@@ -1,7 +1,7 @@
 """Statistics from the journal's `counts` records: of the last hour, day, week and month, or since any instant.
 
 A reader such as palermo.history.journal_reader feeds a view of them with batches; any thread may ask. Memory is bounded
-by the number of cells, and not by how much the journal holds. `now` is an argument wherever it matters, in Unix seconds.
+by the number of cells, and not by how much the journal holds. `now` is an argument where it matters, in Unix seconds.
 """
 
 import threading
