@@ -1,6 +1,5 @@
 """The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
 
-import hashlib
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -10,6 +9,7 @@ from starlette.responses import Response
 
 from palermo.webui import actions
 from palermo.webui.base.site import Visiting
+from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.state import listings
 
@@ -51,7 +51,7 @@ def unique(
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
     listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
     address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
-    rows = [{**row, "digest": hashlib.blake2b(row["key"].encode(), digest_size=6).hexdigest()} for row in listing.rows]
+    rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
     return page(
         request,
         "unique.html",

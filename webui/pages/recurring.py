@@ -1,6 +1,5 @@
 """The page of recurring jobs: their times and next runs, a form to add one, and actions on each."""
 
-import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form
@@ -15,6 +14,7 @@ from palermo.errors import SerializationError, UsageError
 from palermo.webui import actions
 from palermo.webui.base.site import Refused, Visit, Visiting
 from palermo.webui.pages.queues import read_json
+from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
@@ -118,8 +118,11 @@ def _page(request: Request, visit: Visit, fields: dict[str, str], *, problem: st
 def _shown(row: Row) -> Row:
     """The row with its arguments in one line, and with a key for the ids of page elements."""
     args, kwargs = row["args"], row["kwargs"]
-    digest = hashlib.blake2b(row["name"].encode(), digest_size=6).hexdigest()
-    return {**row, "key": digest, "preview": None if args is None or kwargs is None else preview(args, kwargs)}
+    return {
+        **row,
+        "key": element_key(row["name"]),
+        "preview": None if args is None or kwargs is None else preview(args, kwargs),
+    }
 
 
 def _options(fields: dict[str, str]) -> dict[str, Any]:

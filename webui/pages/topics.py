@@ -1,6 +1,5 @@
 """The page of events: a picture of the groups and the topics they subscribe to, with the counts of each queue."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from palermo.errors import TopicInvalid
 from palermo.webui import actions
 from palermo.webui.actions import AGES
 from palermo.webui.base.site import Refused, Visit, Visiting
-from palermo.webui.render.formats import plural
+from palermo.webui.render.formats import element_key, plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.state.listings import topology_view
 
@@ -37,7 +36,9 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
     try:
         told = actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
     except TopicInvalid as error:
-        return _page(request, visit, here=path(request, "topics"), asked=f"replay-{_key(group)}", problem=str(error))
+        return _page(
+            request, visit, here=path(request, "topics"), asked=f"replay-{element_key(group)}", problem=str(error)
+        )
     text = f"Telling {group} old events again goes on; its queue shows how far it is."
     if told is not None:
         text = f"Told {group} {plural(told, 'event')} again."
@@ -69,11 +70,7 @@ def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> 
 
 def _shown(row: Row) -> Row:
     """The row with a key for the ids of page elements."""
-    return {**row, "key": _key(row["group"])}
-
-
-def _key(group: str) -> str:
-    return hashlib.blake2b(group.encode(), digest_size=6).hexdigest()
+    return {**row, "key": element_key(row["group"])}
 
 
 # -- the picture

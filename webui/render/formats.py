@@ -1,5 +1,6 @@
 """Numbers, times and JSON as the pages write them. Those of numbers and times are filters of the templates."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -95,6 +96,11 @@ def absolute(instant: str) -> str:
 def plural(number: int, noun: str) -> str:
     """`1 job`, `2,000 jobs`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def element_key(name: str) -> str:
+    """A short text for the id of a page's element, which stands for this name, whatever is in it."""
+    return hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
