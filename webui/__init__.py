@@ -2,6 +2,6 @@
 
 import palermo.webui.security.request  # noqa: F401 - every route may use its convertor
 from palermo.webui.app import create_app
-from palermo.webui.base.site import ANYONE, Authenticate, Role, User
+from palermo.webui.site import ANYONE, Authenticate, Role, User
 
 __all__ = ["ANYONE", "Authenticate", "Role", "User", "create_app"]

@@ -32,7 +32,7 @@ from palermo.errors import (
 from palermo.settings.settings import Settings
 from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
-from palermo.webui.base.site import VISIT, Authenticate, BoundedInspector, Site
+from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
 from palermo.webui.failed.failed_jobs import close_failed_jobs
 from palermo.webui.render.rendering import STATIC, page
 from palermo.webui.security.auth import FileAuthentication

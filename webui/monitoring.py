@@ -18,7 +18,7 @@ from palermo.errors import PalermoError, SettingInvalid
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
-from palermo.webui.base.site import Site
+from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from palermo.webui.base.site import Role
+from palermo.webui.site import Role
 from palermo.webui.security.user_file import UserFile, token_line
 
 

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.errors import NotFound
 from palermo.history.listings import life
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
-from palermo.webui.base.filters import audit_filter, history_filter
-from palermo.webui.base.site import Visiting
+from palermo.webui.filters import audit_filter, history_filter
+from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.listings import MAX_LIMIT
 

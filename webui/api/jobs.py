@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, JobRow
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)

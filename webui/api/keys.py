@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
 limits_router = APIRouter(prefix="/limits", tags=["limits"], responses=PROBLEM_RESPONSES)

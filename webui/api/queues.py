@@ -5,7 +5,7 @@ from pydantic import BaseModel, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
 router = APIRouter(prefix="/queues", tags=["queues"], responses=PROBLEM_RESPONSES)

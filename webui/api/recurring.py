@@ -9,7 +9,7 @@ from palermo.contract.rows import Row
 from palermo.errors import NotFound
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, Removed
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
 
 router = APIRouter(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)

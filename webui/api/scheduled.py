@@ -16,7 +16,7 @@ from palermo.inspector.masking import masked_row
 from palermo.inspector.scheduled import Which
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, JobRow, Jobs
-from palermo.webui.base.site import Refused, Visit, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view

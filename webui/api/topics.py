@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state.listings import topology_view
 
 router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 
 router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
 

@@ -19,8 +19,8 @@ from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.inspector.masking import unmasked
 from palermo.webui import actions
-from palermo.webui.base.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
-from palermo.webui.base.site import Refused, Visiting
+from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation

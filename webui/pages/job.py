@@ -13,7 +13,7 @@ from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
 from palermo.history.listings import life
 from palermo.webui import actions
-from palermo.webui.base.site import Refused, Visit, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from palermo.contract.rows import Row
 from palermo.errors import NotBrowsable, NotFound
 from palermo.webui import actions
-from palermo.webui.base.site import Refused, Visit, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect

@@ -12,7 +12,7 @@ from palermo.core.preview import preview
 from palermo.core.times import parse_duration
 from palermo.errors import SerializationError, UsageError
 from palermo.webui import actions
-from palermo.webui.base.site import Refused, Visit, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.pages.queues import read_json
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect

@@ -20,7 +20,7 @@ from palermo.core.times import parse_duration
 from palermo.errors import OptionInvalid
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
-from palermo.webui.base.site import Refused, Visit, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect

@@ -13,7 +13,7 @@ from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
-from palermo.webui.base.site import Refused, Visiting
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.state.journal_views import JournalViews, journal_views

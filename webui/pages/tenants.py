@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from palermo.errors import PalermoError
 from palermo.webui import actions
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 

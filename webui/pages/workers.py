@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.webui import actions
-from palermo.webui.base.site import Refused, Visiting
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.state.live_state import live_state, totals_of

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from palermo.webui.base.site import VISIT, Role, Visit, visit_of
+from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.render import formats
 from palermo.webui.security import tokens
 from palermo.webui.state.live_state import failed_count

@@ -20,7 +20,7 @@ from ipaddress import IPv6Address, ip_address
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from palermo.webui.base.site import Refused, User
+from palermo.webui.site import Refused, User
 from palermo.webui.security.user_file import UserFile, token_hash, verify
 
 log = logging.getLogger("palermo.audit")

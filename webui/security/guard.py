@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palermo.metrics.endpoint import is_bearer
-from palermo.webui.base.site import VISIT, Authenticate, Refused, Site, User, Visit
+from palermo.webui.site import VISIT, Authenticate, Refused, Site, User, Visit
 from palermo.webui.security import auth, tokens
 from palermo.webui.security.request import (
     FORM,

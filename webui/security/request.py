@@ -17,7 +17,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
-from palermo.webui.base.site import Refused
+from palermo.webui.site import Refused
 from palermo.webui.security import tokens
 
 #: The names of this machine that no other site can have.

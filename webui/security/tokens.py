@@ -10,7 +10,7 @@ import secrets
 
 from starlette.responses import Response
 
-from palermo.webui.base.site import Visit
+from palermo.webui.site import Visit
 
 #: The form field and the header (of scripts) that carry the token.
 FIELD, HEADER = "token", "x-palermo-token"

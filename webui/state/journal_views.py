@@ -15,7 +15,7 @@ from palermo.history.journal_reader import JournalFollower, Progress
 from palermo.history.series import Window
 from palermo.history.statistics import Report, Statistics
 from palermo.metrics.totals import JournalTotals
-from palermo.webui.base.site import Refused, Site
+from palermo.webui.site import Refused, Site
 
 #: Seconds that a report of statistics is cached, and the most reports in the cache.
 _REPORT_CACHED, _MAX_REPORTS = 1.0, 64

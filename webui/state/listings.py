@@ -11,7 +11,7 @@ from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_arguments, masked_row
-from palermo.webui.base.site import Refused, Site, Visit
+from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most rows on a page, and the most jobs that pages lead into a queue: reading a page holds all jobs before it.

@@ -18,7 +18,7 @@ from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
-from palermo.webui.base.site import Site
+from palermo.webui.site import Site
 
 log = logging.getLogger("palermo.webui")
 
