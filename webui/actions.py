@@ -25,9 +25,9 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
-from palermo.webui.site import Refused, Role, Visit
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
+from palermo.webui.site import Refused, Role, Visit
 from palermo.webui.state.listings import topology_view
 from palermo.webui.state.live_state import invalidate_snapshot
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view

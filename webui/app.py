@@ -32,13 +32,13 @@ from palermo.errors import (
 from palermo.settings.settings import Settings
 from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
-from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
 from palermo.webui.failed.failed_jobs import close_failed_jobs
 from palermo.webui.render.rendering import STATIC, page
 from palermo.webui.security.auth import FileAuthentication
 from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
+from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
 from palermo.webui.state.journal_views import close_journal_views
 
 

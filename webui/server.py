@@ -23,9 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from palermo.errors import SettingInvalid
-from palermo.webui.site import Site
 from palermo.webui.security.auth import network_of
 from palermo.webui.security.local_access import PARAMETER
+from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 
 #: Seconds for the head of a request to arrive, and for a client to take what it is sent.

@@ -85,6 +85,9 @@ def check(
     raise click.exceptions.Exit(0 if found.ok else FAILED)
 
 
+# -- doctor
+
+
 @click.command()
 @click.option("--mend", is_flag=True, help="Free keys of unique jobs that are nowhere.")
 @broker_options

@@ -149,6 +149,9 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3f} s" if value < 10 else f"{value:,.0f} s"
 
 
+# -- stats
+
+
 @click.command()
 @click.option(
     "--since",
@@ -169,18 +172,18 @@ def stats(context: Context, /, since: float | None, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    _print(report)
+    _print_report(report)
 
 
-def _print(report: Row) -> None:
+def _print_report(report: Row) -> None:
     print_facts(
         (
             ("Since", report["since"]),
             ("Known since", report["known_since"] or "nothing was counted in that time"),
             *((title, f"{report[name]:,}") for title, name in _NUMBERS if report[name] or name == "processed"),
             ("Jobs a second", report["rate"]),
-            ("Waited", _line(report["wait"])),
-            ("Ran", _line(report["run"])),
+            ("Waited", _times_line(report["wait"])),
+            ("Ran", _times_line(report["run"])),
             ("Releases", ", ".join(f"{each['release']} at {each['at']}" for each in report["deploys"]) or None),
         )
     )
@@ -194,14 +197,14 @@ def _print(report: Row) -> None:
     for name, key, own in tables:
         if report[name]:
             click.echo()
-            print_rows(report[name], [_name(name, key), *own, *_columns()], as_json=False, none="")
+            print_rows(report[name], [_name(name, key), *own, *_report_columns()], as_json=False, none="")
 
 
 def _name(table: str, key: str) -> Column:
     return table.capitalize().removesuffix("s"), lambda row: "(others)" if row[key] is None else safe(row[key])
 
 
-def _columns() -> list[Column]:
+def _report_columns() -> list[Column]:
     return [
         field("Processed"),
         field("Failed"),
@@ -214,7 +217,7 @@ def _columns() -> list[Column]:
     ]
 
 
-def _line(times: Row | None) -> str | None:
+def _times_line(times: Row | None) -> str | None:
     return None if times is None else ", ".join(f"{name} {_time(times, name)}" for name in _TIMES)
 
 

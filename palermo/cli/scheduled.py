@@ -141,6 +141,9 @@ def print_altered(rows: list[Row], *, as_json: bool) -> None:
         raise click.exceptions.Exit(FAILED)
 
 
+# -- retries
+
+
 @click.group()
 def retries() -> None:
     """Look at jobs that have failed and wait to be tried again; run them now, or give them up."""

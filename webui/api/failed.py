@@ -11,10 +11,10 @@ from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
-from palermo.webui.filters import failed_filter
-from palermo.webui.site import Refused, Visiting
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Operation
+from palermo.webui.filters import failed_filter
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.listings import MAX_LIMIT
 
 router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)

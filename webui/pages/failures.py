@@ -19,14 +19,14 @@ from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.inspector.masking import unmasked
 from palermo.webui import actions
-from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
-from palermo.webui.site import Refused, Visiting
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
+from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visiting
 
 router = APIRouter()
 

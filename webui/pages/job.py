@@ -13,11 +13,11 @@ from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
 from palermo.history.listings import life
 from palermo.webui import actions
-from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job, job_result
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.webui import actions
-from palermo.webui.site import Visiting
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
 router = APIRouter()

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from palermo.contract.rows import Row
 from palermo.errors import NotBrowsable, NotFound
 from palermo.webui import actions
-from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view

@@ -12,10 +12,10 @@ from palermo.core.preview import preview
 from palermo.core.times import parse_duration
 from palermo.errors import SerializationError, UsageError
 from palermo.webui import actions
-from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.pages.queues import read_json
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 

@@ -20,10 +20,10 @@ from palermo.core.times import parse_duration
 from palermo.errors import OptionInvalid
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
-from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, scheduled_view

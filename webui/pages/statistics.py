@@ -13,9 +13,9 @@ from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
-from palermo.webui.site import Refused, Visiting
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 

@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from palermo.errors import PalermoError
 from palermo.webui import actions
-from palermo.webui.site import Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Visiting
 
 router = APIRouter()
 

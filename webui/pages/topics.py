@@ -12,9 +12,9 @@ from palermo.contract.rows import Row
 from palermo.errors import TopicInvalid
 from palermo.webui import actions
 from palermo.webui.actions import AGES
-from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.render.formats import element_key, plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.listings import topology_view
 
 router = APIRouter()

@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.webui import actions
-from palermo.webui.site import Refused, Visiting
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.live_state import live_state, totals_of
 
 router = APIRouter()

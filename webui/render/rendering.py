@@ -18,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.render import formats
 from palermo.webui.security import tokens
+from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
 
 _HERE = Path(__file__).parents[1]

@@ -20,8 +20,8 @@ from ipaddress import IPv6Address, ip_address
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from palermo.webui.site import Refused, User
 from palermo.webui.security.user_file import UserFile, token_hash, verify
+from palermo.webui.site import Refused, User
 
 log = logging.getLogger("palermo.audit")
 

@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palermo.metrics.endpoint import is_bearer
-from palermo.webui.site import VISIT, Authenticate, Refused, Site, User, Visit
 from palermo.webui.security import auth, tokens
 from palermo.webui.security.request import (
     FORM,
@@ -36,6 +35,7 @@ from palermo.webui.security.request import (
     sent_token,
     split_path,
 )
+from palermo.webui.site import VISIT, Authenticate, Refused, Site, User, Visit
 
 log = logging.getLogger("palermo.web")
 

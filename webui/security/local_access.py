@@ -14,8 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
 from palermo.metrics.endpoint import is_bearer
-from palermo.webui.site import LOCAL, Refused, User
 from palermo.webui.security.request import SAFE, forwarding_header, is_near
+from palermo.webui.site import LOCAL, Refused, User
 
 #: The parameter of the link that carries the token.
 PARAMETER = "token"

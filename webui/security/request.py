@@ -17,8 +17,8 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
-from palermo.webui.site import Refused
 from palermo.webui.security import tokens
+from palermo.webui.site import Refused
 
 #: The names of this machine that no other site can have.
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

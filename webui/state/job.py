@@ -19,8 +19,8 @@ from palermo.core.topology import check_id
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
 from palermo.inspector.context import waiting_job
 from palermo.inspector.masking import MASK, is_hidden, masked_row, masked_value
-from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.live_state import LiveState, RecentJob, Run, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 

@@ -25,7 +25,7 @@ log = logging.getLogger("palermo.webui")
 #: Seconds that the oldest job of a queue is cached, and the most queues that are read for one page.
 _OLDEST_CACHED, _OLDEST_READ = 10.0, 20
 
-#: The most jobs that are remembered, the most runs of each, and the most characters of a row's arguments.
+#: The most recent jobs that are remembered, the most runs of each, and the most characters of a row's arguments.
 MAX_JOBS, MAX_RUNS, MAX_ARGUMENTS = 2_000, 12, 16_000
 
 #: Seconds between two samples while a user looks, and while nobody looks.
@@ -174,6 +174,9 @@ def failed_count(site: Site) -> int | None:
     return totals_of(snapshot).failed if snapshot else None
 
 
+# -- recent jobs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run of a job that was seen on a worker, or that failed."""
@@ -252,6 +255,9 @@ def _with_failure(runs: tuple[Run, ...], row: Row) -> tuple[Run, ...]:
     run = last if is_end else Run(worker=row["worker"])
     ended = replace(run, failed_at=failed_at, error=error["class"], message=error["message"])
     return (*(runs[:-1] if is_end else runs), ended)[-MAX_RUNS:]
+
+
+# -- the sampler
 
 
 class Sampler:
