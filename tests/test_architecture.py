@@ -53,7 +53,7 @@ _IMPURE = {"now", "utcnow", "today", "uuid1", "uuid4", "getenv", "environ", "ope
 _HOMES: dict[str, tuple[str, ...]] = {
     "pika": ("palermo.brokers.rabbitmq.amqp",),
     # Besides the broker: the engine of the indexes, temporary databases that no other process sees.
-    "sqlite3": ("palermo.brokers.sqlite", "palermo.index"),
+    "sqlite3": ("palermo.brokers.sqlite", "palermo.temp_index"),
     "msgpack": ("palermo.serializers.msgpack",),
     # Besides the serializer: what the worker's own parent writes to its children, and nobody else can.
     "pickle": ("palermo.serializers.pickle", "palermo.worker.ipc", "palermo.worker.child.template"),

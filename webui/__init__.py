@@ -1,7 +1,7 @@
 """The web pages and their API: an ASGI application that `palermo web` serves, or that another application mounts."""
 
-import palermo.webui.base.paths  # noqa: F401 - every route may use its convertor
+import palermo.webui.security.request  # noqa: F401 - every route may use its convertor
 from palermo.webui.app import create_app
-from palermo.webui.base.users import ANYONE, Authenticate, Role, User
+from palermo.webui.site import ANYONE, Authenticate, Role, User
 
 __all__ = ["ANYONE", "Authenticate", "Role", "User", "create_app"]

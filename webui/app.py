@@ -1,4 +1,4 @@
-"""The web application: put together from the pages, the API and the guard."""
+"""The web application: put together from the pages, the API and the guard, with its answers to errors."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -12,23 +12,33 @@ from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from palermo.client.client import Client
-from palermo.errors import PalermoError, SettingInvalid
+from palermo.errors import (
+    BodyTooLarge,
+    BrokerError,
+    HeadersTooLarge,
+    NotBrowsable,
+    NotFound,
+    PalermoError,
+    ResultError,
+    SerializationError,
+    SettingInvalid,
+    UsageError,
+)
 from palermo.settings.settings import Settings
-from palermo.webui import api, health, metrics, pages
+from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
-from palermo.webui.base.site import Site
-from palermo.webui.base.users import Authenticate
 from palermo.webui.failed.failed_jobs import close_failed_jobs
-from palermo.webui.render.error_responses import error_response, on_http_error, on_invalid_request, on_palermo_error
-from palermo.webui.render.rendering import STATIC
+from palermo.webui.render.rendering import STATIC, page
 from palermo.webui.security.auth import FileAuthentication
 from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
-from palermo.webui.security.origin import is_loopback
-from palermo.webui.state.bounded_inspector import BoundedInspector
+from palermo.webui.security.request import is_loopback
+from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
 from palermo.webui.state.journal_views import close_journal_views
 
 
@@ -109,8 +119,7 @@ def create_app(
     for router in api.ROUTERS:
         app.include_router(router, prefix="/api")
     app.include_router(openapi.router, prefix="/api", include_in_schema=False)
-    app.include_router(health.router, include_in_schema=False)
-    app.include_router(metrics.router, include_in_schema=False)
+    app.include_router(monitoring.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 
@@ -121,3 +130,50 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
     if unknown:
         raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}: see docs/guides/web.md.")
     return replace(settings, **named)
+
+
+def error_response(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """The response to an error: a page for people, {"error": …} under /api."""
+    if status == 503:
+        headers = {"Retry-After": "3", **(headers or {})}
+    if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
+        return JSONResponse({"error": text}, status, headers)
+    template = "error.html" if VISIT in request.scope else "refused.html"
+    return page(request, template, status=status, headers=headers, error=text)
+
+
+async def on_palermo_error(request: Request, error: Exception) -> Response:
+    """The response to an exception that Palermo raised."""
+    assert isinstance(error, PalermoError)
+    return error_response(request, _status_of(error), f"{type(error).__name__}: {error}")
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """The response to an HTTP error, such as a refused request or an unknown address."""
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return error_response(request, error.status_code, str(error.detail), headers)
+
+
+async def on_invalid_request(request: Request, error: Exception) -> Response:
+    """The response to a request with invalid values. One line says where each is and what is wrong with it."""
+    assert isinstance(error, RequestValidationError)
+    found = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()[:10]]
+    return error_response(request, 422, "; ".join(found) + ".")
+
+
+def _status_of(error: PalermoError) -> int:
+    """The HTTP status for an error of Palermo."""
+    match error:
+        case NotFound():
+            return 404
+        case NotBrowsable() | ResultError():
+            return 409
+        case BodyTooLarge() | HeadersTooLarge():
+            return 413
+        case BrokerError():
+            return 503
+        case UsageError() | SerializationError():
+            return 422
+        case _:
+            return 500

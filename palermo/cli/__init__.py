@@ -18,11 +18,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "clients": ("palermo.cli.listings:clients", "List the clients that have jobs waiting in a queue."),
     "workers": ("palermo.cli.listings:workers", "List the workers that are alive."),
     "limits": ("palermo.cli.listings:limits", "List what limits and rates hold back."),
-    "stats": ("palermo.cli.stats:stats", "Say how many jobs were processed and failed, and how long they took."),
+    "stats": ("palermo.cli.history:stats", "Say how many jobs were processed and failed, and how long they took."),
     "top": ("palermo.cli.top:top", "Watch queues, workers, rates and the newest failures."),
     "failed": ("palermo.cli.failed:failed", "Look at failed jobs, requeue or discard them."),
     "scheduled": ("palermo.cli.scheduled:scheduled", "Look at jobs that are due later, and change them."),
-    "retries": ("palermo.cli.retries:retries", "Look at jobs that wait to be tried again; run them now, give them up."),
+    "retries": (
+        "palermo.cli.scheduled:retries",
+        "Look at jobs that wait to be tried again; run them now, give them up.",
+    ),
     "unique": ("palermo.cli.unique:unique", "Look at the keys of unique jobs, and free some."),
     "recurring": ("palermo.cli.recurring:recurring", "Look at jobs that run again and again, and change them."),
     "topics": ("palermo.cli.topics:topics", "See who subscribes to which events; tell old ones again."),
@@ -39,8 +42,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("palermo.cli.queue_actions:migrate", "Make a queue one of another type, with all jobs in it."),
     "web": ("palermo.cli.web:web", "Serve the web pages."),
     "web-user": ("palermo.cli.web:web_user", "Make a user of the web pages."),
-    "check": ("palermo.cli.check:check", "Say whether all is well, for monitors and health checks."),
-    "doctor": ("palermo.cli.doctor:doctor", "Say what is wrong here and what to do about it."),
+    "check": ("palermo.cli.health:check", "Say whether all is well, for monitors and health checks."),
+    "doctor": ("palermo.cli.health:doctor", "Say what is wrong here and what to do about it."),
     "demo": ("palermo.cli.demo:demo", "Watch the whole thing work, in this terminal."),
 }
 

@@ -1,4 +1,4 @@
-"""`palermo top`: a live view of queues, workers, rates and the newest failures."""
+"""`palermo top`: a live view of queues, workers, rates and the newest failures, as large as the terminal."""
 
 import os
 import select
@@ -7,26 +7,37 @@ import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import click
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import is_terminal, print_json
-from palermo.cli.top_screen import ScreenData, view
 from palermo.contract.journal import ReadFrom
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
+from palermo.core.terminal_text import duration, one_line, shorter
+from palermo.core.topology import is_failed
 from palermo.errors import BrokerError
-from palermo.history.journal_follower import JournalFollower
+from palermo.history.journal_reader import JournalFollower
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.rates import Samples, Snapshot
+from palermo.inspector.rates import Rates, Samples, Snapshot
+
+#: Lines that are no rows: the head, the foot, and of each table its name, its heading, a rule and a blank.
+_FIXED, _FRAME = 4, 4
+
+#: Rows that a table has at least, however low the terminal is.
+_LEAST = 2
 
 #: How far back failures are shown, in seconds, and the most that are shown.
 _RECENT, _FAILURES = 3_600.0, 100
@@ -36,6 +47,203 @@ _RATE_WINDOW = 10.0
 
 #: Seconds that one snapshot waits for the journal; after that it is shown without failures.
 _JOURNAL_TIMEOUT = 5.0
+
+_TEXTS = ("id", "job", "queue", "error", "message")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenData:
+    """All that is shown at one moment."""
+
+    #: Unix seconds.
+    at: float
+    #: The broker, without its password.
+    broker: str
+    queues: Sequence[Row] = ()
+    workers: Sequence[Row] = ()
+    #: Jobs a second.
+    processed: float | None = None
+    failed: float | None = None
+    rates: dict[str, Rates] = field(default_factory=dict)
+    #: The newest failures, newest first: `at`, `job`, `queue`, `error`, `message`, `id`, `retried`.
+    failures: Sequence[Row] = ()
+    #: Why the data are out of date; "" while the broker answers.
+    problem: str = ""
+
+    def row(self) -> Row:
+        """The data as a row, for programs."""
+        return {
+            "at": iso_instant(self.at),
+            **totals(self),
+            "processed_rate": self.processed,
+            "failed_rate": self.failed,
+            "queues": [
+                {**row, "in_rate": rates.come, "out_rate": rates.leave}
+                for row in self.queues
+                for rates in (self.rates.get(row["name"], Rates(None, None)),)
+            ],
+            "workers": list(self.workers),
+            "failures": [{**row, "at": iso_instant(row["at"])} for row in self.failures],
+        }
+
+
+def totals(data: ScreenData) -> dict[str, int]:
+    """The sums over all queues and workers."""
+    jobs = [row for row in data.queues if not is_failed(row["name"])]
+    return {
+        "pending": sum(row["pending"] for row in jobs),
+        "in_progress": sum(row["in_progress"] for row in jobs),
+        "failed": sum(row["pending"] for row in data.queues if is_failed(row["name"])),
+        "slots": sum(row["slots"] for row in data.workers),
+        "busy": sum(len(row["jobs"]) for row in data.workers),
+    }
+
+
+def view(data: ScreenData, *, height: int | None = None, keys: bool = False) -> RenderableType:
+    """The screen for a terminal of `height` lines, or all of it; with `keys` it says which keys there are."""
+    sizes = [len(data.queues), len(data.workers), len(data.failures)]
+    room = sizes if height is None else split_rows(sizes, height - _FIXED - len(sizes) * _FRAME)
+    parts: list[RenderableType] = [_head(data)]
+    tables = (("Queues", _queues), ("Workers", _workers), ("Newest failures, of the last hour", _failures))
+    for (title, table), size, shown in zip(tables, sizes, room, strict=True):
+        more = f", {shown:,} of {size:,}" if shown < size else ""
+        parts.append(Text(title + more, style="bold", no_wrap=True))
+        parts.append(table(data, shown) if size else Text("none", style="dim"))
+        parts.append(Text())
+    if keys:
+        parts.append(Text("q quits", style="dim"))
+    return Group(*parts)
+
+
+def split_rows(sizes: Sequence[int], room: int) -> list[int]:
+    """The rows of each table that fit: room that one does not need goes to the others, and each may have two."""
+    given = [min(size, _LEAST) for size in sizes]
+    free = room - sum(given)
+    while free > 0 and given != list(sizes):
+        for nth, size in enumerate(sizes):
+            if given[nth] < size and free > 0:
+                given[nth] += 1
+                free -= 1
+    return given
+
+
+def _head(data: ScreenData) -> RenderableType:
+    sums = totals(data)
+    at = datetime.fromtimestamp(data.at).strftime("%H:%M:%S")
+    first = Text.assemble(
+        ("palermo top", "bold"), f"  {at}  {one_line(data.broker)}", no_wrap=True, overflow="ellipsis"
+    )
+    second = Text(no_wrap=True, overflow="ellipsis")
+    facts = (
+        ("waiting", f"{sums['pending']:,}", ""),
+        ("in progress", f"{sums['in_progress']:,}", ""),
+        ("failed", f"{sums['failed']:,}", "red" if sums["failed"] else ""),
+        ("workers", f"{len(data.workers):,}", ""),
+        ("slots busy", f"{sums['busy']:,} of {sums['slots']:,}", ""),
+        ("processed", f"{_rate(data.processed)}/s", ""),
+        ("failing", f"{_rate(data.failed)}/s", "red" if data.failed else ""),
+    )
+    for nth, (name, value, style) in enumerate(facts):
+        second.append("  " if nth else "").append(value, style=f"bold {style}".strip()).append(f" {name}")
+    if not data.problem:
+        return Group(first, second, Text())
+    return Group(first, second, Text(one_line(data.problem), style="bold red", no_wrap=True, overflow="ellipsis"))
+
+
+def _table(*columns: tuple[str, bool]) -> Table:
+    """An empty table; each column is a name, and whether it holds numbers."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    for name, number in columns:
+        # The text of an error takes the width that the other columns leave.
+        rest = name == "Error"
+        justify: JustifyMethod = "right" if number else "left"
+        table.add_column(
+            name,
+            justify=justify,
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if rest else None,
+            max_width=None if rest else 40,
+        )
+    return table
+
+
+def _queues(data: ScreenData, shown: int) -> Table:
+    table = _table(
+        ("Queue", False),
+        ("Waiting", True),
+        ("In progress", True),
+        ("In/s", True),
+        ("Out/s", True),
+        ("Workers", True),
+        ("", False),
+    )
+    for row in sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))[:shown]:
+        rates = data.rates.get(row["name"], Rates(None, None))
+        failed = is_failed(row["name"])
+        table.add_row(
+            Text(one_line(row["name"])),
+            Text(f"{row['pending']:,}", style="red" if failed and row["pending"] else ""),
+            "" if failed else f"{row['in_progress']:,}",
+            _rate(rates.come),
+            _rate(rates.leave),
+            "" if failed else f"{row['workers']:,}",
+            Text("paused", style="yellow") if row["paused"] else _unserved(row, failed=failed),
+        )
+    return table
+
+
+def _unserved(row: Row, *, failed: bool) -> Text:
+    return Text("no worker", style="yellow") if row["pending"] and not row["workers"] and not failed else Text()
+
+
+def _workers(data: ScreenData, shown: int) -> Table:
+    table = _table(
+        ("Worker", False), ("State", False), ("Busy", True), ("Processed", True), ("Failed", True), ("Works on", False)
+    )
+    for row in sorted(data.workers, key=lambda row: (-len(row["jobs"]), row["id"]))[:shown]:
+        table.add_row(
+            Text(one_line(row["id"])),
+            Text(row["state"], style={"working": "cyan", "idle": "green"}.get(row["state"], "yellow")),
+            f"{len(row['jobs'])}/{row['slots']}",
+            f"{row['processed']:,}",
+            Text(f"{row['failed']:,}", style="red" if row["failed"] else ""),
+            Text(_works_on(row, data.at)),
+        )
+    return table
+
+
+def _works_on(row: Row, now: float) -> str:
+    jobs = sorted(row["jobs"], key=lambda job: job["started_at"] or "")
+    if not jobs:
+        return ""
+    first = jobs[0]
+    more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
+    return f"{one_line(first['job'])} {_since(first['started_at'], now)}{more}"
+
+
+def _failures(data: ScreenData, shown: int) -> Table:
+    table = _table(("At", False), ("Queue", False), ("Job", False), ("", False), ("Error", False))
+    table.expand = True
+    for row in data.failures[:shown]:
+        table.add_row(
+            datetime.fromtimestamp(row["at"]).strftime("%H:%M:%S"),
+            Text(one_line(row["queue"])),
+            Text(one_line(row["job"])),
+            Text("retries", style="yellow") if row["retried"] else Text("failed", style="red"),
+            Text(shorter(one_line(f"{row['error']}: {row['message']}"), 200)),
+        )
+    return table
+
+
+def _since(started: str | None, now: float) -> str:
+    return "" if started is None else duration(max(0.0, round(now - datetime.fromisoformat(started).timestamp(), 1)))
+
+
+def _rate(jobs_per_second: float | None) -> str:
+    if jobs_per_second is None:
+        return "–"
+    return f"{jobs_per_second:,.0f}" if jobs_per_second >= 10 or not jobs_per_second else f"{jobs_per_second:.1f}"
 
 
 class RecentFailures:
@@ -66,9 +274,6 @@ class RecentFailures:
         rows = list(self._rows)  # in one step: the reading thread adds to it
         rows.sort(key=lambda row: -row["at"])
         return rows
-
-
-_TEXTS = ("id", "job", "queue", "error", "message")
 
 
 @click.command()

@@ -95,8 +95,8 @@ def web_user(name: str, role: str, by_token: bool) -> None:
     The password is asked for on a terminal, and else read from stdin. A token is made here, and shown on
     stderr this once: the line holds only its hash.
     """
-    from palermo.webui.base.users import Role
     from palermo.webui.security.user_file import password_line, token_line
+    from palermo.webui.site import Role
 
     if not name.strip() or set(name) & set(":\n\r#"):
         raise click.UsageError("a name has no colon, no # and no line break", click.get_current_context())

@@ -1,10 +1,13 @@
-"""The steps of the demo: enqueue, work, look at what failed, requeue, all by the means that a user has.
+"""The steps of the demo: enqueue, work, look at what failed, requeue, all by the means that a user has; and its files.
 
 Every step checks what it claims, and raises DemoFailed, which says what went wrong.
 """
 
 import json
+import os
+import random
 import re
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +17,6 @@ from palermo.contract.rows import Row
 from palermo.core.terminal_text import count
 from palermo.demo.jobs import Parsed, parse
 from palermo.demo.screen import Screen, per_second
-from palermo.demo.source_files import (
-    BAD_ENCODING,
-    DAMAGED,
-    PYTHON_2,
-    damaged_files,
-    interleave,
-    stdlib_files,
-    stdlib_root,
-)
 from palermo.errors import PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.worker.handle import WorkerHandle
@@ -37,6 +31,18 @@ _POLL_EVERY = 0.1
 _MANY = 10_000
 
 _PARSED = re.compile(r"parsed path=.* nodes=(\d+) functions=(\d+)$", re.MULTILINE)
+
+#: Their names end in .txt so that no tool that compiles, checks or collects Python files stumbles over them.
+DAMAGED = Path(__file__).with_name("damaged")
+
+#: Latin-1 text that does not name its encoding: it can be parsed when the job is told the encoding.
+BAD_ENCODING = DAMAGED / "bad_encoding.py.txt"
+
+#: Python 2 code: only a rewrite would make it parse.
+PYTHON_2 = DAMAGED / "python_2.py.txt"
+
+#: Other people's packages, which live below the standard library.
+_NOT_STANDARD = {"site-packages", "dist-packages"}
 
 
 class DemoFailed(PalermoError):
@@ -169,3 +175,39 @@ def expect(true: bool, otherwise: str) -> None:
     """Raise DemoFailed with the text `otherwise`, unless `true` is true."""
     if not true:
         raise DemoFailed(f"the demo did not go as it should: {otherwise.rstrip('.')}.")
+
+
+# -- the files that the demo parses: the standard library of the running interpreter, and damaged ones
+
+
+def stdlib_root() -> Path:
+    """The folder of the running interpreter's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def stdlib_files(limit: int | None = None) -> list[Path]:
+    """The standard library's Python files, its own tests among them where they are installed.
+
+    Their order looks random and is the same every time: neighbours in a folder are alike, and
+    the shown progress would be uneven. `limit` keeps the first of them.
+    """
+    found: list[Path] = []
+    for folder, below, names in os.walk(stdlib_root()):
+        below[:] = sorted(set(below) - _NOT_STANDARD)
+        found += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+    random.Random(1).shuffle(found)
+    return found[:limit]
+
+
+def damaged_files() -> list[Path]:
+    """The files that are shipped broken."""
+    return sorted(DAMAGED.glob("*.py.txt"))
+
+
+def interleave(few: list[Path], many: list[Path]) -> list[Path]:
+    """One list of both, the few at even distances among the many, all in their order."""
+    step = len(many) // (len(few) + 1)
+    mixed = list(many)
+    for nth, path in enumerate(few, start=1):
+        mixed.insert(nth * step + nth - 1, path)
+    return mixed

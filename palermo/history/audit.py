@@ -1,6 +1,6 @@
 """The index of people's actions in the journal: who did what and when, newest first, and by job.
 
-It is a TempIndex, and bounded, like the index of jobs (segment.py).
+It is a TempIndex, and bounded, like the index of jobs (index.py).
 """
 
 import json
@@ -11,7 +11,7 @@ from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
 from palermo.history.filters import AuditFilter
-from palermo.index.temp_index import Database, TempIndex, fold
+from palermo.temp_index import Database, TempIndex, fold
 
 #: The most actions that are kept, the newest; how many are forgotten at once; the most characters of each text.
 MAX_ACTIONS, _AT_ONCE, _MAX_TEXT = 100_000, 1_000, 2_000

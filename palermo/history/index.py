@@ -1,23 +1,297 @@
 """The index of the journal's records about jobs: ended jobs, newest first, and all records of one job.
 
-It is made of segments, each a stretch of the journal (segment.py). The oldest segment is forgotten when there
+It is made of segments, each a stretch of the journal. The oldest segment is forgotten when there
 are too many, so the index is bounded in memory and on the disk, however long the journal is. It is a view, in
 temporary files; every process that starts makes it again from the journal.
 """
 
+import json
+import marshal
+import struct
 import threading
+from array import array
 from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from palermo.core.journal_records import RecordBatch, RecordKind
-from palermo.history.entry import Entry
-from palermo.history.filters import HistoryFilter
-from palermo.history.segment import Segment
+from palermo.core.failure import printable
+from palermo.core.journal_records import Record, RecordBatch, RecordKind
+from palermo.core.wildcards import fits
+from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
+from palermo.history.filters import FINAL, HistoryFilter
+from palermo.temp_index import Database, TempIndex, fold
 
-#: The most segments that are kept: with segment.MAX_RECORDS each, 4,000,000 records.
+#: The most segments that are kept: with MAX_RECORDS each, 4,000,000 records.
 SEGMENTS = 16
 
 #: The most names that are offered for a choice.
 _NAMES = 500
+
+
+#: The most records in a segment, and about the most bytes of them.
+MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
+
+#: How many counts of filters are remembered, and how many pages and jobs of a full segment.
+_REMEMBERED = 64
+
+#: `first` is the place of a batch's first record, and `n` that of a run's last record. A place is the number of records
+#: that were kept before it.
+_SCHEMA = """
+create table batch (first integer primary key, writer text not null, records blob not null);
+create table keys (keys blob not null);
+create table ended (
+    n integer primary key,
+    shape integer not null,
+    at real not null,
+    took real,
+    id text not null
+);
+create table words (n integer primary key, text text not null);
+create table shape (
+    id integer primary key,
+    state text not null,
+    queue text not null,
+    job text not null,
+    error text not null
+);
+"""
+
+#: The form of one hash among all.
+_KEY = struct.Struct("=q")
+
+#: SQL for the numbers in a JSON array, and an empty array: a list in the query itself may be too long.
+_THESE, _NONE = "(select value from json_each(?))", "[]"
+
+#: The fields that many runs share: how they ended, their queue, job and error.
+Shape = tuple[str, str, str, str]
+
+#: The condition in a query that a filter becomes, and its values.
+Where = tuple[str, tuple[Any, ...]]
+
+
+class Segment:
+    """A stretch of the journal in a database of its own: some hundred thousand records about jobs, in their order.
+
+    It is a TempIndex. It keeps batches as they came, and beside them what queries need: a narrow row for each run
+    that ended, and for each record a hash of its job's id, eight bytes. All hashes are one string of bytes that is
+    searched whole: that takes a millisecond, and adding to it next to nothing. A full segment never changes again,
+    until it is forgotten as a whole. Counts are remembered: when a filter is asked for again, only the records that
+    were added since are counted. Safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        name = "the index of the journal (at most a gigabyte)"
+        self._index = TempIndex(_SCHEMA, name=name, cache_kib=2_048, opened=self._opened)
+
+    def _opened(self, db: Database) -> None:
+        self._db = db
+        self._shapes: dict[Shape, int] = {}
+        self._counts: dict[Where, tuple[int, int]] = {}
+        self._places: dict[int, list[int]] = {}
+        self._pages: dict[tuple[Where, int, int], list[int]] = {}
+        self._first, self._last = float("inf"), float("-inf")
+        self._bytes = 0
+        #: A hash of the id of each record, until the segment is sealed.
+        self._keys = array("q")
+        self._sealed = False
+        #: The number of records that it holds.
+        self.size = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no more should be put into it."""
+        return self.size >= MAX_RECORDS or self._bytes >= MAX_BYTES
+
+    def put(self, records: Sequence[Record], writer: str) -> None:
+        """Keep the records that are about jobs. Raises StoreInvalid, and then the segment is empty."""
+        kept = [
+            record
+            for record in records
+            if (kind := record["kind"]).__class__ is str
+            and kind in OF_JOBS
+            and (id := record.get("id")).__class__ is str
+            and len(id) <= MAX_ID
+        ]
+        if not kept:
+            return
+        blob = _packed(kept)
+        with self._index.write():
+            self._db.execute("insert into batch values (?, ?, ?)", (self.size, printable(writer), blob))
+            self._put_ended(kept)
+            self._keys.extend([hash(record["id"]) for record in kept])
+            self.size += len(kept)
+            self._bytes += len(blob)
+
+    def seal(self) -> None:
+        """Hold less in memory, now that nothing more is put into the segment. Raises StoreInvalid."""
+        with self._index.write():
+            self._db.execute("insert into keys values (?)", (self._keys.tobytes(),))
+            self._keys = array("q")
+            self._shapes.clear()
+            self._sealed = True
+
+    def close(self) -> None:
+        """Throw it away; it is empty from then on."""
+        self._index.close()
+
+    # -- queries
+
+    def count(self, filter: HistoryFilter) -> int:
+        """The number of ended runs that match."""
+        with self._index.read():
+            where = self._where(filter)
+            if where is None:
+                return 0
+            seen, counted = self._counts.pop(where, (0, 0))
+            if seen < self.size:
+                condition, given = where
+                question = f"select count(*) from ended where n >= ? and {condition}"
+                counted += self._db.execute(question, (seen, *given)).fetchone()[0]
+            _remember(self._counts, where, (self.size, counted))
+            return counted
+
+    def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
+        """Some of the ended runs that match, the newest first."""
+        with self._index.read():
+            where = self._where(filter)
+            if where is None:
+                return []
+            known = self._pages.get((where, offset, limit))
+            if known is None:
+                question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
+                known = [n for (n,) in self._db.execute(question, (*where[1], limit, offset))]
+                if self._sealed:
+                    _remember(self._pages, (where, offset, limit), known)
+            return self._at(known)
+
+    def of(self, id: str, *, limit: int) -> list[Entry]:
+        """All records of one job, in order; the last ones if there are more than `limit`."""
+        with self._index.read():
+            key = hash(id)
+            places = self._places.get(key)
+            if places is None:
+                places = _found(self._all_keys(), _KEY.pack(key))
+                if self._sealed:
+                    _remember(self._places, key, places)
+            places = places[-limit:]
+            return [each for each in self._at(places) if each.id == id]
+
+    def names(self, what: str, *, limit: int) -> set[str]:
+        """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
+        column = {"queue": "queue", "job": "job"}[what]
+        with self._index.read():
+            rows = self._db.execute(f"select distinct {column} from shape where {column} <> '' limit ?", (limit,))
+            return {name for (name,) in rows}
+
+    def file_size(self) -> int:
+        """The largest size that its file may have, in bytes."""
+        return self._index.file_size()
+
+    # -- internals, called within a block of the index
+
+    def _put_ended(self, records: Sequence[Record]) -> None:
+        """Add a narrow row for each record of an ended run, and the record's words if it has some."""
+        shapes = self._shapes
+        ended, words = [], []
+        for n, record in enumerate(records, self.size):
+            get = record.get
+            state = STATE_OF.get(get("kind"))  # type: ignore[arg-type]
+            if state is None:
+                continue
+            id: str = record["id"]
+            at, took, queue, job, error = get("at"), get("took"), get("queue"), get("job"), get("error")
+            # Usual values pass these checks in few steps. The others are made harmless, as `entry` does it.
+            if at.__class__ is not float or at - at:
+                at = number(at) or 0.0
+            if took.__class__ is not float or took - took:
+                took = number(took)
+            if queue.__class__ is not str or not queue.isascii():
+                queue = text(queue) or ""
+            if job.__class__ is not str or not job.isascii():
+                job = text(job) or ""
+            shape = (state, queue, job, "" if error is None else text(error) or "")
+            kind = shapes.get(shape)
+            if kind is None:
+                kind = self._add(shape)
+            ended.append((n, kind, at, took, id if id.isascii() else printable(id)))
+            if at < self._first:
+                self._first = at
+            if at > self._last:
+                self._last = at
+            if state != "done" and (spoken := said(record)):
+                words.append((n, spoken))
+        self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
+        self._db.executemany("insert into words values (?, ?)", words)
+
+    def _at(self, places: Iterable[int]) -> list[Entry]:
+        """The records at these places, in this order."""
+        found = []
+        first, writer = 0, ""
+        records: list[Record] = []
+        for place in places:
+            if not first <= place < first + len(records):
+                question = "select first, writer, records from batch where first <= ? order by first desc limit 1"
+                first, writer, blob = self._db.execute(question, (place,)).fetchone()
+                records = marshal.loads(blob)
+            found.append(entry(records[place - first], writer))
+        return found
+
+    def _all_keys(self) -> bytes:
+        if not self._sealed:
+            return self._keys.tobytes()
+        (keys,) = self._db.execute("select keys from keys").fetchone()
+        return bytes(keys)
+
+    def _where(self, filter: HistoryFilter) -> Where | None:
+        """The condition that a filter becomes in this segment; None where nothing can match."""
+        if not self.size:
+            return None
+        since, until = filter.since, filter.until
+        if (since is not None and since > self._last) or (until is not None and until < self._first):
+            return None
+        shapes = self._fitting(filter)
+        if shapes == _NONE:
+            return None
+        parts = [f"shape in {_THESE}"]
+        given: list[Any] = [shapes]
+        # A bound that holds for all of a full segment is left out, so that a bound that moves on gives the same query.
+        if since is not None and not (self._sealed and since <= self._first):
+            parts.append("at >= ?")
+            given.append(since)
+        if until is not None and not (self._sealed and until >= self._last):
+            parts.append("at <= ?")
+            given.append(until)
+        for bound, sign in ((filter.longer, ">="), (filter.shorter, "<=")):
+            if bound is not None:
+                parts.append(f"took {sign} ?")
+                given.append(bound)
+        if filter.text is not None:
+            condition, wanted = self._saying(filter.text)
+            parts.append(condition)
+            given.extend(wanted)
+        return " and ".join(parts), tuple(given)
+
+    def _fitting(self, filter: HistoryFilter) -> str:
+        """The numbers of the shapes that match the filter, as JSON."""
+        states = (filter.state,) if filter.state else FINAL
+        asked = [filter.queue or "*", filter.job or "*"]
+        rows = self._db.execute("select id, state, queue, job from shape")
+        return json.dumps([id for id, state, *names in rows if state in states and all(map(fits, names, asked))])
+
+    def _saying(self, wanted: str) -> Where:
+        """The condition that finds a text in ids, in messages and reasons, and in the names of jobs and errors."""
+        wanted = fold(wanted)
+        # SQLite's own function knows the case of ASCII alone, which is enough to find ASCII.
+        folded = "lower" if wanted.isascii() else "fold"
+        rows = self._db.execute("select id, job, error from shape")
+        shapes = json.dumps([id for id, job, error in rows if wanted in fold(job) or wanted in fold(error)])
+        spoken = f"n in (select n from words where instr({folded}(text), ?))"
+        return f"(shape in {_THESE} or instr({folded}(id), ?) or {spoken})", (shapes, wanted, wanted)
+
+    def _add(self, shape: Shape) -> int:
+        number = self._shapes[shape] = len(self._shapes) + 1
+        self._db.execute("insert into shape values (?, ?, ?, ?, ?)", (number, *shape))
+        return number
 
 
 class Index:
@@ -115,3 +389,33 @@ class Index:
         if gone is not None:
             self.cut = True
             gone.close()
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    while len(known) >= _REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value
+
+
+def _found(keys: bytes, key: bytes) -> list[int]:
+    """The places of this key among the keys."""
+    places = []
+    at = keys.find(key)
+    while at >= 0:
+        if at % _KEY.size == 0:
+            places.append(at // _KEY.size)
+        at = keys.find(key, at + 1)
+    return places
+
+
+def _packed(records: list[Record]) -> bytes:
+    """The records as bytes, without what is too large or too deep for an index."""
+    bare = [record if "result" not in record else {**record, "result": True} for record in records]
+    try:
+        return marshal.dumps(bare)
+    except ValueError:  # nested too deep
+        return marshal.dumps([{name: value for name, value in record.items() if _is_flat(value)} for record in bare])
+
+
+def _is_flat(value: object) -> bool:
+    return not isinstance(value, list | dict)

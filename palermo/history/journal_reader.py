@@ -1,26 +1,44 @@
-"""Reads the journal once, to its end: for commands, and for programs that ask now and then."""
+"""Reads the journal: once to its end, for commands and programs that ask now and then, or on and on, for views.
+
+One thread and one session with the broker serve all views of a JournalFollower. After a lost session the thread reads
+on behind the last batch that was taken. It reads that batch once more, to see that it is the same. If it is not, the
+journal has been deleted and made anew, or has forgotten that batch by then, and all views begin again with the journal
+as it is. A batch that its writer stored twice is taken once.
+"""
 
 import asyncio
+import logging
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from palermo.client.client import Client
 from palermo.client.wait_first import wait_first
 from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, ReadFrom
 from palermo.contract.sweep import SweepProgress
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from palermo.client.client import Client
+log = logging.getLogger("palermo.history")
 
 #: The most writers whose number of batches is remembered, those heard of last.
 _WRITERS = 10_000
 
 #: A function that is told how far the reading has come: in batches, since the number of records is not known.
 OnProgress = Callable[[SweepProgress], None]
+
+#: Seconds that closing a follower may take.
+_CLOSING = 5.0
+
+#: Seconds between two attempts to read: the first pause is doubled each time up to the last one. The third is the pause
+#: after a view could not keep a batch.
+_FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
 
 
 class JournalView(Protocol):
@@ -54,7 +72,7 @@ class BatchFilter:
 
 
 def read_to_end(
-    client: "Client", views: Sequence[JournalView], start: ReadFrom = FROM_START, *, progress: OnProgress | None = None
+    client: Client, views: Sequence[JournalView], start: ReadFrom = FROM_START, *, progress: OnProgress | None = None
 ) -> None:
     """Hand the views all that is in the journal at this moment. Raises BrokerUnavailable, BrokerRefused."""
     client.run(lambda broker: _read(broker, views, start, progress))
@@ -92,3 +110,171 @@ async def _read(broker: Broker, views: Sequence[JournalView], start: ReadFrom, p
         raise broken[0]
     if not reader.caught_up.is_set():
         raise BrokerUnavailable("the journal was deleted, or the session lost, while it was being read. Try again.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the reading has come."""
+
+    #: Whether all that was stored when reading began has been taken; stays so while the broker is away.
+    ready: bool = False
+    #: The position of the first batch and of the last that have been taken; None before there was one.
+    first: int | None = None
+    last: int | None = None
+    #: The last position that was stored when reading began.
+    end: int = -1
+    #: How many records have been taken.
+    records: int = 0
+    #: A number that differs after every change of what is known.
+    version: int = 0
+    #: Why the journal is not being read at this moment; "" while it is.
+    error: str = ""
+
+    @property
+    def part(self) -> float:
+        """The part of the journal that has been read, 0 to 1."""
+        if self.ready:
+            return 1.0
+        if self.first is None or self.last is None:
+            return 0.0
+        return min(1.0, (self.last - self.first + 1) / max(1, self.end - self.first + 1))
+
+
+class JournalFollower:
+    """Reads one broker's journal and hands it to its views. Safe to share between threads."""
+
+    def __init__(self, settings: Settings, views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
+        """Nothing is read before `begin` is called. Batches before `start` are never read."""
+        self._client = Client(settings)
+        self._views = tuple(views)
+        self._start = start
+        self._progress = Progress()
+        self._last: RecordBatch | None = None
+        #: Whether the next batch is the last one, read once more.
+        self._resuming = False
+        #: Set when the reading has to begin anew.
+        self._wrong_journal: asyncio.Event | None = None
+        self._broken: PalermoError | None = None
+        #: Whether views may still hold what they must forget.
+        self._unclean = False
+        self._once = BatchFilter()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+
+    @property
+    def progress(self) -> Progress:
+        """How far the reading has come."""
+        return self._progress
+
+    def begin(self) -> None:
+        """Begin to read; returns at once. May be called again."""
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="palermo-journal", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Begin to read, and wait up to `seconds` until all that was stored has been taken; returns whether it has."""
+        self.begin()
+        return self._ready.wait(seconds)
+
+    def close(self) -> None:
+        """Read no more. May be called again."""
+        self._closed.set()
+        deadline = time.monotonic() + _CLOSING
+        self._client.close()
+        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
+            # The thread may have opened a session again, before it saw that this is closed.
+            self._thread.join(0.1)
+            self._client.close()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._closed.is_set():
+            before = self._progress.records
+            try:
+                self._client.run(self._follow, again=True)
+                error = "The session with the broker was lost."
+            except PalermoError as problem:
+                error = f"{type(problem).__name__}: {problem}"
+            if self._broken is not None:
+                error, pause, self._broken = f"{type(self._broken).__name__}: {self._broken}", _BROKEN_PAUSE, None
+            elif self._progress.records != before:
+                pause = _FIRST_PAUSE
+            self._progress = replace(self._progress, error=error)
+            self._closed.wait(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _follow(self, broker: Broker) -> None:
+        """Read until the session is lost, the journal is deleted, or turns out to be another journal."""
+        if self._unclean:
+            self._clean()
+        self._wrong_journal = wrong_journal = asyncio.Event()
+        last = self._last
+        start = self._start if last is None else ReadFrom(position=last.position)
+        self._resuming = last is not None
+        began, before = time.monotonic(), self._progress.records
+        reader = await broker.journal.read(self._take, start)
+        try:
+            if last is not None and reader.end < last.position:
+                wrong_journal.set()
+            self._progress = replace(self._progress, end=reader.end, error="")
+            await wait_first(reader.caught_up, reader.ended, wrong_journal)
+            if reader.caught_up.is_set() and not wrong_journal.is_set():
+                self._progress = replace(self._progress, ready=True, version=self._progress.version + 1)
+                self._ready.set()
+                count, took = self._progress.records - before, time.monotonic() - began
+                log.info("the journal has been read records=%d seconds=%.3f", count, took)
+            await wait_first(reader.ended, wrong_journal)
+        finally:
+            with suppress(PalermoError):
+                await reader.close()
+        if wrong_journal.is_set() or reader.deleted:
+            self._reset()
+
+    def _take(self, batch: RecordBatch) -> None:
+        assert self._wrong_journal is not None
+        if self._wrong_journal.is_set():
+            return
+        if self._resuming:
+            self._resuming = False
+            if batch != self._last:
+                self._wrong_journal.set()
+            return
+        new = self._once.is_new(batch)
+        try:
+            for view in self._views if new else ():
+                view.take(batch)
+        except PalermoError as problem:
+            self._broken = problem
+            self._wrong_journal.set()
+            return
+        except Exception:  # a batch that another program wrote must not end the reading of what follows
+            log.exception("a batch of the journal cannot be kept: a bug position=%d", batch.position)
+        self._last = batch
+        now = self._progress
+        self._progress = replace(
+            now,
+            first=batch.position if now.first is None else now.first,
+            last=batch.position,
+            records=now.records + len(batch.records),
+            version=now.version + 1,
+        )
+
+    def _reset(self) -> None:
+        self._last = None
+        self._once = BatchFilter()
+        self._ready.clear()
+        self._progress = Progress(version=self._progress.version + 1)
+        try:
+            self._clean()
+        except PalermoError as problem:
+            self._broken = problem
+
+    def _clean(self) -> None:
+        self._unclean = True
+        for view in self._views:
+            view.reset()
+        self._unclean = False

@@ -1,4 +1,4 @@
-"""Listings for a single request: the journal is read for one page, and nothing of it is kept."""
+"""Listings for a single request: the journal is read for one page, and nothing of it is kept. And the life of a job."""
 
 import time
 
@@ -9,11 +9,13 @@ from palermo.history.audit import AuditLog
 from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.history.index import Index
 from palermo.history.journal_reader import OnProgress, read_to_end
-from palermo.history.timeline import life
 
 #: Seconds of the journal that are read for a page of the newest jobs: the next one, and at last the whole journal,
 #: where the one before does not fill the page.
 _WINDOWS = (3_600.0, 86_400.0, None)
+
+#: The most records of one job in its life, the newest.
+_MOST_STEPS = 1_000
 
 
 def history(
@@ -57,3 +59,13 @@ def audit(
         return Listing(found.page(filter, offset=offset, limit=limit), found.count(filter))
     finally:
         found.close()
+
+
+def life(index: Index, audit: AuditLog, id: str) -> list[Row]:
+    """The life of a job, oldest first: its records and what people did to it, each with `kind` and `at`.
+
+    They are in the order of their instants, since a client may store its record later than a worker, but act before it.
+    """
+    steps = [(entry.at, entry.step()) for entry in index.of(id, limit=_MOST_STEPS)]
+    steps += [(at, {"kind": "action", **row}) for at, row in audit.of(id)]
+    return [row for _, row in sorted(steps, key=lambda step: step[0])]

@@ -1,20 +1,29 @@
-"""Statistics of the last hour, day, week and month, from the journal's `counts` records.
+"""Statistics from the journal's `counts` records: of the last hour, day, week and month, or since any instant.
 
-A reader such as palermo.history.journal_follower feeds them with batches; any thread may ask. Memory is bounded by
-the number of cells, and not by how much the journal holds. `now` is an argument wherever it matters, in Unix seconds.
+A reader such as palermo.history.journal_reader feeds a view of them with batches; any thread may ask. Memory is bounded
+by the number of cells, and not by how much the journal holds. `now` is an argument where it matters, in Unix seconds.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from palermo.client.client import Client
+from palermo.contract.journal import ReadFrom
+from palermo.contract.rows import Row, iso_instant
+from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
-from palermo.history.deploys import Deploy, Deploys
-from palermo.history.series import MOST_CELLS, Cell, Dimension, Series
+from palermo.history.journal_reader import OnProgress, read_to_end
+from palermo.history.series import FINE, MOST_CELLS, Cell, Dimension, Series, Window, begin
 from palermo.history.tally import Tally
-from palermo.history.windows import FINE, Window, begin
+
+#: Seconds after a deploy within which a worker that starts with the release before is only late, and no deploy.
+ROLLING = 900.0
+
+#: The most deploys that are kept, the newest.
+MOST_DEPLOYS = 200
 
 #: The dimensions in which each name has a series of its own.
 DIMENSIONS = ("queue", "job", "worker")
@@ -28,6 +37,42 @@ _PRUNE = 60.0
 
 #: The beginning of a cell, a queue, a job, a worker.
 _Key = tuple[float, str, str, str]
+
+#: The most queues, jobs and workers, of each, that are kept apart; those that come later are put together.
+MOST_NAMES = 10_000
+
+#: The fields of a queue that only the journal knows, and of a worker that has ended.
+_NO_QUEUE = {"pending": 0, "in_progress": 0, "workers": 0, "paused": False}
+_NO_WORKER = {"state": None, "started_at": None, "slots": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """The start of the first worker of a release."""
+
+    #: Unix seconds.
+    at: float
+    release: str
+
+
+class Deploys:
+    """The deploys that a journal shows, oldest first: each worker that starts reports its release."""
+
+    def __init__(self) -> None:
+        self._known: list[Deploy] = []
+
+    def up(self, at: float, release: str) -> None:
+        """Note that a worker of this release started; it is a deploy if the release has changed."""
+        if not release or any(deploy.release == release for deploy in self._known[-1:]):
+            return
+        if any(deploy.release == release for deploy in self._known[-2:-1]) and at - self._known[-1].at < ROLLING:
+            return
+        self._known.append(Deploy(at, release))
+        del self._known[:-MOST_DEPLOYS]
+
+    def since(self, at: float) -> list[Deploy]:
+        """The deploys at this instant or later, in Unix seconds."""
+        return [deploy for deploy in self._known if deploy.at >= at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +226,126 @@ def _step(at: float, now: float) -> float:
 def _name(record: Mapping[str, Any], field: str) -> str:
     value = record.get(field)
     return value if isinstance(value, str) else ""
+
+
+# -- since any instant: the journal is read once, for one report
+
+
+class Summary:
+    """The sums of what happened since an instant, as far as the journal was read."""
+
+    def __init__(self, since: float) -> None:
+        """`since` in Unix seconds."""
+        self._since = since
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all."""
+        self._known: float | None = None
+        self._total = Tally()
+        self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
+        self._deploys = Deploys()
+        self._lost = 0
+
+    def take(self, batch: RecordBatch) -> None:
+        """Add the records of a batch that are of that time."""
+        for record in batch.records:
+            at = record["at"]
+            if not isinstance(at, int | float) or at < self._since:
+                continue
+            self._known = at if self._known is None else min(self._known, at)
+            match record["kind"]:
+                case RecordKind.COUNTS:
+                    self._count(batch.writer, record)
+                case RecordKind.WORKER_UP:
+                    release = record.get("release")
+                    if isinstance(release, str):
+                        self._deploys.up(at, release)
+                case RecordKind.LOST:
+                    count = record.get("count")
+                    self._lost += count if isinstance(count, int) else 0
+
+    def report(self, now: float) -> Report:
+        """The report up to `now`, in Unix seconds."""
+        return Report(
+            since=self._since,
+            until=now,
+            known=now if self._known is None else self._known,
+            total=self._total,
+            cells=[],
+            deploys=self._deploys.since(self._since),
+            parts={
+                by: sorted((Named(name, tally) for name, tally in parts.items()), key=rank)
+                for by, parts in self._parts.items()
+            },
+            lost=self._lost,
+        )
+
+    def _count(self, writer: str, record: Mapping[str, Any]) -> None:
+        tally = Tally()
+        tally.read(record)
+        if not tally.numbers:
+            return
+        self._total.merge(tally)
+        for by, name in (("queue", record.get("queue")), ("job", record.get("job")), ("worker", writer)):
+            if not isinstance(name, str) or not name or (by == "worker" and not tally.has_runs):
+                continue
+            parts = self._parts[by]
+            kept = name if name in parts or len(parts) < MOST_NAMES else None
+            parts.setdefault(kept, Tally()).merge(tally)
+
+
+def summarize(client: Client, since: float, progress: OnProgress | None = None) -> Report:
+    """The report of the time since an instant, in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
+    summary = Summary(since)
+    read_to_end(client, [summary], ReadFrom(since=since), progress=progress)
+    return summary.report(time.time())
+
+
+# -- as rows
+
+
+def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> Row:
+    """A report as a row, with the queues and workers that exist now and what each did; the busiest first.
+
+    `palermo stats --json` prints it and the API returns it: its fields are a contract.
+
+    Names that were counted together have the name (for workers the id) null. `known_since` is the
+    instant of the oldest record of that time in the journal, null for none.
+    """
+    alive = {row["name"]: {name: row[name] for name in _NO_QUEUE} for row in queues}
+    up = {row["id"]: {name: row[name] for name in _NO_WORKER} for row in workers}
+    return {
+        "since": iso_instant(report.since),
+        "until": iso_instant(report.until),
+        "known_since": iso_instant(report.known) if report.known < report.until else None,
+        "rate": rate(report),
+        **report.total.row(),
+        "lost": report.lost,
+        "queues": list(_parts(report.parts.get("queue", ()), alive, _NO_QUEUE, "name")),
+        "jobs": list(_parts(report.parts.get("job", ()), {}, {}, "name")),
+        "workers": list(_parts(report.parts.get("worker", ()), up, _NO_WORKER, "id")),
+        "deploys": [{"at": iso_instant(deploy.at), "release": printable(deploy.release)} for deploy in report.deploys],
+        "series": [
+            {"at": iso_instant(cell.start), "seconds": cell.seconds, **cell.tally.row()} for cell in report.cells
+        ],
+    }
+
+
+def rate(report: Report, tally: Tally | None = None) -> float | None:
+    """Jobs processed a second over the time that is known; None if that is less than a second."""
+    seconds = report.until - report.known
+    processed = (report.total if tally is None else tally).processed
+    return round(processed / seconds, 3) if seconds >= 1 else None
+
+
+def _parts(found: Sequence[Named], alive: Mapping[str, Row], absent: Row, key: str) -> Iterable[Row]:
+    """The names that were counted, with their present state; then the present names that did nothing."""
+    nothing: dict[str, Any] = Tally().row()
+    counted = set()
+    for each in found:
+        name = None if each.name is None else printable(each.name)
+        counted.add(name)
+        yield {key: name, **alive.get(name or "", absent), **each.tally.row()}
+    for name in sorted(alive.keys() - counted):
+        yield {key: name, **alive[name], **nothing}

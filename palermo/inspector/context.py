@@ -17,6 +17,7 @@ from palermo.inspector.masking import masked_preview
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
+from palermo.client.locate import locate_waiting
 
 T = TypeVar("T")
 
@@ -71,3 +72,11 @@ class Context:
     def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
+
+
+def waiting_job(context: Context, id: str, queue: str = "") -> Row | None:
+    """The row of a job that `locate` sees in a queue; `queue` is the one to look in, "" if that is not known."""
+    place = context._ask(lambda broker: locate_waiting(broker, id, queue), again=True)
+    if place is None or place.message is None:
+        return None
+    return {**context._rows((place.message,), JobState.PENDING)[0], "state": place.state}

@@ -48,11 +48,11 @@ def statistics(context: Context, since: Instant | None = None, *, progress: Prog
 
     Reads that part of the journal; `progress` is told how far it is.
     """
-    from palermo.history import report_rows, summary
+    from palermo.history.statistics import report_row, summarize
 
     begin = time.time() - _A_DAY if since is None else unix_seconds(since)
-    report = summary.summarize(context._client, begin, progress)
-    return report_rows.report_row(report, context.queues(), context.workers())
+    report = summarize(context._client, begin, progress)
+    return report_row(report, context.queues(), context.workers())
 
 
 def audit(

@@ -17,11 +17,13 @@ from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
 from palermo.contract.broker import Page
 from palermo.contract.rows import CANCELLED, Listing, Row
+from palermo.contract.tenants import Tenant
 from palermo.contract.worker_info import WorkerCommand
+from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import UsageError
-from palermo.inspector import events, keys, tenants
+from palermo.inspector import events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
 from palermo.inspector import recurring as recurring_jobs
@@ -86,9 +88,26 @@ class Inspector(Context):
 
     # -- queues, and the tenants that share them
 
-    shared = tenants.shared
-    clients = tenants.clients
-    clear_client = tenants.clear_client
+    def shared(self) -> dict[str, int]:
+        """By queue, how many waiting jobs belong to tenants; queues without such jobs are left out."""
+        totals = self._ask(lambda broker: broker.tenants.totals(), again=True)
+        return {queue: totals[queue] for queue in sorted(totals) if totals[queue]}
+
+    def clients(self, queue: str, *, offset: int = 0, limit: int = 100) -> Listing:
+        """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
+
+        A row has `tenant`, `queue`, `pending` and `share`. With thousands of tenants the counts may be seconds old.
+        """
+        check_job_queue(queue)
+        found = self._ask(lambda broker: broker.tenants.of(queue), again=True)
+        return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))
+
+    def clear_client(self, queue: str, tenant: str) -> int:
+        """Remove the jobs of one tenant that wait in a queue; returns how many. Raises NotFound if it has none."""
+        check_job_queue(queue)
+        count = self._ask(lambda broker: broker.tenants.clear(queue, tenant))
+        self._record("clear client", queue=queue, count=count, what=tenant)
+        return count
 
     def pause(self, queue: str, *, by: str = "") -> None:
         """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
@@ -264,3 +283,7 @@ class Inspector(Context):
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         return self._ask(lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest), again=True)
+
+
+def _tenant_row(queue: str, one: Tenant) -> Row:
+    return {"tenant": printable(one.name), "queue": printable(queue), "pending": one.pending, "share": one.share}

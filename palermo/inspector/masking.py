@@ -1,6 +1,9 @@
-"""Hides arguments from view: the values whose names match the setting web_redact, wherever they are nested."""
+"""Hides arguments from view: the values whose names match the setting web_redact, wherever they are nested.
 
-from collections.abc import Sequence
+`unmasked` puts hidden values in their places again, in arguments that a form sends back.
+"""
+
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -86,3 +89,17 @@ def _words(text: str) -> list[str]:
 def _parameters(job: str | None) -> Sequence[str]:
     definition = registry.find(job) if job else None
     return [] if definition is None else list(definition.signature.parameters)
+
+
+def unmasked(edited: Any, original: Any) -> Any:
+    """The edited value, with each mask that was left in it replaced by the original at the same key or index."""
+    match edited, original:
+        case str(), _ if edited == MASK:
+            return original
+        case Mapping(), Mapping():
+            return {key: unmasked(value, original.get(key, value)) for key, value in edited.items()}
+        case list(), list() | tuple():
+            rest = [*original, *edited[len(original) :]]
+            return [unmasked(value, before) for value, before in zip(edited, rest, strict=False)]
+        case _:
+            return edited

@@ -2,7 +2,7 @@
 
 catalogue.py has every name, totals.py adds up what jobs did, exposition.py writes both for a
 scraper. worker.py collects a worker's metrics, and endpoint.py is the worker's own small server. The metrics
-of the web process are in palermo/webui/metrics.py.
+of the web process are in palermo/webui/monitoring.py.
 """
 
 from importlib.util import find_spec

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from palermo.cli.top import RecentFailures
-from palermo.cli.top_screen import ScreenData, split_rows, view
+from palermo.cli.top import RecentFailures, ScreenData, split_rows, view
 from palermo.client.client import Client
 from palermo.core.durations import Durations
 from palermo.core.journal_records import decode, encode

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from palermo.client.client import Client
-from palermo.demo.source_files import damaged_files
+from palermo.demo.steps import damaged_files
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.demo.conftest import Demo

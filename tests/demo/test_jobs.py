@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from palermo.demo.jobs import Parsed, around_process, parse
-from palermo.demo.source_files import BAD_ENCODING, DAMAGED, damaged_files
+from palermo.demo.steps import BAD_ENCODING, DAMAGED, damaged_files
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from palermo.demo.source_files import DAMAGED, damaged_files, interleave, stdlib_files, stdlib_root
+from palermo.demo.steps import DAMAGED, damaged_files, interleave, stdlib_files, stdlib_root
 
 
 def test_the_standard_library_is_found_without_other_peoples_packages() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from palermo.errors import OptionInvalid, StoreInvalid
-from palermo.history import segment
+from palermo.history import index as index_module
 from palermo.history.audit import AuditLog
 from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
 from palermo.history.index import Index
-from palermo.history.timeline import life
+from palermo.history.listings import life
 from tests.history.written import NOON, batch, done_by, ended, enqueued, failed
 
 
@@ -24,7 +24,7 @@ def index() -> Iterator[Index]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """One whose stretches are full with four records, of which it keeps three."""
-    monkeypatch.setattr(segment, "MAX_RECORDS", 4)
+    monkeypatch.setattr(index_module, "MAX_RECORDS", 4)
     index = Index(segments=3)
     yield index
     index.close()

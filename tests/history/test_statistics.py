@@ -7,11 +7,9 @@ import pytest
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import RecordBatch, RecordKind, decode, encode
-from palermo.history.deploys import Deploys
-from palermo.history.series import Dimension
-from palermo.history.statistics import Statistics
+from palermo.history.series import COARSE, FINE, Dimension, Window, begin
+from palermo.history.statistics import Deploys, Statistics
 from palermo.history.tally import Tally
-from palermo.history.windows import COARSE, FINE, Window, begin
 
 #: The beginning of a day.
 MIDNIGHT = 1_795_219_200.0

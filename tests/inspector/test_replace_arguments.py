@@ -5,7 +5,7 @@ import pytest
 from palermo.contract.serialization import Serializers
 from palermo.core.message import Message
 from palermo.errors import SignatureInvalid
-from palermo.inspector.replace_arguments import ReplaceArguments
+from palermo.inspector.failed import ReplaceArguments
 
 
 def test_a_forged_message_is_not_signed_anew_with_half_of_its_arguments() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from palermo.settings.settings import Settings
-from palermo.webui.pages import scheduled_forms
+from palermo.webui.pages import scheduled
 from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
 from tests.webui.server import Web, answer_at_the_end
@@ -30,7 +30,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
-    monkeypatch.setattr(scheduled_forms, "PATIENCE", 60.0)
+    monkeypatch.setattr(scheduled, "PATIENCE", 60.0)
     monkeypatch.chdir(tmp_path)
 
 

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 import palermo
 from palermo.cli import main
-from palermo.inspector.masking import MASK, masked_row
+from palermo.inspector.masking import MASK, masked_row, unmasked
 from palermo.settings.settings import Settings
-from palermo.webui.security.masks import unmasked
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web

@@ -11,9 +11,8 @@ from starlette.requests import Request
 from palermo.core.message import Message
 from palermo.settings.settings import Settings
 from palermo.webui import Role, User
-from palermo.webui.security.auth import CLIENT, FileAuthentication
-from palermo.webui.security.request_body import MAX_BODY
-from palermo.webui.security.throttle import Throttle
+from palermo.webui.security.auth import CLIENT, FileAuthentication, Throttle
+from palermo.webui.security.request import MAX_BODY
 from palermo.webui.security.user_file import password_line
 from tests.webui.conftest import Serve
 from tests.webui.server import CHEAP, Web

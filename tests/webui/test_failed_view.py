@@ -15,8 +15,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui.failed.entry import EntryBuilder
 from palermo.webui.failed.operations import Operation, Operations, new_id
-from palermo.webui.failed.reader import FailedJobReader
-from palermo.webui.failed.view import CHANGED_PAUSE, COUNT_INTERVAL, FailedView
+from palermo.webui.failed.view import CHANGED_PAUSE, COUNT_INTERVAL, FailedJobReader, FailedView
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 

@@ -4,7 +4,7 @@ import gzip
 import json
 from dataclasses import replace
 
-from palermo.webui.render.pretty_json import pretty_json
+from palermo.webui.render.formats import pretty_json
 from palermo.webui.render.tracebacks import parts_of
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.server import Web

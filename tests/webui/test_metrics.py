@@ -13,8 +13,8 @@ from palermo.errors import SettingInvalid
 from palermo.metrics.catalogue import WEB
 from palermo.metrics.worker import listen
 from palermo.settings.settings import Settings
-from palermo.webui.base.users import Role
 from palermo.webui.security.user_file import token_line
+from palermo.webui.site import Role
 from tests.helpers import eventually
 from tests.journal.reading import Journal
 from tests.metrics.scraping import Scraped

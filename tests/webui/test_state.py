@@ -10,12 +10,10 @@ import pytest
 from palermo.errors import BrokerUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
-from palermo.webui.render.formats import ago, duration, rate
-from palermo.webui.render.pretty_json import pretty_json
-from palermo.webui.render.throughput_chart import throughput_chart
+from palermo.webui.render.charts import throughput_chart
+from palermo.webui.render.formats import ago, duration, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
-from palermo.webui.state.recent_jobs import MAX_JOBS, RecentJobs
-from palermo.webui.state.sampler import Sampler
+from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
 _LIBRARY = (

@@ -9,11 +9,11 @@ import pytest
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import encode
-from palermo.history.deploys import Deploy
 from palermo.history.series import Cell
+from palermo.history.statistics import Deploy
 from palermo.history.tally import Tally
 from palermo.settings.settings import Settings
-from palermo.webui.render.statistics_charts import HEIGHT, WIDTH, bars, in_short, lines, marks
+from palermo.webui.render.charts import HEIGHT, WIDTH, bars, in_short, lines, marks
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web

@@ -7,7 +7,7 @@ import pytest
 from palermo.contract.rows import Row
 from palermo.history.entry import entry
 from palermo.webui.render.timeline import final_state, timeline
-from palermo.webui.state.job_search import FoundJob
+from palermo.webui.state.job import FoundJob
 from tests.history.written import NOON, ended, enqueued, failed
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.contract.events import Subscription
-from palermo.webui.render.topology_picture import WIDTH, topology_picture
+from palermo.webui.pages.topics import WIDTH, topology_picture
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import text_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from palermo.webui.base.users import Role
 from palermo.webui.security.user_file import UserFile, token_line
+from palermo.webui.site import Role
 
 
 def test_the_file_that_web_user_is_sent_to_is_for_nobody_elses_eyes(tmp_path: Path) -> None:

@@ -1,18 +1,6 @@
 """The API under /api. It returns the same rows as the command line's `--json`, typed."""
 
-from palermo.webui.api import (
-    failed,
-    history,
-    jobs,
-    limits,
-    queues,
-    recurring,
-    scheduled,
-    stats,
-    topics,
-    unique,
-    workers,
-)
+from palermo.webui.api import failed, history, jobs, keys, queues, recurring, scheduled, stats, topics, workers
 
 ROUTERS = (
     queues.router,
@@ -22,8 +10,8 @@ ROUTERS = (
     scheduled.retries_router,
     recurring.router,
     topics.router,
-    limits.router,
-    unique.router,
+    keys.limits_router,
+    keys.router,
     history.router,
     jobs.router,
     workers.router,

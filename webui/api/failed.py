@@ -1,29 +1,20 @@
 """The API of failed jobs: list them, requeue them, discard them, and follow the long commands that do so."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import iso_instant
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
-from palermo.webui.actions import failed_actions
-from palermo.webui.api.failed_rows import (
-    Change,
-    Chosen,
-    ChosenForRequeue,
-    Group,
-    Groups,
-    OperationRow,
-    Operations,
-)
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.filters import failed_filter
-from palermo.webui.base.site import Visiting
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Operation
+from palermo.webui.filters import failed_filter
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.listings import MAX_LIMIT
 
 router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
@@ -38,6 +29,97 @@ Text = Annotated[str | None, _LONG]
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 Id = Annotated[str, Path(max_length=1_000)]
+
+
+class Group(BaseModel):
+    """Failures of one kind."""
+
+    fingerprint: str = Field(description="What the filter `group` takes.")
+    count: int
+    job: str | None
+    error: str
+    message: str = Field(description="That of the newest.")
+    first_seen: str | None
+    last_seen: str | None
+    id: str = Field(description="The newest of them.")
+    history: list[int] = Field(description="How many failed in each part of the whole time, oldest part first.")
+
+
+class Groups(BaseModel):
+    """A page of groups."""
+
+    rows: list[Group]
+    total: int
+    page: int
+    limit: int
+
+
+class Filter(BaseModel):
+    """A filter for failed jobs: every given condition must hold, {} means all. Unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue: str | None = None
+    job: str | None = None
+    error: str | None = None
+    text: str | None = None
+    since: str | None = None
+    until: str | None = None
+    group: str | None = None
+
+
+class Chosen(BaseModel):
+    """The failed jobs that are meant: either by id or by a filter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] | None = Field(default=None, max_length=10_000)
+    filter: Filter | None = None
+
+
+class ChosenForRequeue(Chosen):
+    """The failed jobs that are meant, and the queue for them if it is not their own."""
+
+    queue: str | None = None
+
+
+class Change(BaseModel):
+    """Changes to a job that is requeued."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    args: list[Any] | None = Field(default=None, description="Other positional arguments.")
+    kwargs: dict[str, Any] | None = Field(default=None, description="Other named arguments.")
+    queue: str | None = Field(default=None, description="Another queue than the one it came from.")
+
+
+class OperationRow(BaseModel):
+    """A long command on failed jobs."""
+
+    id: str
+    action: Literal["requeue", "discard"]
+    status: Literal["waiting", "running", "done", "stopped", "failed"]
+    by: str
+    about: str
+    expected: int | None = Field(description="How many jobs were meant, where that was known.")
+    taken: int = Field(description="How many left `failed`.")
+    gone: int = Field(description="How many of those meant were not there any more.")
+    seen: int = Field(description="How many failed jobs it went through so far.")
+    total: int = Field(description="How many it has to go through.")
+    asked_at: str
+    ended_at: str | None
+    outcome: str | None = Field(description="What it came to, in a sentence; null while it goes on.")
+    problems: list[str]
+
+
+class Operations(BaseModel):
+    """The long commands that are running or waiting."""
+
+    rows: list[OperationRow]
+    total: int
+    page: int
+    limit: int
+
 
 #: The extra answer of a long command: 200 when it is over, 202 when it goes on.
 _BEGUN: dict[int | str, dict[str, Any]] = {
@@ -105,13 +187,13 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
     """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(failed_actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
+    return _row(actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
     """Throw failed jobs away: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(failed_actions.discard(visit, _which(chosen)), response)
+    return _row(actions.discard(visit, _which(chosen)), response)
 
 
 @router.get("/{id:palermo}", name="api_failed_job")
@@ -128,14 +210,14 @@ def requeue(
 ) -> OperationRow:
     """Run one failed job again, with other arguments or in another queue if they are given."""
     change = change or Change()
-    operation = failed_actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
+    operation = actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
     return _row(operation, response)
 
 
 @router.delete("/{id:palermo}", responses=_BEGUN, name="api_failed_discard")
 def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
     """Throw one failed job away."""
-    return _row(failed_actions.discard(visit, id), response)
+    return _row(actions.discard(visit, id), response)
 
 
 @operations_router.get("", name="api_operations")
@@ -154,7 +236,7 @@ def operation(visit: Visiting, id: Id) -> OperationRow:
 @operations_router.post("/{id:palermo}/stop", name="api_stop_operation")
 def stop(visit: Visiting, id: Id) -> OperationRow:
     """Stop it before its next job. Jobs that it has not reached stay as they are."""
-    operation = failed_actions.stop_operation(visit, id)
+    operation = actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)
 

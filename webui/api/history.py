@@ -1,15 +1,15 @@
 """The API of the journal: finished jobs, the life of one job, and what people did."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.errors import NotFound
-from palermo.history.timeline import life
-from palermo.webui.api.history_rows import Actions, Finished, Life
-from palermo.webui.api.rows import PROBLEM_RESPONSES
-from palermo.webui.base.filters import audit_filter, history_filter
-from palermo.webui.base.site import Visiting
+from palermo.history.listings import life
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.filters import audit_filter, history_filter
+from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.listings import MAX_LIMIT
 
@@ -18,6 +18,80 @@ router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
 Text = Annotated[str | None, Query(max_length=1_000)]
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+
+
+class RunError(BaseModel):
+    """Why a run failed."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    class_: str = Field(alias="class", description="The exception's dotted name.")
+    message: str = Field(description="Cut after 2,000 characters; the failed job itself has all of it.")
+
+
+class FinishedRow(BaseModel):
+    """A run that ended. Its job ended with it, except in the state retrying."""
+
+    id: str
+    job: str | None = Field(description="Its wire name.")
+    queue: str
+    state: Literal["done", "failed", "discarded", "cancelled", "retrying"]
+    finished_at: Instant | None
+    wait: float | None = Field(description="Seconds from when it was enqueued, or due, to its start.")
+    took: float | None = Field(description="Seconds that it ran; null where it did not.")
+    attempt: int | None = Field(description="Which run it was, from 1.")
+    worker: str | None
+    error: RunError | None
+    reason: str | None = Field(description="Why it was discarded, or who cancelled it.")
+
+
+class Finished(BaseModel):
+    """A page of finished jobs."""
+
+    rows: list[FinishedRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Step(BaseModel):
+    """One record of a job's life. Some kinds have more fields."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    kind: str = Field(description="As in docs/guides/journal.md; `action` for what a person did to it.")
+    at: Instant | None
+
+
+class Life(BaseModel):
+    """The journal's records of one job, oldest first."""
+
+    id: str
+    rows: list[Step]
+    total: int
+
+
+class ActionRow(BaseModel):
+    """An action of a person or a program."""
+
+    at: Instant | None
+    by: str | None = Field(description="Who did it.")
+    source: str | None = Field(description="By which way: the web, the command line, a program.")
+    action: str
+    outcome: str | None
+    queue: str | None
+    count: int | None = Field(description="How many jobs it was about.")
+    what: Any = Field(description="What else is told of it.")
+    ids: list[str] = Field(description="The jobs it was about, at most 1,000.")
+
+
+class Actions(BaseModel):
+    """A page of actions."""
+
+    rows: list[ActionRow]
+    total: int
+    page: int
+    limit: int
 
 
 @router.get("/history", name="api_history")

@@ -1,22 +1,51 @@
 """The API of queues: list them and their jobs, pause, resume, purge and delete them."""
 
 from fastapi import APIRouter
+from pydantic import BaseModel, Field
 
-from palermo.webui.actions import queue_actions
-from palermo.webui.api.rows import (
-    PROBLEM_RESPONSES,
-    Clients,
-    Jobs,
-    PageLimit,
-    PageNumber,
-    QueueRow,
-    Queues,
-    Removed,
-)
-from palermo.webui.base.site import Visiting
+from palermo.webui import actions
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed
+from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
 router = APIRouter(prefix="/queues", tags=["queues"], responses=PROBLEM_RESPONSES)
+
+
+class QueueRow(BaseModel):
+    """One queue."""
+
+    name: str
+    pending: int = Field(description="Jobs that wait.")
+    in_progress: int = Field(description="Jobs that a worker holds.")
+    workers: int = Field(description="Workers that serve it.")
+    paused: bool
+
+
+class ClientRow(BaseModel):
+    """One tenant, also called client, that has jobs waiting in a queue."""
+
+    tenant: str
+    queue: str
+    pending: int = Field(description="Its jobs that wait.")
+    share: float = Field(description="How much of the queue it has, beside others' 1.")
+
+
+class Clients(BaseModel):
+    """The tenants (clients) of a queue, those with the most jobs first."""
+
+    rows: list[ClientRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Queues(BaseModel):
+    """All queues, by name."""
+
+    rows: list[QueueRow]
+    total: int
+    page: int
+    limit: int
 
 
 @router.get("", name="api_queues")
@@ -50,28 +79,28 @@ def clients(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit =
 @router.delete("/{name:palermo}/clients/{tenant:palermo}", name="api_clear_client")
 def clear_client(visit: Visiting, name: str, tenant: str) -> Removed:
     """Remove the jobs that a tenant has waiting in a queue. Running jobs go on. Role: admin."""
-    return Removed(removed=queue_actions.clear_tenant(visit, name, tenant))
+    return Removed(removed=actions.clear_tenant(visit, name, tenant))
 
 
 @router.post("/{name:palermo}/pause", name="api_pause")
 def pause(visit: Visiting, name: str) -> QueueRow:
     """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs go on. Role: operator."""
-    return QueueRow.model_validate(queue_actions.pause(visit, name))
+    return QueueRow.model_validate(actions.pause(visit, name))
 
 
 @router.post("/{name:palermo}/resume", name="api_resume")
 def resume(visit: Visiting, name: str) -> QueueRow:
     """Resume a paused queue. Role: operator."""
-    return QueueRow.model_validate(queue_actions.resume(visit, name))
+    return QueueRow.model_validate(actions.resume(visit, name))
 
 
 @router.post("/{name:palermo}/purge", name="api_purge")
 def purge(visit: Visiting, name: str) -> Removed:
     """Remove all jobs that wait in a queue. Jobs that a worker holds stay. Role: admin."""
-    return Removed(removed=queue_actions.purge(visit, name))
+    return Removed(removed=actions.purge(visit, name))
 
 
 @router.delete("/{name:palermo}", name="api_delete_queue")
 def delete(visit: Visiting, name: str) -> Removed:
     """Remove a queue and the jobs that wait in it. Role: admin."""
-    return Removed(removed=queue_actions.delete_queue(visit, name))
+    return Removed(removed=actions.delete_queue(visit, name))

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import Row
 from palermo.errors import NotFound
-from palermo.webui.actions import recurring_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, Removed
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
 
 router = APIRouter(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
@@ -79,7 +79,7 @@ def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
     when its worker starts.
     """
     options = new.model_dump(exclude={"name", "job", "replace"})
-    recurring_actions.put_recurring(visit, new.name, new.job, replace=new.replace, **options)
+    actions.put_recurring(visit, new.name, new.job, replace=new.replace, **options)
     return _row(visit, new.name)
 
 
@@ -93,27 +93,27 @@ def one(visit: Visiting, name: Name) -> RecurringRow:
 def run(visit: Visiting, name: Name) -> Enqueued:
     """Enqueue it now, enabled or not. Its times stay as they are. Role: operator."""
     row = _row(visit, name)
-    return Enqueued(id=recurring_actions.run_recurring(visit, name), job=row.job, queue=row.queue)
+    return Enqueued(id=actions.run_recurring(visit, name), job=row.job, queue=row.queue)
 
 
 @router.post("/{name:palermo}/enable", name="api_enable_recurring")
 def enable(visit: Visiting, name: Name) -> RecurringRow:
     """Enable it: it runs at its times again. Role: operator."""
-    recurring_actions.switch_recurring(visit, name, on=True)
+    actions.switch_recurring(visit, name, on=True)
     return _row(visit, name)
 
 
 @router.post("/{name:palermo}/disable", name="api_disable_recurring")
 def disable(visit: Visiting, name: Name) -> RecurringRow:
     """Disable it: it does not run until it is enabled, even after restarts. Role: operator."""
-    recurring_actions.switch_recurring(visit, name, on=False)
+    actions.switch_recurring(visit, name, on=False)
     return _row(visit, name)
 
 
 @router.delete("/{name:palermo}", name="api_remove_recurring")
 def remove(visit: Visiting, name: Name) -> Removed:
     """Remove it. A job that code or configuration declares comes back when its worker starts. Role: operator."""
-    recurring_actions.remove_recurring(visit, name)
+    actions.remove_recurring(visit, name)
     return Removed(removed=1)
 
 

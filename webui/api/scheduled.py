@@ -2,9 +2,10 @@
 
 import time
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
@@ -13,23 +14,14 @@ from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.masking import masked_row
 from palermo.inspector.scheduled import Which
-from palermo.webui.actions import scheduled_actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
-from palermo.webui.api.scheduled_rows import (
-    AlteredRow,
-    AlteredRows,
-    ChosenForMove,
-    ChosenRetries,
-    ChosenScheduled,
-    Moment,
-    Names,
-    ScheduledFilter,
-)
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui import actions
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, JobRow, Jobs
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
+
+_NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.")
 
 router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
 retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
@@ -38,6 +30,71 @@ Name = Annotated[str | None, Query(max_length=1_000)]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 Id = Annotated[str, Path(max_length=1_000)]
+
+
+class Names(BaseModel):
+    """A filter by names: every given condition must hold, {} means all. Unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    queue: str | None = _NAME
+    job: str | None = _NAME
+
+
+class ScheduledFilter(Names):
+    """A filter for scheduled jobs: every given condition must hold, {} means all. Unknown names are refused."""
+
+    retries: bool | None = Field(default=None, description="Only those that wait to be tried again, or only others.")
+
+
+class ChosenRetries(BaseModel):
+    """The jobs that wait for a retry and are meant: either by id or by a filter."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ids: list[str] | None = Field(default=None, max_length=10_000)
+    filter: Names | None = None
+
+
+class ChosenScheduled(BaseModel):
+    """The scheduled jobs that are meant: either by id or by a filter."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ids: list[str] | None = Field(default=None, max_length=10_000)
+    filter: ScheduledFilter | None = None
+
+
+class Moment(BaseModel):
+    """The new instant. Give either at or delay."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    at: str | float | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
+    delay: float | None = Field(default=None, description="Seconds from now.")
+
+
+class ChosenForMove(ChosenScheduled, Moment):
+    """The scheduled jobs that are meant, and their new instant."""
+
+
+class AlteredRow(BaseModel):
+    """The outcome for one scheduled job."""
+
+    id: str
+    state: Literal["cancelled", "enqueued", "moved", "failed", "fired already or not there"] = Field(
+        description="Of coming due and being changed exactly one happens: this says which."
+    )
+    job: str | None
+    queue: str | None
+    run_at: Instant | None = Field(description="When it was due; for a job that was moved, when it is.")
+
+
+class AlteredRows(BaseModel):
+    """The outcome for each job, also for ids that were not there."""
+
+    rows: list[AlteredRow]
+    total: int
 
 
 @router.get("", name="api_scheduled")
@@ -156,7 +213,7 @@ def _which(ids: list[str] | None, filter: Names | None) -> Which:
 
 
 def _altered(visit: Visit, action: str, which: Which, *, at: float | None = None) -> AlteredRows:
-    rows: list[Row] | None = scheduled_actions.alter_scheduled(visit, action, which, at=at)
+    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at)
     if rows is None:
         raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
     return AlteredRows.model_validate({"rows": rows, "total": len(rows)})

@@ -6,11 +6,10 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from palermo.errors import NotFound
-from palermo.history.report_rows import report_row
-from palermo.history.windows import Window
+from palermo.history.series import Window
+from palermo.history.statistics import report_row
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
 

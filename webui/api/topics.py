@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui.actions import topic_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed
-from palermo.webui.base.site import Visiting
-from palermo.webui.state.topology_view import topology_view
+from palermo.webui.site import Visiting
+from palermo.webui.state.listings import topology_view
 
 router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
 
@@ -69,12 +69,12 @@ def topics(visit: Visiting) -> Topics:
 @router.post("/{group:palermo}/replay", name="api_replay_topics")
 def replay(visit: Visiting, group: Group, old: Replay) -> Replayed:
     """Replay kept events to this group, as jobs with new ids. Role: operator."""
-    told = topic_actions.replay(visit, group, topic=old.topic, age=old.age, wait=30.0)
+    told = actions.replay(visit, group, topic=old.topic, age=old.age, wait=30.0)
     return Replayed(told=told)
 
 
 @router.delete("/{group:palermo}", name="api_remove_topics")
 def remove(visit: Visiting, group: Group) -> Removed:
     """Unsubscribe this group until one of its workers starts. Its queue stays. Role: admin."""
-    topic_actions.unsubscribe(visit, group)
+    actions.unsubscribe(visit, group)
     return Removed(removed=1)

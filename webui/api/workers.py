@@ -3,14 +3,61 @@
 from typing import Literal
 
 from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui.actions import worker_actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Answered, Workers
-from palermo.webui.base.site import Visiting
+from palermo.webui import actions
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.site import Visiting
 
 router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
 
 Order = Literal["quiet", "resume", "stop", "kill", "stack"]
+
+
+class RunningJob(BaseModel):
+    """A job that a worker runs."""
+
+    id: str
+    job: str
+    queue: str
+    started_at: Instant | None
+    progress: float | None = Field(description="How far it says it is, from 0 to 1.")
+    text: str = Field(description="The same in words.")
+    line: str = Field(description="The newest line that it logged about itself.")
+
+
+class WorkerRow(BaseModel):
+    """One worker."""
+
+    id: str
+    host: str
+    pid: int
+    queues: list[str]
+    slots: int
+    state: str = Field(description="starting, idle, working, paused, quiet or stopping.")
+    started_at: Instant | None
+    processed: int
+    failed: int
+    clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
+    jobs: list[RunningJob]
+
+
+class Workers(BaseModel):
+    """All workers that are alive, by id."""
+
+    rows: list[WorkerRow]
+    total: int
+    page: int
+    limit: int
+
+
+class Answered(BaseModel):
+    """The answer of one worker to an order."""
+
+    model_config = ConfigDict(extra="allow")
+
+    worker: str
+    answered: bool = Field(description="False for one that said nothing in time; it may obey yet.")
 
 
 @router.get("", name="api_workers")
@@ -23,7 +70,7 @@ def workers(visit: Visiting) -> Workers:
 @router.post("/{action}", name="api_control_all")
 def control_all(visit: Visiting, action: Order) -> list[Answered]:
     """Tell all workers something, in one command. Returns the answer of each. Roles as for one worker."""
-    return [Answered.model_validate(row) for row in worker_actions.control(visit, None, action)]
+    return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
 
 
 @router.post("/{id:palermo}/{action}", name="api_control")
@@ -34,4 +81,4 @@ def control(visit: Visiting, id: str, action: Order) -> Answered:
     end. `kill`: give the running jobs back and end. `stack`: return what it is doing, as `text`.
     Role: operator; admin for stop and kill.
     """
-    return Answered.model_validate(worker_actions.control(visit, [id], action)[0])
+    return Answered.model_validate(actions.control(visit, [id], action)[0])

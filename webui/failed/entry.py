@@ -43,7 +43,7 @@ class Entry:
     frames: str
     ending: str
     words: str
-    #: From here on the fields that only the job's own page shows: see schema.DETAIL.
+    #: From here on the fields that only the job's own page shows: see DETAIL in index.py.
     message: str
     created_at: int | None
     preview: str | None
@@ -133,7 +133,7 @@ def fold(text: str) -> str:
 
 
 def restored(values: Sequence[Any]) -> Message:
-    """The message of a row: id, queue, job, at, retries, error, has_error, frames, then schema.DETAIL."""
+    """The message of a row: id, queue, job, at, retries, error, has_error, frames, then DETAIL of index.py."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
     preview, worker, tenant, topic, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)

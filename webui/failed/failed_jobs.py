@@ -7,10 +7,9 @@ from palermo.errors import BrokerUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import FindJudge, not_found_error
 from palermo.inspector.masking import masked_row
-from palermo.webui.base.site import Site
 from palermo.webui.failed.operations import Operations
-from palermo.webui.failed.reader import FailedJobReader
-from palermo.webui.failed.view import FailedView, ViewState
+from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
+from palermo.webui.site import Site
 
 #: If the view does not have a job, it is searched in the queues only if they hold at most this many jobs.
 MAX_SEARCHED = 2_000

@@ -5,17 +5,18 @@ index may lag behind it and may be thrown away at any time. The view (view.py) f
 """
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.index.temp_index import Database, TempIndex
+from palermo.core.wildcards import fits
 from palermo.inspector.failed_filter import FailedFilter
+from palermo.temp_index import Database, TempIndex
 from palermo.webui.failed.entry import Entry, fold, restored
-from palermo.webui.failed.queries import Queries, Where
-from palermo.webui.failed.schema import DETAIL, JOB, MARKS, SCHEMA
 
 #: The most jobs that are kept, the newest, and the most bytes of bodies and of frames. Beyond these bytes the oldest
 #: bodies are dropped, and read from the queue when a user looks at the job; frames are cut.
@@ -27,6 +28,64 @@ _CUT_FRAMES = 1_000
 _DROPPED_AT_ONCE = 5_000
 _MAX_CACHED = 50_000
 _MAX_GROUP_PAGES = 16
+
+#: The tables. Searched columns are in narrow tables, the others apart.
+#: `n` is the place in the queue: it grows in the order in which jobs were read, and a job keeps it as long as it lies
+#: in the queue. `at` is 0 for a job that does not say when it failed, `kind` is 0 for a job without an error.
+SCHEMA = """
+create table name (id integer primary key, text text not null unique);
+create table kind (id integer primary key, fingerprint text not null unique);
+create table trace (id integer primary key, digest blob not null unique, text text not null, folded text not null);
+create table job (
+    n integer primary key,
+    id text not null unique,
+    at integer not null,
+    retries integer,
+    queue integer not null,
+    job integer not null,
+    error integer not null,
+    kind integer not null,
+    trace integer not null,
+    seen integer not null
+);
+create index job_at on job (at, n);
+create index job_kind on job (kind, at, queue, job, error, trace);
+create table words (n integer primary key, text text not null);
+create table detail (
+    n integer primary key,
+    created_at integer,
+    message text not null,
+    ending text not null,
+    preview text,
+    worker text,
+    tenant text,
+    topic text,
+    content_type text not null,
+    content_encoding text not null,
+    arguments text not null,
+    attempts text not null,
+    body blob
+);
+create table hits_0 (n integer primary key);
+create table hits_1 (n integer primary key);
+create table hits_2 (n integer primary key);
+create table hits_3 (n integer primary key);
+"""
+
+#: The tables that cache the results of the last text filters, one text each: a page, its count and its groups ask
+#: for the same text one after the other.
+HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
+
+#: The columns in the order of inserts, and of reads from `detail`.
+JOB = "n, id, at, retries, queue, job, error, kind, trace, seen"
+DETAIL = (
+    "n, created_at, message, ending, preview, worker, tenant, topic,"
+    " content_type, content_encoding, arguments, attempts, body"
+)
+MARKS = ", ".join("?" * len(DETAIL.split(",")))
+
+#: A filter as SQL: a condition, and the values for its question marks.
+Where = tuple[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +386,79 @@ def _cache(known: dict[Any, Any], key: Any, value: Any, most: int = _MAX_CACHED)
     if len(known) >= most:
         known.clear()
     known[key] = value
+
+
+class Queries:
+    """Runs the queries of the index on its database, with filters as SQL. They run within a block of the index."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        #: For each text the table with the jobs that contain it, and the index's version then; the oldest use first.
+        self._text_hits: OrderedDict[str, tuple[str, int]] = OrderedDict((f"\0{table}", (table, -1)) for table in HITS)
+
+    def where(self, filter: FailedFilter, hits: str) -> Where:
+        """The filter as SQL. It means the same as FailedFilter.matches. `hits` is the table for its text."""
+        parts: list[str] = ["1"]
+        values: list[Any] = []
+        for column, pattern in (("queue", filter.queue), ("job", filter.job), ("error", filter.error)):
+            if pattern is not None:
+                parts.append(f"{column} in ({','.join(map(str, self._matching(pattern, column)))})")
+        if filter.since is not None:
+            parts.append("kind <> 0 and at >= ?")
+            values.append(int(filter.since))
+        if filter.until is not None:
+            parts.append("at <= ?")
+            values.append(filter.until)
+        if filter.group is not None:
+            parts.append("kind = coalesce((select id from kind where fingerprint = ?), -1)")
+            values.append(filter.group)
+        if filter.text is not None:
+            parts.append(f"n in {hits}")
+        return " and ".join(parts), values
+
+    def history(self, where: Where, kind: int, span: tuple[int, int], parts: int) -> tuple[int, ...]:
+        """How many failures of a kind fall into each part of the time span."""
+        first, last = span
+        edges = [first + (last - first + 1) * part // parts for part in range(parts + 1)]
+        # One range query per part: grouping by the part would sort all rows, which takes ten times as long.
+        query = f"select count(*) from job where kind = {kind} and at >= ? and at < ? and {where[0]}"
+        return tuple(
+            self._db.execute(query, (start, end, *where[1])).fetchone()[0] if end > start else 0
+            for start, end in pairwise(edges)
+        )
+
+    def groups(self, where: Where, offset: int, limit: int) -> list[tuple[Any, ...]]:
+        """A row for each kind, the largest first: number, count, first, last, the newest job's `n`, fingerprint."""
+        return self._db.execute(
+            "select g.*, fingerprint from ("
+            " select kind, count(*) as held, min(nullif(at, 0)), max(nullif(at, 0)), max(n) from job"
+            f" where {where[0]} and kind <> 0 group by kind"
+            ") g join kind on kind.id = g.kind order by held desc, fingerprint limit ? offset ?",
+            (*where[1], limit, offset),
+        ).fetchall()
+
+    def one(self, what: str, where: Where) -> Sequence[Any]:
+        """Aggregates (`what`, as SQL) over all jobs that match."""
+        row: Sequence[Any] = self._db.execute(f"select {what} from job where {where[0]}", where[1]).fetchone()
+        return row
+
+    def hits(self, wanted: str, version: int) -> str:
+        """The table of the jobs that contain this text, written anew if it is of another version of the index."""
+        table, of = self._text_hits.get(wanted, ("", -1))
+        if of != version:
+            if not table:
+                _, (table, _) = self._text_hits.popitem(last=False)
+            self._db.execute(f"delete from {table}")
+            self._db.execute(f"insert into {table} select n from words where instr(text, ?)", (wanted,))
+            traces = [id for (id,) in self._db.execute("select id from trace where instr(folded, ?)", (wanted,))]
+            if traces:
+                among = ",".join(map(str, traces))
+                self._db.execute(f"insert or ignore into {table} select n from job where trace in ({among})")
+            self._text_hits[wanted] = (table, version)
+        self._text_hits.move_to_end(wanted)
+        return table
+
+    def _matching(self, pattern: str, column: str) -> list[int]:
+        rows = self._db.execute("select id, text from name")
+        last = column == "error"
+        return [id for id, text in rows if fits(text, pattern) or (last and fits(text.rpartition(".")[2], pattern))]

@@ -18,8 +18,8 @@ from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Selection, TakenJob, Which
-from palermo.webui.base.errors import Refused
 from palermo.webui.failed.view import FailedView
+from palermo.webui.site import Refused
 
 #: The most operations that are kept, the newest, and the most that may wait for their turn.
 MAX_KEPT, MAX_WAITING = 100, 10

@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from palermo.client.client import Client
+from palermo.client.failed_queues import failed_queues, read_failed
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.judges import TakenJob
+from palermo.inspector.judges import TakenJob, VisitJudge, stoppable
+from palermo.inspector.masking import masked_preview
 from palermo.webui.failed.entry import Entry, EntryBuilder
 from palermo.webui.failed.index import Index
-from palermo.webui.failed.reader import FailedJobReader
 
 #: A reading that held jobs for t seconds is not repeated for CHANGED_PAUSE * t seconds if the count has changed since,
 #: and for UNCHANGED_PAUSE * t seconds if it has not; and for no longer than MAX_PAUSE seconds for each job that it
@@ -32,6 +34,39 @@ CHANGED_PAUSE, UNCHANGED_PAUSE, MAX_PAUSE = 15.0, 60.0, 0.05
 COUNT_INTERVAL, READ_INTERVAL = 1.0, 0.3
 
 _BATCH = 500
+
+
+class FailedJobReader:
+    """Reads the queues of failed jobs of one broker, or on RabbitMQ the log of the failed jobs in quorum queues."""
+
+    def __init__(self, client: Client, hidden: Sequence[str]) -> None:
+        """`hidden` holds patterns for names whose values are shown to nobody."""
+        self._client = client
+        self._hidden = hidden
+
+    def counts(self) -> dict[str, int]:
+        """How many messages each queue of failed jobs holds. Two copies of one id count as two."""
+        return self._client.run(failed_queues, again=True)
+
+    def search_text(self, message: Message) -> str | None:
+        """The preview of the message's arguments, without hidden values."""
+        return masked_preview(message, self._client.serializers, self._hidden)
+
+    def read(
+        self,
+        see: Callable[[Message], object],
+        *,
+        progress: Callable[[SweepProgress], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+        id: str = "",
+    ) -> SweepProgress:
+        """Call `see` with every failed job, oldest first, until `stop` returns True.
+
+        Queues that reading would harm are left out. Reading takes as long as there are jobs. With an `id` other jobs
+        may be left out. `see` is called on the client's own thread and must be quick.
+        """
+        judge = stoppable(stop, VisitJudge(see))
+        return self._client.run(lambda broker: read_failed(broker, judge, progress, id=id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

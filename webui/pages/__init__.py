@@ -1,41 +1,31 @@
 """The pages for people, one module each."""
 
 from palermo.webui.pages import (
-    failure_forms,
     failures,
     history,
     job,
-    limits,
+    keys,
     live,
-    overview,
     queues,
     recurring,
     scheduled,
-    scheduled_forms,
     statistics,
-    stats,
     tenants,
     topics,
-    unique,
     workers,
 )
 
 ROUTERS = (
-    overview.router,
     queues.router,
     failures.router,
-    failure_forms.router,
     scheduled.router,
-    scheduled_forms.router,
     recurring.router,
     topics.router,
-    limits.router,
-    unique.router,
+    keys.router,
     history.router,
     job.router,
     workers.router,
     tenants.router,
     live.router,
     statistics.router,
-    stats.router,
 )

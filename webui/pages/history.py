@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.history.filters import FINAL, STATES
-from palermo.webui.base.filters import RequestedFilter, audit_filter, history_filter
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui.filters import RequestedFilter, audit_filter, history_filter
 from palermo.webui.render.rendering import page
+from palermo.webui.site import Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 
 router = APIRouter()

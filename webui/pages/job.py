@@ -11,16 +11,14 @@ from starlette.responses import RedirectResponse, Response
 from palermo.client.locate import DEPTH
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
-from palermo.history.timeline import life
-from palermo.webui.actions import failed_actions, job_actions
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit, Visiting
-from palermo.webui.render.pretty_json import PrettyJson, pretty_json
+from palermo.history.listings import life
+from palermo.webui import actions
+from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
-from palermo.webui.state import job_results
-from palermo.webui.state.job_search import find_job
+from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.state.job import find_job, job_result
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
 
@@ -90,7 +88,7 @@ def job(
 def _returned(visit: Visit, id: str) -> tuple[PrettyJson | None, str]:
     """The job's result, or the reason why there is none."""
     try:
-        return pretty_json(job_results.result(visit, id).value), ""
+        return pretty_json(job_result(visit, id).value), ""
     except PalermoError as error:
         return None, str(error)
     except Refused as refused:
@@ -111,20 +109,20 @@ def find_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_len
 @router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
 def requeue(request: Request, visit: Visiting, id: str) -> Response:
     known = live_state(visit.site).recent_jobs.get(id)
-    done = failed_actions.requeue(visit, id)
+    done = actions.requeue(visit, id)
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': known.queue})}" if known and known.queue else "")
     return redirect(request, to, "Requeued. This page shows its new run." if done.over else _GOING_ON, level="done")
 
 
 @router.post("/jobs/{id:palermo}/discard", name="discard_job")
 def discard(request: Request, visit: Visiting, id: str) -> Response:
-    done = failed_actions.discard(visit, id)
+    done = actions.discard(visit, id)
     return redirect(request, path(request, "failures"), f"Discarded job {id}." if done.over else _GOING_ON)
 
 
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
-    row = job_actions.cancel(visit, id)
+    row = actions.cancel(visit, id)
     text = _CANCELLED.get(row["state"], f"Told {row['worker']} to end it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)

@@ -13,10 +13,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from palermo.errors import PalermoError
-from palermo.history.timeline import life
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Site, Visit, Visiting
+from palermo.history.listings import life
 from palermo.webui.pages.scheduled import JOB_LISTS, Number, list_filter
+from palermo.webui.site import Refused, Site, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import LiveState, live_state
 from palermo.webui.state.scheduled_view import PAGE_SIZE, scheduled_view

@@ -1,4 +1,4 @@
-"""The page of all queues, and the page of one queue with its jobs and the actions on it."""
+"""The overview, the page of all queues, and the page of one queue with its jobs and the actions on it."""
 
 import json
 from typing import Annotated, Any
@@ -10,13 +10,18 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.errors import NotBrowsable, NotFound
-from palermo.webui.actions import job_actions, queue_actions
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui import actions
+from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
-from palermo.webui.state.live_state import live_state, running_jobs
+from palermo.webui.state.live_state import live_state, running_jobs, totals_of
+from palermo.webui.state.scheduled_view import scheduled_view
+
+#: The most running jobs that the overview lists.
+_RUNNING_ANYWHERE = 50
+
 
 router = APIRouter()
 
@@ -28,6 +33,22 @@ _RUNNING = 20
 
 Text = Annotated[str, Query(max_length=200)]
 Number = Annotated[int, Query(ge=1, le=400, alias="page")]
+
+
+@router.get("/", name="overview")
+def overview(request: Request, visit: Visiting) -> Response:
+    live = live_state(visit.site)
+    snapshot = live.snapshot()
+    return page(
+        request,
+        "overview.html",
+        rows=live.queue_summaries(snapshot.queues),
+        totals=totals_of(snapshot),
+        scheduled=scheduled_view(visit.site).count(),
+        running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
+        processed_rate=live.sampler.throughput()[0],
+        chart=throughput_chart(live.sampler.samples(), snapshot.at),
+    )
 
 
 @router.get("/queues", name="queues")
@@ -87,26 +108,26 @@ def _says(row: Row, wanted: str) -> bool:
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
 def purge(request: Request, visit: Visiting, name: str) -> Response:
-    removed = queue_actions.purge(visit, name)
+    removed = actions.purge(visit, name)
     return redirect(request, path(request, "queue", name=name), f"Removed {plural(removed, 'job')} from {name}.")
 
 
 @router.post("/queues/{name:palermo}/delete", name="delete_queue")
 def delete(request: Request, visit: Visiting, name: str) -> Response:
-    removed = queue_actions.delete_queue(visit, name)
+    removed = actions.delete_queue(visit, name)
     return redirect(request, path(request, "queues"), f"Deleted {name}, and {plural(removed, 'job')} in it.")
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")
 def pause(request: Request, visit: Visiting, name: str) -> Response:
-    queue_actions.pause(visit, name)
+    actions.pause(visit, name)
     text = f"Paused {name}: no worker takes a job from it until it is resumed. What runs goes on."
     return redirect(request, path(request, "queue", name=name), text)
 
 
 @router.post("/queues/{name:palermo}/resume", name="resume_queue")
 def resume(request: Request, visit: Visiting, name: str) -> Response:
-    queue_actions.resume(visit, name)
+    actions.resume(visit, name)
     return redirect(request, path(request, "queue", name=name), f"Resumed {name}.")
 
 
@@ -120,7 +141,7 @@ def enqueue(
     queue: Annotated[str, Form()] = "",
 ) -> Response:
     """Enqueue a job by hand."""
-    made = job_actions.enqueue(
+    made = actions.enqueue(
         visit,
         job.strip(),
         read_json(args, list, 'the positional arguments must be a JSON list, such as [1, "a"]'),

@@ -1,6 +1,5 @@
 """The page of recurring jobs: their times and next runs, a form to add one, and actions on each."""
 
-import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form
@@ -12,11 +11,11 @@ from palermo.contract.rows import Row
 from palermo.core.preview import preview
 from palermo.core.times import parse_duration
 from palermo.errors import SerializationError, UsageError
-from palermo.webui.actions import recurring_actions
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit, Visiting
+from palermo.webui import actions
 from palermo.webui.pages.queues import read_json
+from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 
@@ -63,7 +62,7 @@ def add(
     given = {"name": name, "job": job, "cron": cron, "every": every, "tz": tz, "queue": queue, "missed": missed}
     fields = {key: text.strip() for key, text in given.items()} | {"args": args, "kwargs": kwargs}
     try:
-        recurring_actions.put_recurring(visit, fields["name"], fields["job"], **_options(fields))
+        actions.put_recurring(visit, fields["name"], fields["job"], **_options(fields))
     except (UsageError, SerializationError) as error:
         return _page(request, visit, fields, problem=str(error))
     except Refused as error:
@@ -76,26 +75,26 @@ def add(
 @router.post("/recurring/{name:palermo}/run", name="run_recurring")
 def run(request: Request, visit: Visiting, name: str) -> Response:
     """Enqueue the recurring job now."""
-    id = recurring_actions.run_recurring(visit, name)
+    id = actions.run_recurring(visit, name)
     return redirect(request, path(request, "recurring"), f"Enqueued {name} now, as job {id}.")
 
 
 @router.post("/recurring/{name:palermo}/enable", name="enable_recurring")
 def enable(request: Request, visit: Visiting, name: str) -> Response:
-    recurring_actions.switch_recurring(visit, name, on=True)
+    actions.switch_recurring(visit, name, on=True)
     return redirect(request, path(request, "recurring"), f"Enabled {name}.")
 
 
 @router.post("/recurring/{name:palermo}/disable", name="disable_recurring")
 def disable(request: Request, visit: Visiting, name: str) -> Response:
-    recurring_actions.switch_recurring(visit, name, on=False)
+    actions.switch_recurring(visit, name, on=False)
     text = f"Disabled {name}: it does not run until it is enabled, whatever is restarted."
     return redirect(request, path(request, "recurring"), text)
 
 
 @router.post("/recurring/{name:palermo}/remove", name="remove_recurring")
 def remove(request: Request, visit: Visiting, name: str) -> Response:
-    recurring_actions.remove_recurring(visit, name)
+    actions.remove_recurring(visit, name)
     return redirect(request, path(request, "recurring"), f"Removed {name}.")
 
 
@@ -119,8 +118,11 @@ def _page(request: Request, visit: Visit, fields: dict[str, str], *, problem: st
 def _shown(row: Row) -> Row:
     """The row with its arguments in one line, and with a key for the ids of page elements."""
     args, kwargs = row["args"], row["kwargs"]
-    digest = hashlib.blake2b(row["name"].encode(), digest_size=6).hexdigest()
-    return {**row, "key": digest, "preview": None if args is None or kwargs is None else preview(args, kwargs)}
+    return {
+        **row,
+        "key": element_key(row["name"]),
+        "preview": None if args is None or kwargs is None else preview(args, kwargs),
+    }
 
 
 def _options(fields: dict[str, str]) -> dict[str, Any]:

@@ -1,22 +1,51 @@
-"""The pages of scheduled jobs, which are due later, and of retries, which have failed and wait for their next try."""
+"""The pages of scheduled jobs, which are due later, and of retries, which have failed and wait for their next try.
 
+Other pages here change such jobs: they show the number of jobs that are meant, ask, act, and tell the outcome.
+"""
+
+import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Listing
+from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
-from palermo.webui.base.site import Visiting
-from palermo.webui.render.rendering import page
+from palermo.core import times
+from palermo.core.times import parse_duration
+from palermo.errors import OptionInvalid
+from palermo.inspector.scheduled import GONE, Which
+from palermo.webui import actions
+from palermo.webui.pages.failures import UNTYPED, check_typed
+from palermo.webui.render.formats import plural
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
-from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading
+from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, scheduled_view
 
 router = APIRouter()
+
+#: The options of the choice of kinds on the page of scheduled jobs.
+KINDS = (("", "all"), ("no", "not failed before"), ("yes", "to be tried again"))
+
+Name = Annotated[str, Query(max_length=1_000)]
+Kind = Annotated[str, Query(max_length=10)]
+Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
+
+#: Seconds that a form waits for its command, before it redirects to the list.
+PATIENCE = 5.0
+
+#: The outcome of each action, in a word or two.
+_DONE = {CANCEL: "Cancelled", RUN: "Enqueued", MOVE: "Moved", RETRY: "Enqueued", GIVE_UP: "Gave up"}
+
+Ids = Annotated[list[str] | None, Query(max_length=500)]
+Texts = Annotated[list[str] | None, Form()]
+Act = Annotated[str, Form(max_length=20)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +64,6 @@ class JobList:
 SCHEDULED = JobList("scheduled", "Scheduled", "scheduled job", (RUN, MOVE, CANCEL))
 RETRIES = JobList("retries", "Retries", "retrying job", (RETRY, GIVE_UP))
 JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
-
-#: The options of the choice of kinds on the page of scheduled jobs.
-KINDS = (("", "all"), ("no", "not failed before"), ("yes", "to be tried again"))
-
-Name = Annotated[str, Query(max_length=1_000)]
-Kind = Annotated[str, Query(max_length=10)]
-Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +136,182 @@ def _page(request: Request, visit: Visiting, wanted: ListFilter, number: int) ->
         limit=PAGE_SIZE,
         at="?" + (f"{wanted.query}&" if wanted.query else "") + "page=",
     )
+
+
+# -- cancel, run, move and give up
+
+
+@router.get("/scheduled/confirm", name="confirm_scheduled")
+def confirm_scheduled(
+    request: Request, visit: Visiting, act: str, id: Ids = None, every: Annotated[str, Query(alias="all")] = ""
+) -> Response:
+    """Show how many scheduled jobs are meant, and ask."""
+    return _confirm(request, visit, SCHEDULED, act, id, every)
+
+
+@router.get("/retries/confirm", name="confirm_retries")
+def confirm_retries(
+    request: Request, visit: Visiting, act: str, id: Ids = None, every: Annotated[str, Query(alias="all")] = ""
+) -> Response:
+    """Show how many jobs that wait for a retry are meant, and ask."""
+    return _confirm(request, visit, RETRIES, act, id, every)
+
+
+@router.post("/scheduled/act", name="act_on_scheduled")
+def act_on_scheduled(
+    request: Request,
+    visit: Visiting,
+    act: Act,
+    id: Texts = None,
+    filter: Annotated[str, Form(max_length=10_000)] = "",
+    number: Annotated[int, Form(ge=0)] = 0,
+    typed: Annotated[str, Form(max_length=50)] = "",
+    when: Annotated[str, Form(max_length=100)] = "",
+    back: Annotated[str, Form(max_length=10_000)] = "",
+) -> Response:
+    """Cancel, run or move scheduled jobs."""
+    return _act(request, visit, SCHEDULED, act, id, filter, number, typed, back, when)
+
+
+@router.post("/retries/act", name="act_on_retries")
+def act_on_retries(
+    request: Request,
+    visit: Visiting,
+    act: Act,
+    id: Texts = None,
+    filter: Annotated[str, Form(max_length=10_000)] = "",
+    number: Annotated[int, Form(ge=0)] = 0,
+    typed: Annotated[str, Form(max_length=50)] = "",
+    back: Annotated[str, Form(max_length=10_000)] = "",
+) -> Response:
+    """Try jobs again now, or give them up."""
+    return _act(request, visit, RETRIES, act, id, filter, number, typed, back)
+
+
+@router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
+def act_on_job(
+    request: Request,
+    visit: Visiting,
+    id: str,
+    act: str,
+    when: Annotated[str, Form(max_length=100)] = "",
+    queue: Annotated[str, Form(max_length=500)] = "",
+) -> Response:
+    """Act on one job from its own page, which is shown again."""
+    job_list = RETRIES if act in RETRIES.actions else SCHEDULED
+    _check(job_list, act)
+    rows = actions.alter_scheduled(visit, act, id, at=later_of(when) if act == MOVE else None, wait=PATIENCE)
+    text, level = outcome(act, rows, id=id)
+    to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
+    return redirect(request, to, text, level=level)
+
+
+def _confirm(
+    request: Request, visit: Visit, job_list: JobList, act: str, id: list[str] | None, every: str, **more: Any
+) -> Response:
+    _check(job_list, act)
+    wanted = list_filter(job_list, request.query_params)
+    ids = [] if every else list(dict.fromkeys(id or ()))
+    number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
+    if not number:
+        text = f"No {job_list.noun} matches that any more." if every else "Select some jobs first."
+        return redirect(request, _back(request, job_list, wanted.query), text, level="note")
+    return _ask(request, wanted, act, ids, number)
+
+
+def _ask(request: Request, wanted: ListFilter, act: str, ids: list[str], number: int, problem: str = "") -> Response:
+    return page(
+        request,
+        "scheduled_confirm.html",
+        status=422 if problem else 200,
+        job_list=wanted.job_list,
+        act=act,
+        ids=ids,
+        number=number,
+        all_of=not ids,
+        typed=f"{number}" if number > UNTYPED else "",
+        problem=problem,
+        query=wanted.query,
+        back=_back(request, wanted.job_list, wanted.query),
+    )
+
+
+def _act(
+    request: Request,
+    visit: Visit,
+    job_list: JobList,
+    act: str,
+    id: list[str] | None,
+    filter: str,
+    number: int,
+    typed: str,
+    back: str,
+    when: str = "",
+) -> Response:
+    _check(job_list, act)
+    ids = list(dict.fromkeys(id or ()))
+    which: Which = ids or _filter(job_list, filter).chosen
+    check_typed(typed, number, len(ids))
+    try:
+        at = later_of(when) if act == MOVE else None
+    except (Refused, OptionInvalid) as error:
+        problem = error.detail if isinstance(error, Refused) else str(error)
+        return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, problem)
+    rows = actions.alter_scheduled(visit, act, which, at=at, wait=PATIENCE)
+    text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
+    return redirect(request, _back(request, job_list, back), text, level=level)
+
+
+def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str]:
+    """The outcome in a sentence, and the level of its message. `id` is given for a single job."""
+    if rows is None:
+        return "That takes a while, and goes on by itself: the list shows how it fares.", "note"
+    gone = sum(row["state"] == GONE for row in rows)
+    if id and gone:
+        return f"It was faster: {id[:80]} has come due already, or was not there. Nothing was done to it.", "note"
+    now = act == MOVE and any(row["state"] == "enqueued" for row in rows)
+    text = f"{'Enqueued' if now else _DONE[act]} {plural(len(rows) - gone, 'job')}"
+    if gone:
+        return f"{text}; {gone:,} had come due already, or {'was' if gone == 1 else 'were'} not there.", "note"
+    return f"{text}.", "done" if rows else "note"
+
+
+def later_of(text: str) -> float:
+    """Unix seconds of a form's text: a duration from now, or an instant with its zone.
+
+    Raises Refused (422), OptionInvalid.
+    """
+    text = text.strip()
+    try:
+        return times.unix_seconds(time.time() + parse_duration(text))
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(422, f"{text[:40]!r} says no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
+    if moment.tzinfo is None:
+        raise Refused(422, f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
+    return times.unix_seconds(moment)
+
+
+def _filter(job_list: JobList, text: str) -> ListFilter:
+    """The filter that a form sends back. Unexpected fields are refused, so that they cannot widen it.
+
+    Raises Refused (422).
+    """
+    every, _, query = text.partition("&")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    if every != "all" or not given.keys() <= {"queue", "job", "retries"}:
+        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
+    return list_filter(job_list, given)
+
+
+def _check(job_list: JobList, act: str) -> None:
+    if act not in job_list.actions:
+        raise Refused(422, f"{act[:40]!r} is nothing that can be done here: {', '.join(job_list.actions)}.")
+
+
+def _back(request: Request, job_list: JobList, query: str) -> str:
+    """The list that the user came from. Only its query is taken, so it cannot lead anywhere else."""
+    return path(request, job_list.name) + (f"?{query}" if query else "")

@@ -1,22 +1,23 @@
-"""The page of statistics of the last hour, day, week or month: of everything, or of one queue, job or worker."""
+"""The page of statistics of the last hour, day, week or month, and `/stats.txt` with the current counters."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from palermo.contract.rows import iso_instant
-from palermo.history.report_rows import rate
-from palermo.history.statistics import DIMENSIONS, Report
+from palermo.history.series import Window
+from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
-from palermo.history.windows import Window
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visiting
-from palermo.webui.render import statistics_charts
+from palermo.inspector.rates import Snapshot
+from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
-from palermo.webui.state.journal_views import journal_views
+from palermo.webui.site import Refused, Visiting
+from palermo.webui.state.journal_views import JournalViews, journal_views
+from palermo.webui.state.live_state import live_state, totals_of
 
 router = APIRouter()
 
@@ -43,7 +44,7 @@ def statistics(
     job: Name = None,
     worker: Name = None,
 ) -> Response:
-    """The statistics of one window."""
+    """The statistics of one window: of everything, or of one queue, job or worker."""
     chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
     if len(chosen) > 1:
         raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
@@ -73,13 +74,56 @@ def statistics(
 def _charts(report: Report) -> dict[str, Any]:
     cells = report.cells
     return {
-        "cell": statistics_charts.in_short(cells[0].seconds),
-        "bars": statistics_charts.bars(cells),
-        "waited": statistics_charts.lines([cell.tally.wait for cell in cells]),
-        "ran": statistics_charts.lines([cell.tally.run for cell in cells]),
-        "marks": statistics_charts.marks(report.deploys, cells),
+        "cell": charts.in_short(cells[0].seconds),
+        "bars": charts.bars(cells),
+        "waited": charts.lines([cell.tally.wait for cell in cells]),
+        "ran": charts.lines([cell.tally.run for cell in cells]),
+        "marks": charts.marks(report.deploys, cells),
         "cells": [(iso_instant(cell.start), cell.tally) for cell in reversed(cells) if cell.tally.numbers],
         "since": iso_instant(report.known),
         "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(report.deploys)],
         "tables": [(by, report.parts.get(by, ())) for by in DIMENSIONS],
     }
+
+
+# -- /stats.txt
+
+
+@router.get("/stats.txt", name="stats")
+def stats(visit: Visiting) -> Response:
+    """The current counters for scripts, one on each line, as Resque has them.
+
+    `palermo.processed` and `palermo.failed` count what the live workers have done since they started. The lines that
+    begin with `journal.` count what all workers have done and what was enqueued, as far as the journal goes back (30
+    days at most). They are there once the journal has been read, and missing if it is off.
+    """
+    counters = (*_counters(live_state(visit.site).snapshot()), *_counted(journal_views(visit.site)))
+    return PlainTextResponse("".join(f"{name}={value}\n" for name, value in counters))
+
+
+def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
+    totals = totals_of(snapshot)
+    yield "palermo.pending", totals.pending
+    yield "palermo.in_progress", totals.in_progress
+    yield "palermo.processed", sum(worker["processed"] for worker in snapshot.workers)
+    yield "palermo.failed", sum(worker["failed"] for worker in snapshot.workers)
+    yield "palermo.workers", totals.workers
+    yield "palermo.working", sum(bool(worker["jobs"]) for worker in snapshot.workers)
+    for row in snapshot.queues:
+        yield f"queues.{_one_word(row['name'])}", row["pending"]
+
+
+def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
+    """The counters of the journal, and the Unix second since when it has counted."""
+    report = known.report(Window.MONTH) if known.wait_until_read().ready else None
+    if report is None:
+        return
+    yield "journal.since", int(report.known)
+    for name, value in report.total.row().items():
+        if isinstance(value, int):
+            yield f"journal.{name}", value
+
+
+def _one_word(name: str) -> str:
+    """A queue's name, with the characters that would end the name or the line percent-encoded."""
+    return "".join(letter if letter.isprintable() and letter != "=" else quote(letter) for letter in name)

@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.errors import PalermoError
-from palermo.webui.actions import queue_actions
-from palermo.webui.base.site import Visiting
+from palermo.webui import actions
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Visiting
 
 router = APIRouter()
 
@@ -46,7 +46,7 @@ def clients(request: Request, visit: Visiting, queue: Text = "", number: Number 
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
     to = path(request, "clients") + "?" + urlencode({"queue": name})
     try:
-        removed = queue_actions.clear_tenant(visit, name, tenant)
+        removed = actions.clear_tenant(visit, name, tenant)
     except PalermoError as error:
         return redirect(request, to, str(error), level="error")
     return redirect(request, to, f"Removed {plural(removed, 'job')} of {tenant} from {name}.")

@@ -1,6 +1,7 @@
 """The page of events: a picture of the groups and the topics they subscribe to, with the counts of each queue."""
 
-import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form
@@ -9,14 +10,12 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.errors import TopicInvalid
-from palermo.webui.actions import topic_actions
-from palermo.webui.actions.topic_actions import AGES
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit, Visiting
-from palermo.webui.render.formats import plural
+from palermo.webui import actions
+from palermo.webui.actions import AGES
+from palermo.webui.render.formats import element_key, plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.render.topology_picture import topology_picture
-from palermo.webui.state.topology_view import topology_view
+from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.state.listings import topology_view
 
 router = APIRouter()
 
@@ -35,9 +34,11 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
     if age not in AGES:
         raise Refused(422, f"{age[:40]!r} is none of {', '.join(AGES)}.")
     try:
-        told = topic_actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
+        told = actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
     except TopicInvalid as error:
-        return _page(request, visit, here=path(request, "topics"), asked=f"replay-{_key(group)}", problem=str(error))
+        return _page(
+            request, visit, here=path(request, "topics"), asked=f"replay-{element_key(group)}", problem=str(error)
+        )
     text = f"Telling {group} old events again goes on; its queue shows how far it is."
     if told is not None:
         text = f"Told {group} {plural(told, 'event')} again."
@@ -47,7 +48,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
 @router.post("/topics/{group:palermo}/remove", name="remove_topics")
 def remove(request: Request, visit: Visiting, group: str) -> Response:
     """Unsubscribe a group."""
-    topic_actions.unsubscribe(visit, group)
+    actions.unsubscribe(visit, group)
     return redirect(request, path(request, "topics"), f"No more events come to {group}.")
 
 
@@ -69,8 +70,111 @@ def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> 
 
 def _shown(row: Row) -> Row:
     """The row with a key for the ids of page elements."""
-    return {**row, "key": _key(row["group"])}
+    return {**row, "key": element_key(row["group"])}
 
 
-def _key(group: str) -> str:
-    return hashlib.blake2b(group.encode(), digest_size=6).hexdigest()
+# -- the picture
+#
+# All numbers are in the SVG's own units. No script draws the picture, and no style sheet sizes it.
+
+#: The width of the picture, and the left edges of its columns: gateway, distributor, the groups' queues.
+WIDTH = 940
+_GATEWAY, _DISTRIBUTOR, _QUEUE = 8, 236, 640
+_BOX, _QUEUE_BOX = 172, 292
+
+#: The heights of a box and of a pattern's line, and the space between two groups.
+_HIGH, _LINE, _ROOM = 48, 17, 14
+
+#: The most characters of a pattern, and of a name in a box. The title has the whole text.
+_PATTERN, _NAME = 30, 36
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A pattern on its binding."""
+
+    text: str
+    whole: str
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A group's queue and its binding."""
+
+    row: Row
+    #: The names of the queue and of the function that handles its events, cut to fit.
+    queue: str
+    function: str
+    x: int
+    y: float
+    path: str
+    labels: tuple[Label, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyPicture:
+    """The picture of the event topology: gateway, distributor, the groups' queues, and the bindings between them."""
+
+    width: int
+    height: float
+    #: The height at which gateway and distributor are centred.
+    middle: float
+    gateway_x: int
+    distributor_x: int
+    box: int
+    queue_box: int
+    high: int
+    branches: tuple[Branch, ...]
+
+
+def topology_picture(groups: Sequence[Row]) -> TopologyPicture:
+    """The picture of these groups, in their order. A group is as high as its patterns need."""
+    heights = [max(_HIGH, _LINE * len(group["topics"])) for group in groups]
+    height = max(_HIGH + 2 * _ROOM + 40, sum(heights) + _ROOM * (len(groups) + 1))
+    middle = height / 2
+    top, branches = float(_ROOM), list[Branch]()
+    for group, high in zip(groups, heights, strict=True):
+        at = top + high / 2
+        branches.append(_branch(group, at, middle))
+        top += high + _ROOM
+    return TopologyPicture(
+        width=WIDTH,
+        height=height,
+        middle=middle,
+        gateway_x=_GATEWAY,
+        distributor_x=_DISTRIBUTOR,
+        box=_BOX,
+        queue_box=_QUEUE_BOX,
+        high=_HIGH,
+        branches=tuple(branches),
+    )
+
+
+def _branch(group: Row, at: float, middle: float) -> Branch:
+    begin, bend = _DISTRIBUTOR + _BOX, 40
+    path = f"M{begin} {middle:g}C{begin + bend} {middle:g} {begin + 10} {at:g} {begin + bend + 10} {at:g}H{_QUEUE - 2}"
+    topics = group["topics"]
+    # One pattern stands above its line; several are stacked around it.
+    first = at - 5 if len(topics) == 1 else at - _LINE * (len(topics) - 1) / 2 + 4
+    labels = (
+        Label(
+            text=_cut(topic, _PATTERN),
+            whole=topic,
+            y=first + nth * _LINE,
+        )
+        for nth, topic in enumerate(topics)
+    )
+    return Branch(
+        row=group,
+        queue=_cut(group["queue"], _NAME),
+        function=_cut(group["function"], _NAME),
+        x=_QUEUE,
+        y=at,
+        path=path,
+        labels=tuple(labels),
+    )
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -9,11 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
-from palermo.webui.actions import worker_actions
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visiting
+from palermo.webui import actions
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.live_state import live_state, totals_of
 
 router = APIRouter()
@@ -66,9 +65,9 @@ _DONE = {
 @router.post("/workers/{action}", name="control_workers")
 def control(request: Request, visit: Visiting, action: str, worker: Annotated[str, Form()] = "") -> Response:
     """Send an order to one worker, or to all."""
-    if action not in worker_actions.CONTROL_ROLES:
+    if action not in actions.CONTROL_ROLES:
         raise Refused(404, f"workers do not know {action[:80]!r}.")
-    rows = worker_actions.control(visit, [worker] if worker else None, action)
+    rows = actions.control(visit, [worker] if worker else None, action)
     if action == "stack":
         answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
         return page(request, "stacks.html", answers=answers)

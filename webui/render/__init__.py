@@ -1,1 +1,1 @@
-"""The rendering of pages: templates, numbers and times as text, charts, a job's timeline, error responses."""
+"""The rendering of pages: templates, numbers and times as text, charts, a job's timeline."""

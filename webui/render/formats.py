@@ -1,8 +1,24 @@
-"""Numbers and times as the pages write them: the filters of the templates."""
+"""Numbers, times and JSON as the pages write them. Those of numbers and times are filters of the templates."""
 
-from collections.abc import Callable
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+#: The most characters of one value that a page shows. The API has all of it.
+MAX_SHOWN = 100_000
+
+# A string may end at the end of the whole text, where it was cut. Otherwise the search would begin again at each quote
+# in it.
+_TOKEN = re.compile(
+    r'(?P<key>"(?:[^"\\]|\\.)*")(?=\s*:)|(?P<text>"(?:[^"\\]|\\.)*(?:"|\\?\Z))|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)'
+)
+
+#: A list or an object stays on one line if the line has at most this many characters.
+_SHORT = 72
 
 
 def count(number: int | None) -> str:
@@ -82,6 +98,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def element_key(name: str) -> str:
+    """A short text for the id of a page's element, which stands for this name, whatever is in it."""
+    return hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
     "rate": rate,
@@ -92,3 +113,42 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "absolute": absolute,
     "plural": plural,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class PrettyJson:
+    """The text of a value, whole and in pieces of (kind, text). The kind is "" for text without a colour."""
+
+    text: str
+    #: Whether the text was too long and was cut.
+    cut: bool
+
+    def pieces(self) -> Iterator[tuple[str, str]]:
+        end = 0
+        for found in _TOKEN.finditer(self.text):
+            if found.start() > end:
+                yield "", self.text[end : found.start()]
+            yield found.lastgroup or "", found[0]
+            end = found.end()
+        if end < len(self.text):
+            yield "", self.text[end:]
+
+
+def pretty_json(value: Any) -> PrettyJson:
+    """The value as indented JSON, with short lists and objects on one line."""
+    text = _written(value, 0)
+    return PrettyJson(text[:MAX_SHOWN], len(text) > MAX_SHOWN)
+
+
+def _written(value: Any, indent: int) -> str:
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + indent <= _SHORT or not isinstance(value, dict | list) or not value:
+        return line
+    pad = " " * (indent + 2)
+    if isinstance(value, list):
+        inside = [pad + _written(item, indent + 2) for item in value]
+        return "[\n" + ",\n".join(inside) + "\n" + " " * indent + "]"
+    inside = [
+        f"{pad}{json.dumps(key, ensure_ascii=False)}: {_written(item, indent + 2)}" for key, item in value.items()
+    ]
+    return "{\n" + ",\n".join(inside) + "\n" + " " * indent + "}"

@@ -1,21 +1,26 @@
-"""Renders pages from templates, and redirects with a message that the next page shows."""
+"""Renders pages from templates, with their navigation, and redirects with a message that the next page shows.
 
+A signed cookie carries the message.
+"""
+
+import base64
+import binascii
 import hashlib
+import hmac
+import json
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from palermo.webui.base.site import VISIT, Visit, visit_of
-from palermo.webui.base.users import Role
-from palermo.webui.render import flash, formats
-from palermo.webui.render.navigation import SECTIONS
+from palermo.webui.render import formats
 from palermo.webui.security import tokens
+from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
 
 _HERE = Path(__file__).parents[1]
@@ -26,6 +31,48 @@ environment = Environment(
     loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 environment.filters.update(formats.FILTERS)
+
+#: The cookie that carries the message of the last form, and the most characters of that: cookies hold 4 KiB.
+COOKIE = "palermo_message"
+_MAX_TEXT = 1_000
+
+
+class Entry(NamedTuple):
+    """One page in the navigation."""
+
+    route: str
+    title: str
+    #: The key that opens the page after `g`.
+    key: str
+
+
+#: The navigation, in the order in which it is shown.
+SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
+    (
+        "Jobs",
+        (
+            Entry("overview", "Overview", "o"),
+            Entry("queues", "Queues", "q"),
+            Entry("failures", "Failures", "f"),
+            Entry("scheduled", "Scheduled", "s"),
+            Entry("retries", "Retries", "r"),
+            Entry("recurring", "Recurring", "c"),
+            Entry("limits", "Limits", "m"),
+            Entry("unique", "Unique jobs", "u"),
+            Entry("history", "History", "h"),
+            Entry("statistics", "Statistics", "i"),
+        ),
+    ),
+    (
+        "Processes",
+        (
+            Entry("workers", "Workers", "w"),
+            Entry("topics", "Topics", "t"),
+            Entry("clients", "Clients", "l"),
+            Entry("audit", "Audit", "a"),
+        ),
+    ),
+)
 
 
 def page(
@@ -44,7 +91,7 @@ def page(
         return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
     nonce = visit.nonce or tokens.new_nonce()
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
-    known |= {"path": lambda route, **names: path(request, route, **names), "flashes": flash.read(request)}
+    known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
     known |= {"here": _here(request), "asked": ""}
     if request.method == "GET":
@@ -53,7 +100,7 @@ def page(
     if not visit.nonce:
         tokens.set_nonce(response, visit, nonce)
     if known["flashes"]:
-        flash.clear(response, visit)
+        clear_flash(response, visit)
     return response
 
 
@@ -81,10 +128,48 @@ def redirect(request: Request, to: str, message: str = "", *, level: str = "done
     """Redirect to another page after a form. That page shows `message` once, at level done, note or error."""
     response = RedirectResponse(to, status_code=303)
     if message:
-        flash.write(response, request.scope[VISIT], message, level)
+        write_flash(response, request.scope[VISIT], message, level)
     return response
 
 
 @cache
 def _digest(file: str) -> str:
     return hashlib.sha256((STATIC / file).read_bytes()).hexdigest()[:12]
+
+
+# -- the message of the last form
+
+
+class Message(NamedTuple):
+    """A message that the next page shows once."""
+
+    level: str
+    text: str
+
+
+def write_flash(response: Response, visit: Visit, text: str, level: str) -> None:
+    """Show this text on the next page."""
+    body = base64.urlsafe_b64encode(json.dumps([level, text[:_MAX_TEXT]]).encode()).decode()
+    tokens.set_cookie(response, visit, COOKIE, f"{body}.{_sign(visit, body)}", max_age=60)
+
+
+def read_flash(request: Request) -> list[Message]:
+    """The message of the last form. Messages without our signature are ignored."""
+    visit = visit_of(request)
+    body, _, signed = request.cookies.get(COOKIE, "").partition(".")
+    if not body or not hmac.compare_digest(_sign(visit, body).encode(), signed.encode()):
+        return []
+    try:
+        level, text = json.loads(base64.urlsafe_b64decode(body))
+    except (ValueError, binascii.Error):
+        return []
+    return [Message(level, text)]
+
+
+def clear_flash(response: Response, visit: Visit) -> None:
+    """Delete the message's cookie: this page shows it."""
+    response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")
+
+
+def _sign(visit: Visit, body: str) -> str:
+    return tokens.signature(visit.site.secret, "flash", visit.user.name, body)

@@ -12,8 +12,8 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.history.entry import STATE_OF
 from palermo.webui.render.formats import moment, took
-from palermo.webui.state.job_search import FoundJob
-from palermo.webui.state.recent_jobs import Run
+from palermo.webui.state.job import FoundJob
+from palermo.webui.state.live_state import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Access control: the guard of all requests, authentication, form tokens, and the audit log."""
+"""Access control: the guard of all requests, authentication, and form tokens."""

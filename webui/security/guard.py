@@ -18,11 +18,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palermo.metrics.endpoint import is_bearer
-from palermo.webui.base import paths
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import VISIT, Site, Visit
-from palermo.webui.base.users import Authenticate, User
-from palermo.webui.security import auth, origin, proxies, request_body, tokens
+from palermo.webui.security import auth, tokens
+from palermo.webui.security.request import (
+    FORM,
+    JSON,
+    SAFE,
+    PathInvalid,
+    check_media_type,
+    forwarded_request,
+    host_of,
+    is_allowed_host,
+    is_cross_site,
+    moved,
+    read_body,
+    replayed,
+    sent_token,
+    split_path,
+)
+from palermo.webui.site import VISIT, Authenticate, Refused, Site, User, Visit
 
 log = logging.getLogger("palermo.web")
 
@@ -122,23 +135,23 @@ class Guard:
         """Check the request and set its visit. Returns a response that ends it here, else None. Raises Refused."""
         scope, headers, rules = request.scope, request.headers, self._rules
         try:
-            root, path = paths.split(scope)
-        except paths.PathInvalid as error:
+            root, path = split_path(scope)
+        except PathInvalid as error:
             raise Refused(400, f"{error}.") from None
-        forwarded = proxies.forwarded_request(scope, headers, prefix=rules.prefix, trusted=rules.trust_proxy)
-        scope.update(paths.moved(root + forwarded.prefix, path))
+        forwarded = forwarded_request(scope, headers, prefix=rules.prefix, trusted=rules.trust_proxy)
+        scope.update(moved(root + forwarded.prefix, path))
         scope.update({"scheme": forwarded.scheme, auth.CLIENT: forwarded.client})
         _check_sizes(scope)
-        if path == HEALTH and scope["method"] in origin.SAFE:
+        if path == HEALTH and scope["method"] in SAFE:
             return None
-        if path == METRICS and scope["method"] in origin.SAFE and self._is_scraper(headers):
+        if path == METRICS and scope["method"] in SAFE and self._is_scraper(headers):
             return None
-        host = origin.host_of(forwarded.host)
-        if not host or not origin.allowed(host, rules.hosts):
+        host = host_of(forwarded.host)
+        if not host or not is_allowed_host(host, rules.hosts):
             raise Refused(
                 400, f"this is no address of these pages: {forwarded.host[:100]!r}. Add it to the setting web_hosts."
             )
-        if scope["method"] not in origin.SAFE and origin.is_cross_site(headers, forwarded.host):
+        if scope["method"] not in SAFE and is_cross_site(headers, forwarded.host):
             log.warning("cross-site request refused from=%s path=%s", forwarded.client or "-", path)
             raise Refused(
                 403,
@@ -185,17 +198,17 @@ class Guard:
 
     async def _checked_body(self, request: Request, receive: Receive) -> Receive:
         """Read and check the body of a request that changes something, and the form token. Raises Refused."""
-        if request.method in origin.SAFE:
+        if request.method in SAFE:
             return receive
         headers = request.headers
-        content = await request_body.read(receive, headers)
+        content = await read_body(receive, headers)
         if request.scope["path"].startswith(f"{request.scope['root_path']}/api/"):
-            request_body.check_type(headers, content, request_body.JSON)
-            return request_body.replaying(content, receive)
-        request_body.check_type(headers, content, request_body.FORM)
-        if not tokens.valid(request.scope[VISIT], request_body.token_in(headers, content)):
+            check_media_type(headers, content, JSON)
+            return replayed(content, receive)
+        check_media_type(headers, content, FORM)
+        if not tokens.valid(request.scope[VISIT], sent_token(headers, content)):
             raise Refused(403, "this page was too old, or your browser keeps no cookies. Reload it and try again.")
-        return request_body.replaying(content, receive)
+        return replayed(content, receive)
 
 
 def _check_sizes(scope: Scope) -> None:

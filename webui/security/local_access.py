@@ -14,9 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
 from palermo.metrics.endpoint import is_bearer
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.users import LOCAL, User
-from palermo.webui.security import origin
+from palermo.webui.security.request import SAFE, forwarding_header, is_near
+from palermo.webui.site import LOCAL, Refused, User
 
 #: The parameter of the link that carries the token.
 PARAMETER = "token"
@@ -42,9 +41,9 @@ class LocalAccess:
     async def __call__(self, request: Request) -> User | Response:
         """The local administrator, or a redirect if the request is the link with the token. Raises Refused."""
         client = request.scope.get("client")
-        if client and not origin.is_near(client[0]):
+        if client and not is_near(client[0]):
             raise Refused(403, f"without users these pages are for this machine alone. {_USERS}")
-        header = origin.forwarding_header(request.headers)
+        header = forwarding_header(request.headers)
         if header:
             raise Refused(
                 403,
@@ -53,7 +52,7 @@ class LocalAccess:
             )
         if not self._token or is_bearer(request.headers.get("authorization", ""), self._token):
             return LOCAL
-        if request.method in origin.SAFE and self._is_right(request.query_params.get(PARAMETER, "")):
+        if request.method in SAFE and self._is_right(request.query_params.get(PARAMETER, "")):
             return self._followed(request)
         if self._is_right(request.cookies.get(_cookie(request.scope), "")):
             return LOCAL

@@ -1,6 +1,6 @@
 """The forms' token: proof that we rendered a form for this user in this browser.
 
-Current browsers say where a request comes from (palermo.webui.security.origin); the token protects the others.
+Current browsers say where a request comes from (palermo.webui.security.request); the token protects the others.
 Nothing is stored here: the token is a keyed hash of a cookie that other sites can neither read nor send.
 """
 
@@ -10,7 +10,7 @@ import secrets
 
 from starlette.responses import Response
 
-from palermo.webui.base.site import Visit
+from palermo.webui.site import Visit
 
 #: The form field and the header (of scripts) that carry the token.
 FIELD, HEADER = "token", "x-palermo-token"

@@ -20,7 +20,7 @@ from argon2 import Parameters, PasswordHasher, extract_parameters
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from palermo.errors import SettingInvalid
-from palermo.webui.base.users import Role, User
+from palermo.webui.site import Role, User
 
 log = logging.getLogger("palermo.web")
 

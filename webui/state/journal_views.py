@@ -11,12 +11,11 @@ from palermo.core.journal_records import JournalLevel
 from palermo.errors import BrokerUnavailable
 from palermo.history.audit import AuditLog
 from palermo.history.index import Index
-from palermo.history.journal_follower import JournalFollower, Progress
+from palermo.history.journal_reader import JournalFollower, Progress
+from palermo.history.series import Window
 from palermo.history.statistics import Report, Statistics
-from palermo.history.windows import Window
 from palermo.metrics.totals import JournalTotals
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Site
+from palermo.webui.site import Refused, Site
 
 #: Seconds that a report of statistics is cached, and the most reports in the cache.
 _REPORT_CACHED, _MAX_REPORTS = 1.0, 64
@@ -34,7 +33,7 @@ class JournalViews:
         self.statistics = Statistics()
         self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
         self._reports_lock = threading.Lock()
-        #: The counters for Prometheus: see webui/metrics.py.
+        #: The counters for Prometheus: see webui/monitoring.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
         self.following = JournalFollower(settings, (self.index, self.audit, self.statistics, self.totals))
         if not self.off:

@@ -1,27 +1,24 @@
-"""The listings that the pages and the API show: read within bounds, with hidden arguments masked."""
+"""The listings that the pages and the API show: read within bounds, with hidden arguments masked.
 
-from typing import Any
+An event topology is a listing of groups and exchanges. It is cached, so that many readers cause few requests.
+"""
+
+import threading
+import time
+from collections.abc import Callable
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.core.lifecycle import JobState
-from palermo.core.topology import check_id
-from palermo.errors import NotFound
+from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_arguments, masked_row
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Visit
-from palermo.webui.state.job_search import find_job
+from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most rows on a page, and the most jobs that pages lead into a queue: reading a page holds all jobs before it.
 MAX_LIMIT, MAX_DEPTH = 500, 10_000
 
-_NONE: dict[str, Any] = dict.fromkeys(
-    (
-        *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
-        *("worker", "priority", "tenant", "topic"),
-    )
-)
+#: Seconds that the topology is cached.
+_CACHED = 2.0
 
 
 def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False) -> Listing:
@@ -58,16 +55,28 @@ def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
-def job(visit: Visit, id: str, *, queue: str = "") -> Row:
-    """The row of a running, waiting, scheduled or failed job, if `find` finds it. Raises NotFound."""
-    check_id(id)
-    found = find_job(visit.site, id, queue)
-    if found.state == "running":
-        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker}
-        return {**_NONE, "attempts": [], **known, "state": JobState.WORKING.value}
-    if not found.state or found.row is None:
-        raise NotFound(
-            f"no job {id[:80]!r} runs, waits at an end of a queue or for its time, or has failed."
-            " It may have finished, or wait amid a long queue."
-        )
-    return found.row
+class TopologyView:
+    """The cached event topology of one site. Safe to share between threads."""
+
+    def __init__(self, inspector: Inspector, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._inspector = inspector
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._cached: tuple[float, Row] | None = None
+
+    def row(self) -> Row:
+        """The topology, at most 2 seconds old: see Inspector.wiring. Raises BrokerError."""
+        with self._lock:
+            if self._cached is None or self._clock() - self._cached[0] > _CACHED:
+                row = self._inspector.wiring()
+                self._cached = (self._clock(), row)
+            return self._cached[1]
+
+    def clear(self) -> None:
+        """Empty the cache, after this process has changed the topology."""
+        self._cached = None
+
+
+def topology_view(site: Site) -> TopologyView:
+    """The event topology of a site; made by the first call."""
+    return site.component(TopologyView, lambda: TopologyView(site.inspector))

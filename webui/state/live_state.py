@@ -1,21 +1,41 @@
-"""The live state that pages show: the sampled state of the broker, and the age of each queue's oldest job."""
+"""The live state that pages show: the sampled state of the broker, the age of each queue's oldest job, recent jobs.
 
+All of it is bounded and may be thrown away: it starts empty with the process, and two web processes have two of it.
+"""
+
+import hashlib
+import json
+import logging
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from palermo.contract.rows import Row, waits_since
 from palermo.core.topology import is_failed
-from palermo.errors import NotBrowsable, NotFound
+from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.rates import Rates, Snapshot
-from palermo.webui.base.site import Site
-from palermo.webui.state.recent_jobs import RecentJobs
-from palermo.webui.state.sampler import Sampler
+from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
+from palermo.webui.site import Site
+
+log = logging.getLogger("palermo.webui")
 
 #: Seconds that the oldest job of a queue is cached, and the most queues that are read for one page.
 _OLDEST_CACHED, _OLDEST_READ = 10.0, 20
+
+#: The most recent jobs that are remembered, the most runs of each, and the most characters of a row's arguments.
+MAX_JOBS, MAX_RUNS, MAX_ARGUMENTS = 2_000, 12, 16_000
+
+#: Seconds between two samples while a user looks, and while nobody looks.
+VIEWED_INTERVAL, IDLE_INTERVAL = 2.0, 10.0
+
+#: Seconds without a request for a page after which nobody looks.
+_VIEWED = 60.0
+
+#: Seconds that samples are kept: the time that the chart shows.
+WINDOW = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +172,183 @@ def failed_count(site: Site) -> int | None:
     found = site.existing(LiveState)
     snapshot = found.sampler.last if found else None
     return totals_of(snapshot).failed if snapshot else None
+
+
+# -- recent jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run of a job that was seen on a worker, or that failed."""
+
+    #: ISO 8601; None if it is not known.
+    started_at: str | None = None
+    worker: str | None = None
+    #: When and why it failed; None if it was only seen running.
+    failed_at: str | None = None
+    error: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecentJob:
+    """What is remembered of one job."""
+
+    #: Its last row that was small enough to keep.
+    row: Row | None = None
+    queue: str | None = None
+    job: str | None = None
+    runs: tuple[Run, ...] = ()
+
+
+class RecentJobs:
+    """Remembers the jobs that this process has seen last: where they waited, ran or failed, and when.
+
+    It lets the page of a job say more than where the job is now: that it ran a minute ago, on which worker, and that it
+    had failed before. Safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[str, RecentJob] = OrderedDict()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Remember these rows of waiting or failed jobs."""
+        for row in rows:
+            with self._lock:
+                before = self._jobs.pop(row["id"], RecentJob())
+                after = replace(before, queue=row["queue"], job=row["job"], runs=_with_failure(before.runs, row))
+                small = len(json.dumps([row["args"], row["kwargs"]])) <= MAX_ARGUMENTS
+                self._store(row["id"], replace(after, row=row if small else before.row))
+
+    def add_running(self, workers: Iterable[Row]) -> None:
+        """Remember the jobs that these workers run."""
+        for worker in workers:
+            for job in worker["jobs"]:
+                with self._lock:
+                    before = self._jobs.pop(job["id"], RecentJob())
+                    runs = before.runs
+                    if not any(run.started_at == job["started_at"] for run in runs):
+                        runs = (*runs, Run(started_at=job["started_at"], worker=worker["id"]))[-MAX_RUNS:]
+                    self._store(job["id"], replace(before, queue=job["queue"], job=job["job"], runs=runs))
+
+    def get(self, id: str) -> RecentJob | None:
+        """What is remembered of a job."""
+        with self._lock:
+            return self._jobs.get(id)
+
+    def _store(self, id: str, job: RecentJob) -> None:
+        self._jobs[id] = job
+        while len(self._jobs) > MAX_JOBS:
+            self._jobs.popitem(last=False)
+
+
+def _with_failure(runs: tuple[Run, ...], row: Row) -> tuple[Run, ...]:
+    """The runs with the row's failure: it ends the last run, or counts as a run of its own."""
+    failed_at, error = row["failed_at"], row["error"]
+    if error is None or any(run.failed_at == failed_at and failed_at is not None for run in runs):
+        return runs
+    last = runs[-1] if runs else Run()
+    # Failure times are whole seconds, start times have milliseconds.
+    begun = last.failed_at is None and last.started_at is not None and failed_at is not None
+    is_end = begun and (last.started_at or "")[:19] <= (failed_at or "")[:19]
+    run = last if is_end else Run(worker=row["worker"])
+    ended = replace(run, failed_at=failed_at, error=error["class"], message=error["message"])
+    return (*(runs[:-1] if is_end else runs), ended)[-MAX_RUNS:]
+
+
+# -- the sampler
+
+
+class Sampler:
+    """Samples the queues and workers of one broker, from the first `snapshot` on. Safe to share between threads.
+
+    This process counts them itself, for the pages' view of the last minutes. Rates and the chart of the last minutes
+    come from here; the journal covers longer times, with a delay. The rows of queues and workers come from here too, so
+    that any number of readers load the broker no more than one.
+    """
+
+    def __init__(self, inspector: Inspector, *, stop: threading.Event, clock: Callable[[], float] = time.time) -> None:
+        """After `stop` is set it no longer samples by itself, but still answers."""
+        self._inspector = inspector
+        self._stop = stop
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._samples = Samples(WINDOW)
+        self._last_request = 0.0
+        self._is_invalid = False
+        self._thread: threading.Thread | None = None
+
+    def snapshot(self, max_age: float = 0.5, *, by_person: bool = True) -> Snapshot:
+        """Queues and workers, at most `max_age` seconds old. A request `by_person` makes the sampler sample more often.
+
+        Raises BrokerError.
+        """
+        if by_person:
+            self._last_request = self._clock()
+        self._start_thread()
+        with self._lock:
+            last = self._samples.last
+            if last is not None and not self._is_invalid and 0 <= self._clock() - last.at <= max_age:
+                return last
+            return self._sample()
+
+    def invalidate(self) -> None:
+        """Have the next call ask the broker, however new the last snapshot is: a user has changed something."""
+        with self._lock:
+            self._is_invalid = True
+
+    def samples(self) -> list[Sample]:
+        """The samples of the last ten minutes, oldest first."""
+        with self._lock:
+            return self._samples.recent(self._clock())
+
+    def rates(self, queue: str) -> Rates:
+        """The rates of jobs that came into a queue and left it, over the last half minute."""
+        with self._lock:
+            return self._samples.rates(queue, self._clock())
+
+    def throughput(self) -> tuple[float | None, float | None]:
+        """Jobs processed and failed a second, over the last half minute."""
+        with self._lock:
+            return self._samples.throughput(self._clock())
+
+    @property
+    def last(self) -> Snapshot | None:
+        """The last snapshot, however old."""
+        return self._samples.last
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._thread = threading.Thread(target=self._sample_regularly, name="palermo-web-sampler", daemon=True)
+            self._thread.start()
+
+    def _sample_regularly(self) -> None:
+        unavailable = False
+        while True:
+            viewed = self._clock() - self._last_request < _VIEWED
+            if self._stop.wait(VIEWED_INTERVAL if viewed else IDLE_INTERVAL):
+                return
+            try:
+                with self._lock:
+                    if self.last is None or self._clock() - self.last.at >= VIEWED_INTERVAL / 2:
+                        self._sample()
+                unavailable = False
+            except PalermoError as error:
+                if not unavailable:
+                    log.warning("cannot sample the broker, and go on trying error=%s", error)
+                unavailable = True
+
+    def _sample(self) -> Snapshot:
+        """Ask the broker. The caller holds the lock, so that simultaneous requests share one sample."""
+        queues, workers = self._inspector.queues(), self._inspector.workers()
+        now = self._clock()
+        text = json.dumps([queues, workers], sort_keys=True)
+        version = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        fresh = Snapshot(at=now, queues=queues, workers=workers, version=version)
+        self._samples.add(fresh)
+        # Only now: if the broker did not answer, the last snapshot is still invalid.
+        self._is_invalid = False
+        return fresh

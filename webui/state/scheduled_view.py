@@ -22,9 +22,7 @@ from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.scheduled import GONE, Which, listed
-from palermo.webui.base.errors import Refused
-from palermo.webui.base.site import Site
-from palermo.webui.state.bounded_inspector import BoundedInspector
+from palermo.webui.site import BoundedInspector, Refused, Site
 
 #: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
 MIN_CACHED, CACHE_FACTOR = 0.5, 10.0

@@ -12,7 +12,7 @@ from palermo.core.times import parse_duration
 from palermo.errors import OptionInvalid
 from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.webui.base.errors import Refused
+from palermo.webui.site import Refused
 
 #: The names of all filters, as in an address.
 FAILED = tuple(field.name for field in fields(FailedFilter))

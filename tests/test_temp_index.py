@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from palermo.errors import StoreInvalid
-from palermo.index.temp_index import Database, TempIndex
+from palermo.temp_index import Database, TempIndex
 
 
 class Words:
@@ -49,7 +49,7 @@ def words() -> Iterator[Words]:
 #: A process whose index is larger than its cache: it says so, and how much, and waits to be killed.
 FILLS = """
 import sys
-from tests.index.test_temp_index import Words
+from tests.test_temp_index import Words
 
 words = Words()
 words.put(*("x" * 1_000 for _ in range(2_000)))
@@ -61,7 +61,7 @@ sys.stdin.read()
 IS_REFUSED = """
 import resource
 from palermo.errors import StoreInvalid
-from tests.index.test_temp_index import Words
+from tests.test_temp_index import Words
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (262_144, 262_144))
 words = Words()

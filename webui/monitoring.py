@@ -1,4 +1,4 @@
-"""`/metrics`: the metrics of the whole system for Prometheus.
+"""`/healthz`, which says whether this server and its broker answer, and `/metrics`, the whole system for Prometheus.
 
 Gauges come from the sampled state that the pages use too, so that scrapers add no load to the broker. Counters come
 from the journal and count from the start of this process.
@@ -18,12 +18,21 @@ from palermo.errors import PalermoError, SettingInvalid
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
-from palermo.webui.base.site import Site
+from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
 if TYPE_CHECKING:
     from palermo.metrics.exposition import Families
+import threading
+import time
+
+from starlette.responses import JSONResponse
+
+from palermo.inspector.inspector import Inspector
+
+#: Seconds that an answer is cached, so that requests cannot load the broker.
+_CACHED = 2.0
 
 router = APIRouter()
 
@@ -32,6 +41,35 @@ _MAX_AGE, _TIMEOUT = 2.0, 1.0
 
 #: The most queues with a label of their own.
 _MAX_QUEUES = 500
+
+
+class BrokerHealth:
+    """Whether the broker answers: asked at most every two seconds, by one request at a time."""
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._lock = threading.Lock()
+        self._healthy, self._expires = False, 0.0
+
+    def is_healthy(self) -> bool:
+        """Whether the broker answers now, or did within the last two seconds."""
+        with self._lock:
+            if time.monotonic() >= self._expires:
+                try:
+                    self._inspector.queues()
+                    self._healthy = True
+                except PalermoError:
+                    self._healthy = False
+                self._expires = time.monotonic() + _CACHED
+            return self._healthy
+
+
+@router.api_route("/healthz", methods=["GET", "HEAD"])
+def health(request: Request) -> Response:
+    """200 while the broker answers, 503 while it does not. It tells nothing else."""
+    site: Site = request.app.state.site
+    healthy = site.component(BrokerHealth, lambda: BrokerHealth(site.inspector)).is_healthy()
+    return JSONResponse({"status": "ok" if healthy else "broker unavailable"}, 200 if healthy else 503)
 
 
 @router.api_route("/metrics", methods=["GET", "HEAD"])

@@ -1,6 +1,5 @@
-"""The page of unique jobs: it shows which job has which key, and frees a key."""
+"""The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
 
-import hashlib
 from typing import Annotated
 from urllib.parse import urlencode
 
@@ -8,15 +7,38 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.webui.actions import job_actions
-from palermo.webui.base.site import Visiting
+from palermo.webui import actions
+from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
 router = APIRouter()
 
 #: Rows on a page.
 _LIMIT = 100
+
+
+@router.get("/limits", name="limits")
+def limits(
+    request: Request,
+    visit: Visiting,
+    text: Annotated[str, Query(max_length=1_000)] = "",
+    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
+) -> Response:
+    """The keys of limited jobs, by name; only those that contain the text, if one is given."""
+    listing = listings.limits(visit, text=text, page=number, limit=_LIMIT)
+    address = f"{path(request, 'limits')}?{urlencode({'text': text})}" if text else path(request, "limits")
+    return page(
+        request,
+        "limits.html",
+        rows=listing.rows,
+        total=listing.total,
+        number=number,
+        limit=_LIMIT,
+        text=text,
+        at=f"{address}{'&' if text else '?'}page=",
+    )
 
 
 @router.get("/unique", name="unique")
@@ -29,7 +51,7 @@ def unique(
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
     listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
     address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
-    rows = [{**row, "digest": hashlib.blake2b(row["key"].encode(), digest_size=6).hexdigest()} for row in listing.rows]
+    rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
     return page(
         request,
         "unique.html",
@@ -46,5 +68,5 @@ def unique(
 @router.post("/unique/free", name="free_key")
 def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
     """Take a key from the job that has it."""
-    job_actions.free_keys(visit, [key])
+    actions.free_keys(visit, [key])
     return redirect(request, path(request, "unique"), f"Freed {key}.")

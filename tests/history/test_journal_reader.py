@@ -12,9 +12,8 @@ from palermo.client.client import Client
 from palermo.core.journal_records import RecordBatch
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, StoreInvalid
-from palermo.history import journal_follower
-from palermo.history.journal_follower import JournalFollower
-from palermo.history.journal_reader import BatchFilter, read_to_end
+from palermo.history import journal_reader
+from palermo.history.journal_reader import BatchFilter, JournalFollower, read_to_end
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.history.written import batch, ended, write
@@ -130,7 +129,7 @@ def test_after_a_lost_session_reading_goes_on_where_it_was(rabbitmq_url: str, ex
 def test_where_nothing_can_be_kept_all_begin_again_later(
     settings: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_follower, "_BROKEN_PAUSE", 0.2)
+    monkeypatch.setattr(journal_reader, "_BROKEN_PAUSE", 0.2)
     write(client, [ended("a")])
     kept = Kept()
     with followed(settings, kept) as found:

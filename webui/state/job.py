@@ -1,24 +1,38 @@
-"""Finds where a job is now, for the page of the job, with what all readers of the pages share.
+"""One job as the pages and the API show it: where it is now, its status, and its result.
 
-It asks the site's snapshot for workers, the site's index for failed jobs, the cached listings for scheduled ones, and
-palermo.client.locate for jobs in queues. It may miss a job, and changes nothing.
+The search uses what all readers of the pages share: the site's snapshot for workers, the site's index for failed jobs,
+and the cached listings for scheduled ones; for jobs in queues it asks palermo.client.locate. It may miss a job, and
+changes nothing. Hidden values in arguments and results are masked.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from palermo.client import results
+from palermo.client.status import JobStatus, State
 from palermo.contract.rows import Row
 from palermo.core.failure import printable
+from palermo.core.lifecycle import JobState
 from palermo.core.message import Message, to_headers
+from palermo.core.topology import check_id
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
+from palermo.inspector.context import waiting_job
 from palermo.inspector.masking import MASK, is_hidden, masked_row, masked_value
-from palermo.inspector.waiting import waiting_job
-from palermo.webui.base.site import Site
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.state.live_state import LiveState, live_state, running_jobs
-from palermo.webui.state.recent_jobs import RecentJob, Run
+from palermo.webui.site import Refused, Site, Visit
+from palermo.webui.state.live_state import LiveState, RecentJob, Run, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 
+#: The fields of a row that are not known of a running job.
+_NONE: dict[str, Any] = dict.fromkeys(
+    (
+        *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
+        *("worker", "priority", "tenant", "topic"),
+    )
+)
+
+#: Headers that the page of a job shows elsewhere, or that may hold arguments.
 _SHOWN_ELSEWHERE = {"id", "preview", "arguments", "exception-class", "exception-message", "stack-trace"}
 
 
@@ -86,6 +100,21 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     )
 
 
+def job_row(visit: Visit, id: str, *, queue: str = "") -> Row:
+    """The row of a running, waiting, scheduled or failed job, if `find_job` finds it. Raises NotFound."""
+    check_id(id)
+    found = find_job(visit.site, id, queue)
+    if found.state == "running":
+        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker}
+        return {**_NONE, "attempts": [], **known, "state": JobState.WORKING.value}
+    if not found.state or found.row is None:
+        raise NotFound(
+            f"no job {id[:80]!r} runs, waits at an end of a queue or for its time, or has failed."
+            " It may have finished, or wait amid a long queue."
+        )
+    return found.row
+
+
 def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
     for job in running_jobs(live.snapshot(max_age)):
         if job["id"] == id:
@@ -134,3 +163,35 @@ def _headers(message: Message, hidden: Sequence[str]) -> tuple[tuple[str, str], 
         for name, value in sorted(to_headers(message).items())
         if name not in _SHOWN_ELSEWHERE
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedValue:
+    """The value that a job returned."""
+
+    job: str
+    value: Any
+
+
+def job_status(visit: Visit, id: str) -> JobStatus:
+    """The job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
+    client = visit.site.client
+    return results.status(client, client.job_by_id(check_id(id)))
+
+
+def job_result(visit: Visit, id: str) -> ReturnedValue:
+    """The value that a job returned.
+
+    Raises NotFound if nothing is known of the job, ResultError if it has no result, and Refused (409) if it has no
+    result yet.
+    """
+    client = visit.site.client
+    job = client.job_by_id(check_id(id))
+    found = results.find_end(client, job)
+    if found is None:
+        state = results.status(client, job)
+        if state.state is State.UNKNOWN:
+            raise NotFound(f"job {id}: {state.reason}")
+        raise Refused(409, f"job {id} is {state}, and has no result yet.")
+    value = None if results.serialized_result(found) is None else results.result_as_json(client, found)
+    return ReturnedValue(str(found.get("job", "")), masked_value(value, visit.site.hidden))

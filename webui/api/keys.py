@@ -1,18 +1,48 @@
-"""The API of unique jobs: list their keys, and free keys."""
+"""The API of keys: list the keys of limited jobs and of unique jobs, and free keys of unique jobs."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.webui.actions import job_actions
+from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber
-from palermo.webui.base.site import Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state import listings
+
+limits_router = APIRouter(prefix="/limits", tags=["limits"], responses=PROBLEM_RESPONSES)
+
+KeyText = Annotated[str, Query(max_length=1_000, description="Part of a key.")]
 
 router = APIRouter(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
 
 Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a job's name, or of an id.")]
+
+
+class LimitRow(BaseModel):
+    """One key of jobs that have a limit or a rate."""
+
+    key: str = Field(description="The job's wire name, and its own key behind a colon.")
+    limit: int | None = Field(description="How many may run at once.")
+    rate: str | None = Field(description="How often they may run: 50/s.")
+    running: int
+    waiting: int = Field(description="How many are put aside, as far as that is known.")
+
+
+class Limits(BaseModel):
+    """A page of the keys, by name."""
+
+    rows: list[LimitRow]
+    total: int
+    page: int
+    limit: int
+
+
+@limits_router.get("", name="api_limits")
+def limits(visit: Visiting, text: KeyText = "", page: PageNumber = 1, limit: PageLimit = 100) -> Limits:
+    """The keys of limited jobs that have jobs running or waiting."""
+    listing = listings.limits(visit, text=text, page=page, limit=limit)
+    return Limits.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
 class KeyRow(BaseModel):
@@ -69,4 +99,4 @@ def free(visit: Visiting, named: ToFree) -> Freed:
 
     A waiting job takes its key again when it starts, if the key is free then.
     """
-    return Freed(freed=job_actions.free_keys(visit, named.keys))
+    return Freed(freed=actions.free_keys(visit, named.keys))

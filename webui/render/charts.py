@@ -1,4 +1,4 @@
-"""Charts of statistics as paths of an SVG: bars of jobs done and failed, and lines of durations.
+"""Charts as paths of an SVG: bars of jobs done and failed, lines of durations, and sparklines.
 
 No script draws them and no style sheet sizes them. A plot of WIDTH by HEIGHT units is stretched to the space on the
 page. Labels and marks of deploys must not be stretched, so their places are in per cent.
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import RecordKind
-from palermo.history.deploys import Deploy
 from palermo.history.series import Cell
+from palermo.history.statistics import Deploy
+from palermo.inspector.rates import Sample
 from palermo.webui.render.formats import took
+from palermo.webui.state.live_state import WINDOW
 
 #: The units of a plot.
 WIDTH, HEIGHT = 600, 100
@@ -26,6 +28,10 @@ _TICKS = (1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 3
 
 #: The least height of a bar: a single failure among millions must be visible.
 _LEAST = 1.5
+
+#: Seconds that one bar of the overview covers, and the number of its bars.
+BAR = 5.0
+BARS = int(WINDOW / BAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,8 @@ def bars(cells: Sequence[Cell]) -> Bars:
     failed = [cell.tally.failed for cell in cells]
     done = [cell.tally.processed - cell.tally.failed for cell in cells]
     enqueued = [cell.tally.number(RecordKind.ENQUEUED) for cell in cells]
-    top = _round_up(
-        max((max(cell.tally.processed, came) for cell, came in zip(cells, enqueued, strict=True)), default=0)
-    )
+    most = max((max(cell.tally.processed, came) for cell, came in zip(cells, enqueued, strict=True)), default=0)
+    top = int(_round_up(most))
     return Bars(
         done=_bars([0] * len(cells), done, top),
         failed=_bars(done, failed, top),
@@ -138,11 +143,86 @@ def _steps(heights: Sequence[float | None]) -> str:
     return "".join(parts)
 
 
-def _round_up(count: int) -> int:
-    """The count rounded up to 1, 2 or 5 times a power of ten, so that the scale does not change with every job."""
-    step = 1
+def _round_up(number: float, step: float = 1) -> float:
+    """The number rounded up to 1, 2 or 5 times `step` times a power of ten: the scale then stays as it is for long."""
     while True:
         for factor in (1, 2, 5):
-            if step * factor >= count:
+            if step * factor >= number:
                 return step * factor
         step *= 10
+
+
+def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> str:
+    """The path of an SVG with a bar for each part of the history."""
+    most = max(history, default=0)
+    if not most:
+        return ""
+    step = width / len(history)
+    parts = []
+    for place, count in enumerate(history):
+        if count:
+            tall = max(2.0, height * count / most)
+            parts.append(f"M{place * step:.1f} {height}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """The overview's chart: the two paths of its bars, and the numbers around them."""
+
+    done: str
+    failed: str
+    #: Jobs a second at the top of the chart.
+    top: float
+    processed_count: int
+    failed_count: int
+    #: How many seconds the samples cover.
+    seen: float
+
+
+def throughput_chart(samples: Sequence[Sample], now: float) -> Chart:
+    """The chart of the ten minutes before `now`, in Unix seconds. Failed jobs stand on top of succeeded ones."""
+    end = now // BAR * BAR + BAR
+    processed, failed = [0.0] * BARS, [0.0] * BARS
+    for sample in samples:
+        for bar, share in _bars_of(sample, end):
+            processed[bar] += sample.processed * share
+            failed[bar] += sample.failed * share
+    most = max((count / BAR for count in processed), default=0.0)
+    top = _round_up(most, 0.1) if most > 0 else 1.0
+    succeeded = [max(0.0, all_ - bad) for all_, bad in zip(processed, failed, strict=True)]
+    nothing = [0.0] * BARS
+    return Chart(
+        done=_rate_bars(nothing, succeeded, top),
+        failed=_rate_bars(succeeded, failed, top),
+        top=top,
+        processed_count=sum(sample.processed for sample in samples),
+        failed_count=sum(sample.failed for sample in samples),
+        seen=sum(sample.span for sample in samples),
+    )
+
+
+def _bars_of(sample: Sample, end: float) -> list[tuple[int, float]]:
+    """The bars that a sample covers, counted from the left, each with the part of the sample in it."""
+    start = sample.at - sample.span
+    first, last = (int((at - end) // BAR) + BARS for at in (start, sample.at))
+    found = []
+    for bar in range(first, last + 1):
+        left = end + (bar - BARS) * BAR
+        overlap = min(sample.at, left + BAR) - max(start, left)
+        if 0 <= bar < BARS and overlap > 0:
+            found.append((bar, overlap / sample.span))
+    return found
+
+
+def _rate_bars(below: Sequence[float], counts: Sequence[float], top: float) -> str:
+    """One path for all bars above zero. A bar is never too low to be seen."""
+    width = WIDTH / BARS
+    steps = []
+    for nth, (base, count) in enumerate(zip(below, counts, strict=True)):
+        if count <= 0 or top <= 0:
+            continue
+        height = max(1.5, count / BAR / top * HEIGHT)
+        foot = HEIGHT - base / BAR / top * HEIGHT
+        steps.append(f"M{nth * width + 0.4:g} {foot:.1f}h{width - 0.8:g}v-{height:.1f}h-{width - 0.8:g}z")
+    return "".join(steps)

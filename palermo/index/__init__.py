@@ -1,1 +1,0 @@
-"""The engine of views that are searched: a private, temporary SQLite database."""

@@ -1,0 +1,459 @@
+"""All actions of the web pages and the API, which change something only through these functions.
+
+Each function checks the user's role, acts through the inspector, and writes the audit log: a line of the logger
+`palermo.audit` for each action of a user, and for each refused one.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from palermo.client.actor import record_action
+from palermo.client.handle import Job
+from palermo.contract.rows import Row, iso_instant
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
+from palermo.core.failure import printable
+from palermo.core.topology import check_id, check_job_queue
+from palermo.errors import NotFound, PalermoError
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.judges import Which
+from palermo.inspector.scheduled import GONE
+from palermo.inspector.scheduled import Which as ScheduledWhich
+from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.failed.operations import Action, Operation, new_id
+from palermo.webui.site import Refused, Role, Visit
+from palermo.webui.state.listings import topology_view
+from palermo.webui.state.live_state import invalidate_snapshot
+from palermo.webui.state.scheduled_view import RETRY, scheduled_view
+
+log = logging.getLogger("palermo.audit")
+
+#: The most characters of an action's details in the journal.
+_MAX_TEXT = 500
+
+#: Seconds that the API waits for the end of a command on scheduled jobs.
+PATIENCE = 30.0
+
+#: The names of the commands on scheduled jobs, for the audit log.
+_SCHEDULED = {
+    CANCEL: "cancel scheduled",
+    RUN: "run scheduled",
+    MOVE: "move scheduled",
+    RETRY: "retry now",
+    GIVE_UP: "give up retries",
+}
+
+#: The ages of events that may be replayed: by name, in words and in seconds; None for all that are kept.
+AGES: dict[str, tuple[str, float | None]] = {
+    "hour": ("of the last hour", 3_600.0),
+    "day": ("of the last day", 86_400.0),
+    "week": ("of the last week", 7 * 86_400.0),
+    "all": ("all that are kept", None),
+}
+
+#: The role that each order to a worker needs.
+CONTROL_ROLES = {
+    "quiet": Role.OPERATOR,
+    "resume": Role.OPERATOR,
+    "stack": Role.OPERATOR,
+    "stop": Role.ADMIN,
+    "kill": Role.ADMIN,
+}
+
+
+# -- the audit log
+
+
+def audit_done(visit: Visit, action: str, **what: object) -> None:
+    """Log an action that was carried out, with its details."""
+    _write(logging.INFO, action, visit, what)
+
+
+def audit_refused(visit: Visit, action: str, **what: object) -> None:
+    """Log an action that this user may not do, and write it to the journal."""
+    _write(logging.WARNING, f"{action} refused", visit, what)
+    _journal(visit, action, "refused", what)
+
+
+def audit_failed(visit: Visit, action: str, **what: object) -> None:
+    """Log an action that went wrong, and write it to the journal."""
+    _write(logging.WARNING, f"{action} failed", visit, what)
+    _journal(visit, action, "failed", what)
+
+
+def _journal(visit: Visit, action: str, outcome: str, what: dict[str, object]) -> None:
+    """Write the action to the journal. For actions that were carried out the inspector does so, with their jobs."""
+    about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
+    record_action(visit.site.client, visit.actor, action, outcome=outcome, what=printable(about)[:_MAX_TEXT])
+
+
+def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
+    # JSON can contain a lone surrogate. A log file cannot store one, and the line would be lost.
+    said = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
+    values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **said}
+    tail = " ".join(f"{name}=%s" for name in values)
+    # The formatter (palermo.worker.logs) applies repr to values that would look like a pair of their own.
+    log.log(level, f"{event} {tail}", *values.values())
+
+
+@contextmanager
+def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Iterator[dict[str, object]]:
+    """Check the user's role, and write the outcome of the action to the audit log.
+
+    The body of the `with` statement adds facts for the log to the dictionary that it gets. Raises Refused (403) if
+    the user lacks the role or the site is read-only.
+    """
+    if not visit.may(role):
+        audit_refused(visit, action, **what)
+        if visit.site.read_only:
+            raise Refused(403, "these pages are read-only: nothing can be changed from here.")
+        raise Refused(403, f"this takes the role {role.word}, and {visit.user.name} is {visit.user.role.word}.")
+    facts: dict[str, object] = {}
+    try:
+        yield facts
+    except PalermoError as error:
+        audit_failed(visit, action, **what, error=type(error).__name__, **facts)
+        raise
+    finally:
+        invalidate_snapshot(visit.site)
+    audit_done(visit, action, **what, **facts)
+
+
+def describe_ids(ids: Sequence[str]) -> str:
+    """A short text for these jobs, for the audit log and for people."""
+    return ", ".join(ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
+
+
+# -- failed jobs
+
+
+def requeue(
+    visit: Visit,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    expected: int | None = None,
+    wait: float = 5.0,
+) -> Operation:
+    """Requeue failed jobs; see Inspector.requeue. Returns when that is done, or after `wait` seconds."""
+    return _on_failed(visit, "requeue", which, args=args, kwargs=kwargs, queue=queue, expected=expected, wait=wait)
+
+
+def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
+    """Discard failed jobs. Returns when that is done, or after `wait` seconds."""
+    return _on_failed(visit, "discard", which, expected=expected, wait=wait)
+
+
+def read_failures(visit: Visit) -> None:
+    """Have the failed jobs read again, however recent the last reading is. Others cannot reach them meanwhile."""
+    with audited_action(visit, "read failed jobs", Role.OPERATOR):
+        failed_jobs(visit.site).view.request_reading()
+
+
+def stop_operation(visit: Visit, id: str) -> Operation:
+    """Stop a long command before its next job."""
+    operation = failed_jobs(visit.site).operations.get(id)
+    with audited_action(visit, "stop operation", Role.OPERATOR, operation=id):
+        operation.stop()
+    return operation
+
+
+def _on_failed(
+    visit: Visit,
+    action: Action,
+    which: Which,
+    *,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+    queue: str | None = None,
+    expected: int | None = None,
+    wait: float,
+) -> Operation:
+    one = isinstance(which, str)
+    chosen: Which = which if isinstance(which, str | FailedFilter) else list(dict.fromkeys(which))
+    if expected is None and not isinstance(chosen, FailedFilter):
+        expected = 1 if isinstance(chosen, str) else len(list(chosen))
+    about = _about(chosen)
+    operation = Operation(
+        id=new_id(),
+        action=action,
+        by=visit.user.name,
+        about=about,
+        expected=expected,
+        which=chosen,
+        args=args,
+        kwargs=kwargs,
+        queue=queue,
+    )
+
+    def ended(operation: Operation) -> None:
+        audit_done(
+            visit, f"{action} ended", operation=operation.id, status=operation.status, jobs=operation.taken, of=about
+        )
+
+    with audited_action(visit, action, Role.OPERATOR, of=about, to=queue or "-", edited=bool(args or kwargs)) as facts:
+        failed_jobs(visit.site).operations.start(operation, done=ended)
+        facts["operation"] = operation.id
+    if operation.wait(wait) and (one or operation.status == "failed") and operation.problems and not operation.taken:
+        raise operation.problems[0]
+    return operation
+
+
+def _about(which: Which) -> str:
+    """A short text for the failed jobs that are meant."""
+    if isinstance(which, FailedFilter):
+        return "all failed jobs" if which.everything else f"failed jobs with {which}"
+    return describe_ids([which] if isinstance(which, str) else list(which))
+
+
+# -- single jobs, and keys of unique jobs
+
+
+def enqueue(
+    visit: Visit,
+    job: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    queue: str | None = None,
+    id: str | None = None,
+    keep_result: bool | None = None,
+) -> Job:
+    """Enqueue one job. Its arguments are checked against its signature if its code is imported here.
+
+    Raises Refused (409) if a hook kept it from being enqueued, or if another job has its unique key.
+    """
+    with audited_action(visit, "enqueue", Role.OPERATOR, job=job) as facts:
+        done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id, keep_result=keep_result)
+        facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
+        if done.enqueued:
+            record_action(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
+    if done.duplicate and not done.enqueued:
+        raise Refused(409, f"job {done.id} has the key of this one and is {done.duplicate}: nothing was enqueued.")
+    if not done.enqueued:
+        raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
+    return done
+
+
+def cancel(visit: Visit, id: str) -> Row:
+    """Cancel a job: it does not run, or its run is ended. Returns the row of Inspector.cancel."""
+    with audited_action(visit, "cancel", Role.OPERATOR, id=id) as facts:
+        row = visit.inspector.cancel(id)[0]
+        facts["state"] = row["state"]
+    return row
+
+
+def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
+    """Free these keys of unique jobs. Returns those that a job held. Raises NotFound if there was none."""
+    with audited_action(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
+        freed = visit.inspector.free_keys(keys)
+        facts["freed"] = len(freed)
+    return freed
+
+
+# -- queues
+
+
+def purge(visit: Visit, queue: str) -> int:
+    """Remove all jobs that wait in a queue. Returns how many."""
+    with audited_action(visit, "purge", Role.ADMIN, queue=queue) as facts:
+        facts["removed"] = removed = visit.inspector.purge(queue)
+    return removed
+
+
+def delete_queue(visit: Visit, queue: str) -> int:
+    """Remove a queue and the jobs that wait in it. Returns how many."""
+    with audited_action(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
+        facts["removed"] = removed = visit.inspector.delete_queue(queue)
+    return removed
+
+
+def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
+    """Remove the waiting jobs of one tenant of a queue. Returns how many. Raises NotFound."""
+    with audited_action(visit, "clear client", Role.ADMIN, queue=queue, tenant=tenant) as facts:
+        facts["removed"] = removed = visit.inspector.clear_client(queue, tenant)
+    return removed
+
+
+def pause(visit: Visit, queue: str) -> Row:
+    """Pause a queue: no worker takes jobs from it. Returns its row. Raises NotFound."""
+    return _paused(visit, queue, paused=True)
+
+
+def resume(visit: Visit, queue: str) -> Row:
+    """Resume a queue. Returns its row. Raises NotFound."""
+    return _paused(visit, queue, paused=False)
+
+
+def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
+    with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue):
+        check_job_queue(queue)
+        known = {row["name"]: row for row in visit.inspector.queues()}
+        if queue not in known:
+            raise NotFound(f"there is no queue {queue!r}.")
+        change = visit.inspector.pause if paused else visit.inspector.resume
+        change(queue)
+    return {**known[queue], "paused": paused}
+
+
+# -- scheduled jobs and retries
+
+
+def alter_scheduled(
+    visit: Visit, action: str, which: ScheduledWhich, *, at: float | None = None, wait: float = PATIENCE
+) -> list[Row] | None:
+    """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of Inspector.cancel_scheduled.
+
+    Returns None if that takes longer than `wait` seconds; the command then goes on.
+    """
+    ids = (
+        None
+        if isinstance(which, ScheduledFilter)
+        else [which]
+        if isinstance(which, str)
+        else list(dict.fromkeys(which))
+    )
+    for id in ids or ():
+        check_id(id)
+    name, to = _SCHEDULED[action], iso_instant(at) or "-"
+    about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, ScheduledFilter) else ""
+
+    def on_end(work: Future[list[Row]]) -> None:
+        problem = work.exception()
+        came = {"error": type(problem).__name__} if problem else _states(work.result())
+        audit_done(visit, f"{name} ended", of=about, **came)
+
+    with audited_action(visit, name, Role.OPERATOR, of=about, to=to) as facts:
+        work = scheduled_view(visit.site).alter(action, which if ids is None else ids, at=at, actor=visit.actor)
+        if not futures.wait([work], wait).done:
+            facts["ended"] = False
+            work.add_done_callback(on_end)
+            return None
+        rows = work.result()
+        facts |= _states(rows)
+    return rows
+
+
+def _states(rows: list[Row]) -> dict[str, object]:
+    gone = sum(row["state"] == GONE for row in rows)
+    return {"jobs": len(rows) - gone, "gone": gone}
+
+
+def _filtered(chosen: ScheduledFilter) -> str:
+    """A short text for the scheduled jobs that a filter means."""
+    what = {None: "scheduled jobs", True: "retries", False: "scheduled jobs but retries"}[chosen.retries]
+    parts = [f"{name}={value}" for name, value in (("queue", chosen.queue), ("job", chosen.job)) if value is not None]
+    return f"{what} with {' '.join(parts)}" if parts else f"all {what}"
+
+
+# -- recurring jobs
+
+
+def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, **options: Any) -> None:
+    """Add a recurring job; the options are those of Inspector.put_recurring.
+
+    Raises Refused (409) if the name is taken, unless `replace` is set.
+    """
+    with audited_action(visit, "put recurring", Role.OPERATOR, name=name, job=job):
+        if not replace and any(row["name"] == name for row in visit.inspector.recurring()):
+            raise Refused(409, f"there is a recurring job {name[:80]!r} already: give another name, or remove it.")
+        visit.inspector.put_recurring(name, job, **options)
+        scheduled_view(visit.site).clear()
+
+
+def remove_recurring(visit: Visit, name: str) -> None:
+    """Remove a recurring job. Raises NotFound."""
+    with audited_action(visit, "remove recurring", Role.OPERATOR, name=name):
+        visit.inspector.remove_recurring(name)
+        scheduled_view(visit.site).clear()
+
+
+def switch_recurring(visit: Visit, name: str, *, on: bool) -> None:
+    """Enable or disable a recurring job. Raises NotFound."""
+    with audited_action(visit, "enable recurring" if on else "disable recurring", Role.OPERATOR, name=name):
+        visit.inspector.switch_recurring(name, on)
+        scheduled_view(visit.site).clear()
+
+
+def run_recurring(visit: Visit, name: str) -> str:
+    """Enqueue a recurring job now. Returns the id of the enqueued job. Raises NotFound."""
+    with audited_action(visit, "run recurring", Role.OPERATOR, name=name) as facts:
+        facts["id"] = id = visit.inspector.run_recurring(name)
+        scheduled_view(visit.site).clear()
+    return id
+
+
+# -- events
+
+
+def replay(
+    visit: Visit, group: str, *, topic: str | None = None, age: float | None = None, wait: float = 5.0
+) -> int | None:
+    """Replay the events of the last `age` seconds to a group. Returns how many.
+
+    Returns None if that takes longer than `wait` seconds; it then goes on. Raises NotFound, TopicInvalid,
+    BrokerRefused.
+    """
+    since = None if age is None else time.time() - age
+    # Not the visit's inspector: its time limit is too short for a replay.
+    inspector = Inspector(visit.site.client, visit.actor)
+    done: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(inspector.replay(group, topic=topic, since=since))
+        except BaseException as error:
+            done.set_exception(error)
+
+    def on_end(work: "Future[int]") -> None:
+        problem = work.exception()
+        came: dict[str, object] = {"error": type(problem).__name__} if problem else {"events": work.result()}
+        audit_done(visit, "replay events ended", group=group, **came)
+
+    with audited_action(visit, "replay events", Role.OPERATOR, group=group, topic=topic or "-") as facts:
+        if group not in {row["group"] for row in topology_view(visit.site).row()["groups"]}:
+            raise NotFound(f"no group {group[:80]!r} subscribes to events.")
+        threading.Thread(target=run, name="palermo-replay", daemon=True).start()
+        if not futures.wait([done], wait).done:
+            facts["ended"] = False
+            done.add_done_callback(on_end)
+            return None
+        facts["events"] = replayed = done.result()
+    topology_view(visit.site).clear()
+    return replayed
+
+
+def unsubscribe(visit: Visit, group: str) -> None:
+    """Unsubscribe a group: no events come to it until one of its workers starts. Raises NotFound."""
+    with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
+        visit.inspector.unsubscribe(group)
+        topology_view(visit.site).clear()
+
+
+# -- workers
+
+
+def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Row]:
+    """Send an order to the workers with these ids, or to all (None). Returns the rows of Inspector.control.
+
+    Raises NotFound, before any order is sent, if one of the workers is not alive.
+    """
+    named = "all" if workers is None else ", ".join(workers)
+    with audited_action(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
+        # The inspector also accepts the beginning of an id, which is good for typing but not for a button.
+        alive = {row["id"] for row in visit.inspector.workers()} if workers else set()
+        if gone := [id for id in workers or () if id not in alive]:
+            raise NotFound(f"no worker {gone[0][:80]!r} is alive.")
+        rows = visit.inspector.control(action, workers)
+        facts["answered"] = all(row["answered"] for row in rows)
+        if workers is None:
+            facts["workers"] = ", ".join(row["worker"] for row in rows)
+    return rows

@@ -1,1 +1,0 @@
-"""The parts that all other folders build on: the site, one request with its user, paths, filters and errors."""

@@ -1,0 +1,286 @@
+"""The parts of a request that the guard checks: its path, its host and origin, what a proxy says of it, its body.
+
+The server passes a path that is already decoded: a slash in a name looks like a slash between parts. So the guard
+builds the path again from the raw one, and leaves slashes in names of queues and ids of jobs encoded. The convertor
+`palermo` decodes each part after the route is found.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope
+
+from palermo.webui.security import tokens
+from palermo.webui.site import Refused
+
+#: The names of this machine that no other site can have.
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+#: The methods that change nothing.
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+#: `host` or `host:port`, without other parts of a URL, such as the user in `evil.example@127.0.0.1`.
+_AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.-]+))(?::[0-9]{0,5})?", re.IGNORECASE | re.ASCII)
+
+#: Headers that proxies add, besides those that begin with X-Forwarded.
+_FORWARDING = frozenset(
+    {"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"}
+)
+
+#: A prefix of paths, such as /palermo.
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+
+#: The largest body, in bytes. Edited arguments and lists of ids fit; files are not accepted.
+MAX_BODY = 2 * 1024 * 1024
+
+#: The most fields of a form. A page of jobs to choose from has some hundreds.
+MAX_FIELDS = 10_000
+
+#: Seconds that a body may take to arrive.
+TIMEOUT = 30.0
+
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
+
+
+# -- the path
+
+
+class PathInvalid(ValueError):
+    """A path that is not UTF-8."""
+
+
+class NameConvertor(Convertor[str]):
+    """One part of a path that is a name, percent-encoded."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+register_url_convertor("palermo", NameConvertor())
+
+
+def split_path(scope: Scope) -> tuple[str, str]:
+    """The root under which the application is mounted, and the path in it, with `%` and `/` of names left encoded.
+
+    Raises PathInvalid.
+    """
+    root: str = scope.get("root_path", "").rstrip("/")
+    parts = [_decoded(part) for part in _raw(scope).split("/")]
+    above = root.split("/") if root else [""]
+    if root and parts[: len(above)] == above:
+        parts = ["", *parts[len(above) :]]
+    return root, "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts) or "/"
+
+
+def moved(root: str, path: str) -> dict[str, Any]:
+    """The path entries of a scope for this root and this path in the application."""
+    return {"root_path": root, "path": root + path, "raw_path": (quote(root) + quote(path, safe="/%")).encode()}
+
+
+def _raw(scope: Scope) -> str:
+    raw: bytes | None = scope.get("raw_path")
+    if raw is None:
+        return quote(scope["path"])
+    return raw.partition(b"?")[0].decode("latin-1")
+
+
+def _decoded(part: str) -> str:
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise PathInvalid("the address is not UTF-8") from None
+
+
+# -- the host, and whether another site's page made the browser send the request
+
+
+def host_of(authority: str) -> str:
+    """The host in `host:port`, in lower case and without brackets; "" if the text is not valid."""
+    found = _AUTHORITY.fullmatch(authority)
+    return (found[1] or found[2]).lower().rstrip(".") if found else ""
+
+
+def is_allowed_host(host: str, names: Sequence[str]) -> bool:
+    """Whether requests for this host are for us; a name may be a pattern such as *.example.com, or * for all."""
+    return any(fnmatchcase(host, name.lower()) for name in (*LOOPBACK_NAMES, *names))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is a loopback address, or a name means localhost."""
+    try:
+        return ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost" or host.lower().endswith(".localhost")
+
+
+def is_near(client: str) -> bool:
+    """Whether a request came from this machine: from a loopback address, or over a socket without addresses."""
+    try:
+        address = ip_address(client.partition("%")[0])
+    except ValueError:
+        return True
+    return address.is_loopback or bool(getattr(address, "ipv4_mapped", None) and address.ipv4_mapped.is_loopback)  # type: ignore[union-attr]
+
+
+def forwarding_header(headers: Headers) -> str:
+    """The first header that shows that a proxy passed the request on; "" if there is none."""
+    return next((name for name in headers if name in _FORWARDING or name.startswith("x-forwarded")), "")
+
+
+def is_cross_site(headers: Headers, host: str) -> bool:
+    """Whether another site's page made a request that changes something; `host` is our host with its port.
+
+    Current browsers send Sec-Fetch-Site and Origin, and both must be right; older ones send at least Referer.
+    A request without any of them comes from no browser, or from one that only the forms' token protects.
+    """
+    site, sent_from = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site.lower() not in ("same-origin", "none"):
+        return True
+    if sent_from is None and site is None:
+        sent_from = headers.get("referer")
+    return sent_from is not None and _authority(sent_from) != host.lower()
+
+
+def _authority(url: str) -> str:
+    """`host:port` of a URL, without the scheme's default port; "" for a text without a host, such as `null`."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return ""
+    host = "" if "@" in parts.netloc else parts.hostname or ""
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f"{shown}:{port}"
+
+
+# -- the request as the browser made it, behind a reverse proxy
+
+
+class ForwardedRequest(NamedTuple):
+    """A request as the browser made it."""
+
+    #: The prefix that the proxy removed from the path.
+    prefix: str
+    #: With its port, unless that is the scheme's default.
+    host: str
+    scheme: str
+    #: The client's address; "" if the request came over a socket without addresses.
+    client: str
+
+
+def forwarded_request(scope: Scope, headers: Headers, *, prefix: str, trusted: bool) -> ForwardedRequest:
+    """The request as the browser made it.
+
+    X-Forwarded-* headers count only from a trusted proxy, and only the last value of each, which that proxy wrote.
+    `prefix` is the configured prefix; X-Forwarded-Prefix replaces it.
+    """
+    client = scope.get("client")
+    found = ForwardedRequest(prefix, headers.get("host", ""), scope.get("scheme", "http"), client[0] if client else "")
+    if trusted:
+        found = ForwardedRequest(
+            _prefix(headers, prefix),
+            _last(headers, "x-forwarded-host") or found.host,
+            _scheme(headers) or found.scheme,
+            _last(headers, "x-forwarded-for") or found.client,
+        )
+    port = {"http": ":80", "https": ":443"}.get(found.scheme, "")
+    return found._replace(host=found.host.lower().removesuffix(port) if port else found.host.lower())
+
+
+def check_prefix(text: str) -> str:
+    """The prefix without a slash at its end; "" for none. Raises ValueError if it is not a path."""
+    prefix = text.rstrip("/")
+    if prefix and (_PREFIX.fullmatch(prefix) is None or {".", ".."} & set(prefix.split("/"))):
+        raise ValueError(f"{text!r} is no prefix of paths; write it as /palermo")
+    return prefix
+
+
+def _prefix(headers: Headers, configured: str) -> str:
+    given = _last(headers, "x-forwarded-prefix")
+    try:
+        return check_prefix(given) if given else configured
+    except ValueError:
+        return configured
+
+
+def _scheme(headers: Headers) -> str:
+    scheme = _last(headers, "x-forwarded-proto").lower()
+    return scheme if scheme in ("http", "https") else ""
+
+
+def _last(headers: Headers, name: str) -> str:
+    """The value that the nearest proxy wrote. It appends to what it received, which anybody may have sent."""
+    return ",".join(headers.getlist(name)).rpartition(",")[2].strip()
+
+
+# -- the body, read as a whole, in bounded time and memory, before any code uses it
+
+
+async def read_body(receive: Receive, headers: Headers) -> bytes:
+    """The whole body. Raises Refused: 413 if it is too large, 408 if it is too slow or broken off."""
+    size = headers.get("content-length", "")
+    if size.isdecimal() and int(size[:20]) > MAX_BODY:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(408, "the request was broken off.")
+                body += message.get("body", b"")
+                if len(body) > MAX_BODY:
+                    raise _too_large()
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError:
+        raise Refused(408, f"the request did not arrive within {TIMEOUT:g} s.") from None
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that first returns the body that was read, and then asks the real `receive`."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+def media_type(headers: Headers) -> str:
+    """The media type of the body, without parameters; "" without a Content-Type."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_media_type(headers: Headers, body: bytes, wanted: str) -> None:
+    """Raises Refused (415) if the Content-Type is not the wanted one. A request without a body may leave it out."""
+    given = media_type(headers)
+    if given != wanted and (given or body):
+        raise Refused(415, f"send {wanted}, not {given or 'a body without Content-Type'}.")
+
+
+def sent_token(headers: Headers, body: bytes) -> str:
+    """The form token of the request, "" if it has none. Raises Refused (413) for a form with too many fields."""
+    if tokens.HEADER in headers:
+        return headers[tokens.HEADER]
+    try:
+        fields = parse_qsl(body.decode("latin-1"), max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise Refused(413, f"the form has more than {MAX_FIELDS:,} fields.") from None
+    return next((value for name, value in fields if name == tokens.FIELD), "")
+
+
+def _too_large() -> Refused:
+    return Refused(413, f"the request's body is above {MAX_BODY:,} bytes.", {"Connection": "close"})

@@ -1,0 +1,207 @@
+"""The site, which all requests share; the visit, which is one request; its user; and the error that refuses it."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated, Any, TypeVar, cast
+
+from fastapi import Depends
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from palermo.client.actor import Actor
+from palermo.client.client import Client
+from palermo.client.failed_queues import sweep_failed
+from palermo.contract.broker import Broker
+from palermo.contract.rows import MAX_SHOWN
+from palermo.contract.sweep import SweepDecision
+from palermo.core.message import Message
+from palermo.errors import BrokerUnavailable
+from palermo.inspector.context import Progress
+from palermo.inspector.inspector import Inspector
+
+#: The key of the ASGI scope under which the guard stores the visit for the handlers.
+VISIT = "palermo.visit"
+
+T = TypeVar("T")
+
+#: Seconds that commands get in addition to the time for reads: orders to workers wait that long for answers.
+_MORE = 5.0
+
+
+class Role(IntEnum):
+    """The rights of a user. Each role includes the rights of the roles before it."""
+
+    #: Look at everything.
+    VIEWER = 1
+    #: Enqueue, requeue and discard jobs; pause and resume queues; quiet and resume workers.
+    OPERATOR = 2
+    #: Purge and delete queues; stop and kill workers.
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        """The role's name, as settings, pages and the audit log write it."""
+        return self.name.lower()
+
+    @classmethod
+    def named(cls, word: str) -> "Role":
+        """The role with this name. Raises ValueError."""
+        try:
+            return cls[word.strip().upper()]
+        except KeyError:
+            known = ", ".join(role.word for role in cls)
+            raise ValueError(f"{word!r} is no role; the roles are {known}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user, as the authentication names them."""
+
+    name: str
+    role: Role = Role.VIEWER
+
+
+#: Returns the user of a request; None for nobody, which is answered with 401; or a response of its own,
+#: such as a redirect to a login page. May be a coroutine function.
+Authenticate = Callable[[Request], User | Response | Awaitable[User | Response | None] | None]
+
+#: The user of all requests if no authentication is set. Then only this machine is let in.
+LOCAL = User("local", Role.ADMIN)
+
+
+def ANYONE(request: Request) -> User:
+    """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front checks access."""
+    return User("anyone", Role.ADMIN)
+
+
+class Refused(HTTPException):
+    """A refused request: the answer's status, and the reason for people."""
+
+    def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, text, headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One web application: the broker that it shows, and its settings."""
+
+    client: Client
+    inspector: Inspector
+    version: str
+    #: The key that signs form tokens and messages, which browsers carry.
+    secret: bytes = field(repr=False)
+    read_only: bool = False
+    #: Patterns for the names of arguments whose values are shown to nobody: see palermo.inspector.masking.
+    hidden: tuple[str, ...] = ()
+    #: The routes of the pages by name: links are made from them.
+    routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)
+    #: Set when the server is told to stop. Streams end then.
+    stopping: threading.Event = field(default_factory=threading.Event)
+    _components: dict[type, Any] = field(default_factory=dict, repr=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def component(self, kind: type[T], make: Callable[[], T]) -> T:
+        """The site's one object of this class, such as a view or a cache. The first call makes it; it lives as long."""
+        with self._lock:
+            if kind not in self._components:
+                self._components[kind] = make()
+            return cast(T, self._components[kind])
+
+    def existing(self, kind: type[T]) -> T | None:
+        """The component of this class if it has been made."""
+        return cast("T | None", self._components.get(kind))
+
+    def remove(self, kind: type[T]) -> T | None:
+        """The component of this class, which the site no longer has; None if it was never made."""
+        with self._lock:
+            return cast("T | None", self._components.pop(kind, None))
+
+    @property
+    def connected_to(self) -> str:
+        """The broker's address for people, without user and password."""
+        settings, address = self.client.settings, self.client.settings.address
+        if not address.hosts:
+            return str(address)
+        hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in address.hosts)
+        vhost = "" if address.vhost == "/" else f"/{address.vhost}"
+        return f"{hosts}{vhost}/{settings.exchange}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """One request, as actions and pages see it: its user, and the paths for its answers."""
+
+    site: Site
+    user: User
+    #: The prefix of all our paths as the browser sees them: "" or "/palermo".
+    root: str = ""
+    #: The address that the request came from, "" where there is none.
+    client: str = ""
+    #: The nonce that this browser's form tokens are bound to; "" if it has none yet.
+    nonce: str = ""
+    #: Whether the browser uses https.
+    secure: bool = False
+    #: Authenticates the request again, for long answers: False if that gives no user or another role.
+    is_current: Callable[[], Awaitable[bool]]
+
+    @property
+    def actor(self) -> Actor:
+        """The user, for the journal."""
+        return Actor(self.user.name, "web")
+
+    @property
+    def inspector(self) -> Inspector:
+        """The site's inspector, acting on behalf of this user."""
+        return self.site.inspector.on_behalf_of(self.actor)
+
+    def may(self, role: Role) -> bool:
+        """Whether this user may do here what needs this role."""
+        return not self.site.read_only and self.user.role >= role
+
+
+def visit_of(request: Request) -> Visit:
+    """The visit of a request. Raises KeyError if the application runs without the guard."""
+    visit: Visit = request.scope[VISIT]
+    return visit
+
+
+#: For handlers: `def overview(visit: Visiting) -> …`.
+Visiting = Annotated[Visit, Depends(visit_of)]
+
+
+class BoundedInspector(Inspector):
+    """The inspector of a site: it waits for the broker at most publish_timeout, for commands some seconds more.
+
+    Only sweeps have no limit: they visit every job.
+    """
+
+    _max_shown_bytes = MAX_SHOWN
+
+    def __init__(self, client: Client, *, hidden: Sequence[str] | None = None, longest: float | None = None) -> None:
+        """`longest`, in seconds, replaces that setting."""
+        super().__init__(client, hidden=hidden)
+        self._longest = client.settings.publish_timeout if longest is None else longest
+
+    def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+        settings = self._client.settings
+        limit = self._longest + (0 if again else _MORE)
+
+        async def bounded(broker: Broker) -> T:
+            try:
+                async with asyncio.timeout(limit):
+                    return await question(broker)
+            except TimeoutError:
+                raise BrokerUnavailable(
+                    f"the broker at {settings.address} did not answer within {limit:g} s."
+                    + ("" if again else " Look whether it was done.")
+                ) from None
+
+        return super()._ask(bounded, again=again)
+
+    def _sweep_failed(self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None) -> None:
+        self._client.run(lambda broker: sweep_failed(broker, judge, progress))
