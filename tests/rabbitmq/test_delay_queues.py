@@ -6,7 +6,7 @@ import time
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of
 from palermo.contract.broker import SessionParameters, open_broker

@@ -12,7 +12,7 @@ import pytest
 
 from palermo.brokers.rabbitmq.administration.diagnosis import clock, differing
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.declaration import Difference
+from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.client.client import Client
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.contract.diagnosis import Finding

@@ -10,8 +10,7 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.messages import to_properties
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox

@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.administration.removal import Removal
-from palermo.brokers.rabbitmq.amqp.awaiting import together
-from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links, together
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_sweep import FailedSweeps

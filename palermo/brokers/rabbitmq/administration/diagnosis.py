@@ -15,9 +15,9 @@ from importlib.metadata import version
 from palermo.brokers.rabbitmq.administration.events_diagnosis import look_at_events
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.declaration import Difference
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology

@@ -7,7 +7,8 @@ to a subscription 3,850 (RabbitMQ 3.10.8; classic queues 4,700 and 14,400).
 import asyncio
 import time
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Got
+from palermo.brokers.rabbitmq.amqp.connection import Channel
+from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.errors import BrokerUnavailable
 
 #: Seconds without a delivery after which the queue is asked whether anything is left.

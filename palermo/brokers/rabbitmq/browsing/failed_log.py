@@ -23,8 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
 from palermo.brokers.rabbitmq.browsing.failed_offsets import FailedOffsets, key, parts

@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.contract.broker import Page
 from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress

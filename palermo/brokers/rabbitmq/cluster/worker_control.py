@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all, read_values
 from palermo.brokers.rabbitmq.cluster.worker_count import WorkerPresence, census

@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.awaiting import finish, quietly
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Got
-from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
+from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl

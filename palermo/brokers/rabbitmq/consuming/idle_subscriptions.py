@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got, delivered
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, delivered
 from palermo.core.topology import amqp_queue
 from palermo.errors import PalermoError
 

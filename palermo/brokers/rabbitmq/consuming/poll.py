@@ -17,8 +17,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.messages import read
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
 from palermo.brokers.rabbitmq.consuming.polling_slot import PollingSlot, give_back
 from palermo.brokers.rabbitmq.consuming.queue_counts import QueueCounts

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.awaiting import finish, quietly, together
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, delivered
-from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered
-from palermo.brokers.rabbitmq.amqp.messages import read, read_delivered
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, quietly, together
+from palermo.brokers.rabbitmq.amqp.frames import Delivered
+from palermo.brokers.rabbitmq.amqp.messages import delivered, read, read_delivered
 from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery

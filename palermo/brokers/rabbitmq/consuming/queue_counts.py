@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
-from palermo.brokers.rabbitmq.amqp.delivery_frames import Counted
+from palermo.brokers.rabbitmq.amqp.frames import Counted
 from palermo.core.topology import amqp_queue
 
 

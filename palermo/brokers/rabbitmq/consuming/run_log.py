@@ -12,8 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from palermo.brokers.rabbitmq.amqp.awaiting import quietly
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.contract.worker_info import WorkerInfo

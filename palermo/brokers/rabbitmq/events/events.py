@@ -13,10 +13,9 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import Destination
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, Unroutable
 from palermo.brokers.rabbitmq.events.event_log import EventLog, Found, QueuedEvents
 from palermo.brokers.rabbitmq.events.subscriptions import Subscriptions
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import GONE, RecordQueue
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient

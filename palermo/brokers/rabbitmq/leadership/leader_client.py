@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from palermo.brokers.rabbitmq.amqp.awaiting import finish
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
 from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.brokers.rabbitmq.leadership.leader_requests import LeaderRequests
 from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation, StartJob

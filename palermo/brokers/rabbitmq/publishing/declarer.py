@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.declaration import Difference
+from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
 from palermo.contract.broker import SessionParameters
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, check_queue_name

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import RecordQueue
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.core.time_slots import TimeSlot
 from palermo.core.topology import internal

@@ -1,11 +1,10 @@
-"""The destinations of jobs: a job queue, a tenant's queue, or the delay queue of a time slot (amqp/destination.py)."""
+"""The destinations of jobs: a job queue, a tenant's queue, or the delay queue of a time slot (amqp/publisher.py)."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.destination import Destination
-from palermo.brokers.rabbitmq.amqp.properties import Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of
 from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, TenantQueues, tenant_queue_name
@@ -39,7 +38,7 @@ class JobDestinations:
         return Destination(partial(self.ensure, place, priority), partial(self.forget, place))
 
     async def publish(self, place: Place, properties: Properties, body: bytes, *, priority: int = 0) -> None:
-        """Store a message at its place. See palermo.brokers.rabbitmq.amqp.destination."""
+        """Store a message at its place. See palermo.brokers.rabbitmq.amqp.publisher."""
 
         async def send() -> None:
             await (await self.publisher()).send(*self.route(place), properties, body)

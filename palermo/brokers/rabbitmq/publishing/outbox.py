@@ -13,9 +13,8 @@ from itertools import islice
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import GONE
 from palermo.brokers.rabbitmq.amqp.messages import written
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, PublishFuture, unfit
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, Publisher, PublishFuture, unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import RecordQueue
-from palermo.brokers.rabbitmq.amqp.properties import TRANSIENT
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.amqp.messages import TRANSIENT
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue, Unroutable
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, PRIORITY, internal

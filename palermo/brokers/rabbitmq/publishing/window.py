@@ -3,8 +3,7 @@
 import asyncio
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.destination import GONE
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked
 from palermo.brokers.rabbitmq.publishing.job_destinations import Place
 from palermo.contract.broker import OnPublished
 from palermo.core.message import Message

@@ -9,11 +9,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from palermo.brokers.rabbitmq.amqp.awaiting import quietly
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.destination import GONE
-from palermo.brokers.rabbitmq.amqp.messages import to_message
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, quietly
+from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
 from palermo.brokers.rabbitmq.amqp.taking import waits
 from palermo.brokers.rabbitmq.browsing.sweep import give_back
 from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.destination import GONE
 from palermo.brokers.rabbitmq.amqp.messages import to_properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
 from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
-from palermo.brokers.rabbitmq.amqp.messages import to_message
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox

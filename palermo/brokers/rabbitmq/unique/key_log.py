@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
