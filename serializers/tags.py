@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from palermo.contract.wire_classes import FOR_DISPLAY, Unrestored, dotted_name
-from palermo.core.preview import brief
+from palermo.core.arguments import brief
 from palermo.errors import DecodeError, EncodeError
 from palermo.serializers import datetimes
 

@@ -5,7 +5,7 @@ import click
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import print_json
-from palermo.core.terminal_text import one_line
+from palermo.core.text import one_line
 
 
 @click.command()

@@ -8,7 +8,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import duration, safe
+from palermo.core.text import duration, safe
 
 #: The numbers of the summary, each with its title.
 _NUMBERS = (

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from palermo.contract.rows import Row, iso_instant
-from palermo.core.terminal_text import duration, one_line, shorter
+from palermo.core.text import duration, one_line, shorter
 from palermo.core.topology import is_failed
 from palermo.inspector.rates import Rates
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from palermo.contract.serialization import SIGNED, Serializers, media_type
-from palermo.core.arguments import unpack
+from palermo.core.arguments import preview, unpack
 from palermo.core.message import Message
-from palermo.core.preview import preview
 from palermo.errors import DecodeError, MediaTypeUnknown, SerializationError, SignatureInvalid
 
 if TYPE_CHECKING:

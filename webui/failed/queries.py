@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from palermo.core.wildcards import fits
+from palermo.core.text import fits
 from palermo.index.temp_index import Database
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.webui.failed.schema import HITS

@@ -10,7 +10,6 @@ from typing import Any
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables import pauses_and_cancels, recurring, unique_keys
-from palermo.brokers.sqlite.tables.header_json import loads
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, insert_many, to_row
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import (
@@ -23,6 +22,7 @@ from palermo.contract.scheduled import (
     ScheduledPage,
     wall_clock,
 )
+from palermo.core.header_json import loads
 from palermo.core.lifecycle import give_up
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
