@@ -7,7 +7,7 @@ import click
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import is_terminal, print_json
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding
 from palermo.core.address import masked
 from palermo.core.text import one_line
 

@@ -1,7 +1,7 @@
 """The inspector's methods for the tenants of queues: list them, count their jobs, remove the jobs of one."""
 
+from palermo.contract.broker import Tenant
 from palermo.contract.rows import Listing, Row
-from palermo.contract.tenants import Tenant
 from palermo.core.failure import printable
 from palermo.core.topology import check_job_queue
 from palermo.inspector.context import Context

@@ -37,8 +37,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.publishing.queue_registration import QueueRegistration
-from palermo.contract.broker import Page, QueueInfo, SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress

@@ -22,8 +22,7 @@ from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_key
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.tenants import SqliteTenants
 from palermo.brokers.sqlite.workers import commands, worker_locks
-from palermo.contract.broker import OnPublished, Page, QueueInfo, SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress

@@ -21,8 +21,7 @@ from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
-from palermo.contract.broker import SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, SessionParameters
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal, is_failed
 from palermo.errors import PalermoError
 

@@ -3,8 +3,7 @@
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.events.subscriptions import Subscriptions
-from palermo.contract.broker import SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, SessionParameters
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import amqp_queue
 

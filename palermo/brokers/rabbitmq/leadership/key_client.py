@@ -22,8 +22,7 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
 from palermo.brokers.rabbitmq.unique.key_log import queue_of
 from palermo.brokers.rabbitmq.unique.log_records import RunEnd
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import Delivery, SessionParameters
-from palermo.contract.keys import MAX_KEYED_BODY, OrphanedKey
+from palermo.contract.broker import MAX_KEYED_BODY, Delivery, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, is_failed
@@ -44,7 +43,7 @@ _LOOK_AGAIN = 1.0
 
 
 class RabbitmqKeys:
-    """See palermo.contract.keys.UniqueKeys; the other methods are for the session's other parts."""
+    """See palermo.contract.broker.UniqueKeys; the other methods are for the session's other parts."""
 
     def __init__(
         self, session: SessionParameters, connection: Connection, outbox: Outbox, leader_client: LeaderClient

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.rpc import Part
+from palermo.contract.broker import Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
-from palermo.contract.tenants import Tenant
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
 from palermo.core.message import Message
 from palermo.core.unique_keys import (

@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.publishing.tenant_queues import (
     tenant_queue_name,
 )
 from palermo.brokers.rabbitmq.tenants.fair_queue import FairQueue, TenantState
-from palermo.contract.tenants import Tenant
+from palermo.contract.broker import Tenant
 from palermo.core.topology import is_queue_name
 from palermo.errors import NotFound, PalermoError
 

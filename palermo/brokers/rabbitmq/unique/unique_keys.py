@@ -130,7 +130,7 @@ class UniqueKeys:
     # -- requests
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
-        """See palermo.contract.keys.UniqueKeys."""
+        """See palermo.contract.broker.UniqueKeys."""
         answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
         if any(answer.outcome is EnqueueOutcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
             # After this the leader knows all ends of jobs that workers wrote before this request.
@@ -275,7 +275,7 @@ class UniqueKeys:
         await self._ask(do, after=empty)
 
     async def free(self, names: Iterable[str]) -> list[str]:
-        """See palermo.contract.keys.UniqueKeys."""
+        """See palermo.contract.broker.UniqueKeys."""
 
         def do(changes: KeyChanges) -> list[str]:
             there = [
