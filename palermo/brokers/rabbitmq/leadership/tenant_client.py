@@ -12,8 +12,8 @@ from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, browsing_lock, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, browsing_lock, tenant_queue_name
 from palermo.contract.broker import Page, Tenant
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message

@@ -18,10 +18,8 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.unique.batching import BatchRequest, RequestBatches
-from palermo.brokers.rabbitmq.unique.key_changes import KeyChanges, KnownKeys
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog
-from palermo.brokers.rabbitmq.unique.log_records import RunEnd
+from palermo.brokers.rabbitmq.unique.batching import BatchRequest, KeyChanges, KnownKeys, RequestBatches
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of

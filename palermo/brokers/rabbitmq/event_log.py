@@ -22,7 +22,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream
 from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
 from palermo.contract.broker import SessionParameters
 from palermo.core.message import EVENT_ID
 from palermo.core.topology import amqp_queue, internal
