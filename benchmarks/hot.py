@@ -22,7 +22,7 @@ from pika import frame, spec
 import palermo.jobs
 from benchmarks import jobs
 from benchmarks.ground import Ground, Wire, ground, parser_of
-from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered, read_delivery, short
+from palermo.brokers.rabbitmq.amqp.frames import Delivered, read_delivery, short
 from palermo.brokers.rabbitmq.amqp.messages import read_delivered, to_message, to_properties
 from palermo.contract.serialization import Accept, Serializers
 from palermo.core.lifecycle import SUCCEEDED

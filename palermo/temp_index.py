@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from palermo.core.failure import printable
-from palermo.core.wildcards import fits
+from palermo.core.text import fits
 from palermo.errors import StoreInvalid
 
 #: The connection to the index, for its owner.

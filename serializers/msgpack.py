@@ -10,7 +10,7 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final
 
-from palermo.contract.wire_classes import FOR_DISPLAY
+from palermo.contract.serialization import FOR_DISPLAY
 from palermo.errors import DecodeError
 from palermo.serializers.tags import MAX_DEPTH, Format, display_map, is_plain, restored, tagged, too_deep
 

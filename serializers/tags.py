@@ -8,16 +8,64 @@ The serializer decides how a tag looks in the bytes, see Format.wrap. A subclass
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any, Final
 from uuid import UUID
 
-from palermo.contract.wire_classes import FOR_DISPLAY, Unrestored, dotted_name
-from palermo.core.preview import brief
+from palermo.contract.serialization import FOR_DISPLAY, Unrestored, dotted_name
+from palermo.core.arguments import brief
 from palermo.errors import DecodeError, EncodeError
-from palermo.serializers import datetimes
+
+
+def instant_text(value: datetime | time) -> str:
+    """The value as text that keeps the time zone's name and the second hour of a clock change.
+
+    ``2026-10-25T02:30:00+01:00[Europe/Rome][fold=1]`` is RFC 9557: ISO 8601 with suffixes. Programs in other languages
+    may cut the suffixes off and still have the right instant.
+
+    Raises ValueError for a time zone that cannot be named.
+    """
+    text = value.isoformat()
+    zone = value.tzinfo
+    if zone is not None and type(zone) is not timezone:
+        key = getattr(zone, "key", None)
+        if key is None or type(zone).__module__.partition(".")[0] not in ("zoneinfo", "_zoneinfo"):
+            raise ValueError(
+                f"has a time zone of {type(zone).__module__}.{type(zone).__qualname__}, which would be lost; "
+                "use datetime.timezone or zoneinfo.ZoneInfo."
+            )
+        text += f"[{key}]"
+    return f"{text}[fold=1]" if value.fold else text
+
+
+def read_datetime(text: str) -> datetime:
+    instant, zone, fold = _parts(text)
+    value = datetime.fromisoformat(instant)
+    if zone is None:
+        return value.replace(fold=fold)
+    named = value.replace(tzinfo=zone, fold=fold)
+    # Another release of the zone's rules may disagree here; then the instant counts, not the wall clock.
+    return named if named.utcoffset() == value.utcoffset() else value.astimezone(zone)
+
+
+def read_time(text: str) -> time:
+    instant, zone, fold = _parts(text)
+    value = time.fromisoformat(instant)
+    return value.replace(tzinfo=zone or value.tzinfo, fold=fold)
+
+
+def _parts(text: str) -> tuple[str, tzinfo | None, int]:
+    instant, *suffixes = text.replace("]", "").split("[")
+    zone: tzinfo | None = None
+    for suffix in suffixes:
+        if "=" not in suffix:
+            from zoneinfo import ZoneInfo  # seldom needed
+
+            zone = ZoneInfo(suffix)
+    return instant, zone, int("fold=1" in suffixes)
+
 
 #: How deep lists, dicts, sets and dataclasses may lie in each other. Low enough that code which walks
 #: a decoded value by recursion (a preview, a row) is safe from RecursionError.
@@ -241,9 +289,9 @@ def _bytes(text: str) -> bytes:
 
 #: The kind and the function that writes it, by exact type.
 _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
-    datetime: ("datetime", datetimes.write),
+    datetime: ("datetime", instant_text),
     date: ("date", date.isoformat),
-    time: ("time", datetimes.write),
+    time: ("time", instant_text),
     timedelta: ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
     Decimal: ("decimal", str),
     UUID: ("uuid", str),
@@ -253,9 +301,9 @@ _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
 
 #: The plain type and the function that reads it, by kind.
 _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
-    "datetime": (str, datetimes.read_datetime),
+    "datetime": (str, read_datetime),
     "date": (str, date.fromisoformat),
-    "time": (str, datetimes.read_time),
+    "time": (str, read_time),
     "timedelta": (list, lambda value: timedelta(*value)),
     "decimal": (str, Decimal),
     "uuid": (str, UUID),

@@ -8,7 +8,7 @@ from typing import Any
 import pika
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.topics import distributor, gateway

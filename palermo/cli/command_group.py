@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palermo.core.address import masked
-from palermo.core.terminal_text import one_line
+from palermo.core.text import one_line
 from palermo.errors import (
     BrokerRefused,
     BrokerUnavailable,

@@ -8,7 +8,7 @@ from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import count, safe
+from palermo.core.text import count, safe
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound
 from palermo.inspector.control import ACTIONS, choose

@@ -18,7 +18,7 @@ from palermo.cli.output import (
     print_rows,
     progress,
 )
-from palermo.core.terminal_text import count, one_line, safe
+from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter

@@ -10,9 +10,9 @@ import click
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import is_terminal, print_json
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding
 from palermo.core.address import masked
-from palermo.core.terminal_text import one_line
+from palermo.core.text import one_line
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 

@@ -11,7 +11,7 @@ from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import duration, safe
+from palermo.core.text import duration, safe
 from palermo.history.filters import STATES, AuditFilter, HistoryFilter
 
 #: The fields of a step that are shown without their names; all others are shown as `name=value`.

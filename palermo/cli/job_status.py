@@ -14,7 +14,7 @@ from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import is_terminal, note, print_facts, print_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import Record, RecordKind
-from palermo.core.terminal_text import one_line, safe, shorter
+from palermo.core.text import one_line, safe, shorter
 from palermo.errors import PalermoError
 
 #: The least seconds between two plain lines of a job's progress.

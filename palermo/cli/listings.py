@@ -6,7 +6,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option, paging_options
 from palermo.cli.output import Column, field, note, print_rows
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import count
+from palermo.core.text import count
 from palermo.errors import UsageError
 
 

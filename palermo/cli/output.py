@@ -15,7 +15,7 @@ import click
 
 from palermo.contract.rows import Row
 from palermo.contract.sweep import SweepProgress
-from palermo.core.terminal_text import count, one_line, shorter, shown
+from palermo.core.text import count, one_line, shorter, shown
 
 #: The least seconds between two plain lines of progress.
 _EVERY = 2.0

@@ -7,7 +7,7 @@ from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, progress
 from palermo.client.actor import Actor
-from palermo.core.terminal_text import count, safe
+from palermo.core.text import count, safe
 from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls
 from palermo.errors import NotFound, UsageError
 from palermo.inspector.inspector import Inspector

@@ -10,7 +10,7 @@ from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import Column, field, note, print_json, print_rows
 from palermo.contract.recurring import MISSED
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import safe
+from palermo.core.text import safe
 from palermo.errors import NotFound
 
 

@@ -11,7 +11,7 @@ from palermo.cli.options import broker_options, json_option, parse_duration, par
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, print_json, print_rows
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, ScheduledFilter
-from palermo.core.terminal_text import count, safe
+from palermo.core.text import count, safe
 from palermo.inspector.scheduled import DONE, GONE
 
 

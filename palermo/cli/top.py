@@ -26,7 +26,7 @@ from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
-from palermo.core.terminal_text import duration, one_line, shorter
+from palermo.core.text import duration, one_line, shorter
 from palermo.core.topology import is_failed
 from palermo.errors import BrokerError
 from palermo.history.journal_reader import JournalFollower

@@ -9,7 +9,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option, parse_since, yes_option
 from palermo.cli.output import Column, confirm, field, note, print_rows, progress
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import count, safe
+from palermo.core.text import count, safe
 
 
 @click.command()

@@ -13,10 +13,10 @@ from palermo.client.io_thread import IoThread
 from palermo.client.sender import PendingPublish
 from palermo.client.unique_options import handle_for, with_unique_key
 from palermo.contract.serialization import SIGNED
+from palermo.core.arguments import preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
 from palermo.core.message import NO_HEADERS, Message, make_message
-from palermo.core.preview import preview
 from palermo.core.times import due_at
 from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id

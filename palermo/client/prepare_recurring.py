@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from palermo.client.unique_options import lock_for
 from palermo.contract.recurring import RecurringJob, configured
 from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry
+from palermo.core.arguments import preview
 from palermo.core.limits import check_key, limit_headers
 from palermo.core.message import NO_HEADERS, Message
-from palermo.core.preview import preview
 from palermo.core.unique_keys import with_lock
 from palermo.errors import OptionInvalid
 from palermo.jobs import registry

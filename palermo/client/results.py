@@ -14,10 +14,9 @@ from palermo.client.journal_watch import JournalWatch, OnRecord
 from palermo.client.locate import JobLocation, locate
 from palermo.client.status import JobStatus, State, status_at_end, status_at_location
 from palermo.contract.rows import CANCELLED, as_json
-from palermo.contract.wire_classes import FOR_DISPLAY
+from palermo.contract.serialization import FOR_DISPLAY
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
-from palermo.core.lifecycle import JobState
-from palermo.core.stored_result import StoredResult, result_of_record
+from palermo.core.lifecycle import JobState, StoredResult, result_of_record
 from palermo.errors import (
     BrokerUnavailable,
     JobFailed,

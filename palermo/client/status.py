@@ -8,8 +8,7 @@ from typing import Any
 from palermo.client.locate import JobLocation
 from palermo.contract.rows import CANCELLED, SCHEDULED, Row, as_json, iso_instant
 from palermo.core.journal_records import Record, RecordKind
-from palermo.core.lifecycle import JobState
-from palermo.core.stored_result import result_of_record
+from palermo.core.lifecycle import JobState, result_of_record
 
 #: The state of a job about which nothing is known; `reason` says why.
 UNKNOWN = "unknown"

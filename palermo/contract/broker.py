@@ -4,19 +4,16 @@ A Broker is one session with the place where jobs wait. It belongs to one event 
 reconnects: once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from palermo.contract.diagnosis import Finding
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.contract.journal import Journal
-from palermo.contract.keys import UniqueKeys
 from palermo.contract.plugins import installed, own
 from palermo.contract.recurring_entries import RecurringEntries
 from palermo.contract.scheduled import ScheduledJobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
-from palermo.contract.tenants import Tenants
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.address import Address
 from palermo.core.fair_scheduling import TURN
@@ -27,6 +24,8 @@ from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
+from palermo.core.unique_keys import Key, KeyRequest
+from palermo.core.unique_rules import EnqueueAnswer
 from palermo.errors import BrokerError, PalermoError, UrlInvalid
 
 
@@ -149,6 +148,116 @@ class Consumer(Protocol):
 
     async def close(self) -> None:
         """Stop taking jobs; unsettled jobs go back to their queues. May be called again."""
+
+
+#: The largest body, in bytes, of a job that is enqueued with a key, debounced or throttled.
+MAX_KEYED_BODY = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedKey:
+    """A key whose holder is nowhere: neither in its queue nor with a worker."""
+
+    key: str
+    id: str
+    queue: str
+    #: When it took the key, in Unix seconds.
+    since: float
+
+
+class UniqueKeys(Protocol):
+    """The part of a broker that decides about the keys of unique jobs, `Broker.keys`.
+
+    One place decides about a key: the leader, or the transaction that stores the job. So of all that happens to a key
+    at once, one thing is first. palermo/core/unique_rules.py has the rule. A worker runs a job with a key only after it
+    was admitted: Consumer.admit. All methods raise BrokerUnavailable.
+    """
+
+    async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
+        """Store these jobs, each if its key is free; returns an answer for each. Job and key are stored together.
+
+        Called again with the same claims, it answers the same and does nothing more. Raises PublishRefused for a body
+        above MAX_KEYED_BODY.
+        """
+
+    async def known(self) -> list[Key]:
+        """All keys about which something is known now, by name."""
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        """Take these keys from their holders, whatever those do, and publish the jobs that were to run next.
+
+        Returns the keys that there were. A waiting job takes its key when it is started, if no other job has it then.
+        """
+
+    async def orphaned(self) -> list[OrphanedKey]:
+        """Keys whose holders are nowhere, as far as that can be seen without harm; looking takes a second or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One tenant of a queue, as a listing shows it."""
+
+    name: str
+    #: Its jobs that wait and are not being handed to a worker yet.
+    pending: int
+    #: Its share of the queue, where others have 1.
+    share: float = 1.0
+
+    def to_plain(self) -> list[Any]:
+        """As values that JSON has, to travel between processes."""
+        return [self.name, self.pending, self.share]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> "Tenant":
+        """The tenant that to_plain wrote."""
+        name, pending, share = plain
+        return cls(name=name, pending=pending, share=share)
+
+
+class Tenants(Protocol):
+    """The part of a broker for queues whose jobs belong to several tenants, `Broker.tenants`.
+
+    A job that names a tenant waits apart from the others. A worker is given jobs of all tenants that have some, in
+    turn or at random, by their shares: palermo.core.fair_scheduling says how. Jobs without a tenant are taken first.
+    On RabbitMQ the leader deals the jobs out, so they wait while no worker leads.
+    """
+
+    async def of(self, queue: str) -> list[Tenant]:
+        """The tenants that have jobs waiting in the queue, those with most first.
+
+        With thousands of tenants the counts may be some seconds old. Empty for a queue that has none.
+        """
+
+    async def totals(self) -> Mapping[str, int]:
+        """By queue, how many waiting jobs belong to tenants; queues without such jobs may be left out."""
+
+    async def clear(self, queue: str, tenant: str) -> int:
+        """Remove the jobs of this tenant that wait in the queue; returns how many. Raises NotFound if it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that `palermo doctor` looked at, and the result."""
+
+    #: What was looked at, in up to three words.
+    check: str
+    #: ok; warning, which may be as you want it; or problem, because of which jobs are not stored, not run, or lost.
+    level: str
+    text: str
+    #: What to do about it; "" where there is nothing to do.
+    advice: str = ""
+
+    @classmethod
+    def ok(cls, check: str, text: str, advice: str = "") -> "Finding":
+        return cls(check=check, level="ok", text=text, advice=advice)
+
+    @classmethod
+    def warning(cls, check: str, text: str, advice: str) -> "Finding":
+        return cls(check=check, level="warning", text=text, advice=advice)
+
+    @classmethod
+    def problem(cls, check: str, text: str, advice: str) -> "Finding":
+        return cls(check=check, level="problem", text=text, advice=advice)
 
 
 class Broker(ScheduledJobs, RecurringEntries, Protocol):

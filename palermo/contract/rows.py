@@ -14,15 +14,13 @@ from enum import Enum
 from typing import Any
 
 from palermo.contract.broker import QueueInfo
-from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers
-from palermo.contract.wire_classes import Unrestored
+from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
 from palermo.contract.worker_info import WorkerInfo
-from palermo.core.arguments import unpack
+from palermo.core.arguments import preview, unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
-from palermo.core.preview import preview
 from palermo.errors import SerializationError
 
 Row = dict[str, Any]

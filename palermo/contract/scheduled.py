@@ -10,10 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from palermo.core.message import Message
+from palermo.core.text import fits
 
 #: CLOCK_REALTIME_COARSE, for which Python has no name. time.localtime(), strftime() and programs that call time(2) read
 #: it. It stands still between two ticks of the kernel, and so lags behind time.time() by up to 10 ms.
@@ -48,8 +48,8 @@ class ScheduledFilter:
         """Whether this message meets the conditions."""
         return (
             (self.ids is None or message.id in self.ids)
-            and (self.queue is None or _named(message.queue, self.queue))
-            and (self.job is None or _named(message.job, self.job))
+            and (self.queue is None or fits(message.queue, self.queue))
+            and (self.job is None or fits(message.job, self.job))
             and (self.retries is None or self.retries is (message.failure is not None))
             and (self.due is None or self.due[0] <= (message.run_at or 0.0) <= self.due[1])
         )
@@ -143,7 +143,3 @@ class ScheduledJobs(Protocol):
 def filter_for(chosen: ScheduledFilter, action: str) -> ScheduledFilter:
     """The filter for the jobs that an action is for: only retries can be given up."""
     return replace(chosen, retries=True) if action == GIVE_UP and chosen.retries is None else chosen
-
-
-def _named(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatchcase(name, pattern)

@@ -5,6 +5,7 @@ table may hold are written as `{"$": kind, "v": …}`. A user's own object with 
 written that way too, so that it cannot be mistaken for a tag.
 """
 
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from palermo.core.message import HeaderValue, Opaque
-from palermo.errors import EncodeError
+from palermo.errors import EncodeError, StoreInvalid
 
 TAG = "$"
 
@@ -91,3 +92,28 @@ def untagged(found: dict[str, Any]) -> HeaderValue:
             return int(found["v"], 16)
         case kind:
             raise ValueError(f"unknown kind {kind!r}")
+
+
+#: One encoder for all calls: json.dumps makes a new one for each call with other options than its defaults.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def dumps(values: Mapping[str, HeaderValue]) -> str:
+    """The headers as ASCII text. Raises EncodeError, which names the path to the value that cannot be written."""
+    try:
+        return _ENCODER.encode(to_json(values))
+    except RecursionError:
+        raise EncodeError("the headers are nested too deeply, or contain themselves.") from None
+
+
+def loads(text: str) -> dict[str, HeaderValue]:
+    """The headers that `dumps` wrote. Raises StoreInvalid."""
+    try:
+        values = json.loads(text, object_hook=untagged if f'"{TAG}"' in text else None)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreInvalid(
+            f"the headers of a message cannot be read: {error}. Was the file changed by hand?"
+        ) from error
+    if not isinstance(values, dict):
+        raise StoreInvalid("the headers of a message are not an object. Was the file changed by hand?")
+    return values

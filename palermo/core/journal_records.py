@@ -39,9 +39,7 @@ class RecordKind(StrEnum):
     PROGRESS = "progress"  #: [fraction, 0 to 1] [text]
     LOG = "log"  #: text: a line that the job wrote about itself
     LIMITED = "limited"  #: key [limit] [rate]: put aside by its limit or rate, before it ran
-    SUCCEEDED = (
-        "succeeded"  #: wait, took [skipped] [result: see palermo.core.stored_result] [refused: why it is not kept]
-    )
+    SUCCEEDED = "succeeded"  #: wait, took [skipped] [result: a StoredResult] [refused: why it is not kept]
     FAILED = "failed"  #: wait, took, error, message
     RETRIED = "retried"  #: wait, took, error, message, delay
     SNOOZED = "snoozed"  #: wait, took, delay

@@ -5,14 +5,62 @@ clock, no broker, no log. The chart in docs/reference/lifecycle.md is drawn
 from TRANSITIONS; test_docs.py fails when they differ.
 """
 
+import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
-from palermo.core.attempts import Attempt, append
-from palermo.core.failure import Failure
-from palermo.core.message import Message, fit_headers
-from palermo.core.stored_result import StoredResult
+from palermo.core.failure import Attempt, Failure, append_attempt
+from palermo.core.message import JSON, Message, fit_headers
 from palermo.core.topology import FAILED_QUEUE, failed_queue
+
+#: The most bytes that the setting max_result may allow: a batch of a few such values still fits one message.
+MAX_RESULT = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A job's return value as the journal keeps it: written by a serializer, and within a limit."""
+
+    #: Media type of the serializer.
+    content_type: str
+    body: bytes
+
+    def to_plain(self) -> dict[str, str]:
+        """The value as JSON values: the field `result` of a record."""
+        if self.content_type == JSON:
+            return {"content_type": JSON, "text": self.body.decode(errors="replace")}
+        return {"content_type": self.content_type, "base64": base64.b64encode(self.body).decode()}
+
+    @classmethod
+    def from_plain(cls, plain: object) -> "StoredResult | None":
+        """The value that to_plain described; None for anything else."""
+        match plain:
+            case {"content_type": str(content_type), "text": str(text)}:
+                return cls(content_type, text.encode(errors="replace"))
+            case {"content_type": str(content_type), "base64": str(text)}:
+                try:
+                    return cls(content_type, base64.b64decode(text, validate=True))
+                except ValueError:
+                    return None
+        return None
+
+
+def why_not_stored(value: StoredResult, limit: int) -> str:
+    """The reason, for people, why a value is not kept; "" if it is. `limit` is in bytes."""
+    size = len(value.body)
+    if size <= limit:
+        return ""
+    return (
+        f"the result measures {size:,} bytes and the setting max_result allows {limit:,}."
+        " Store the data elsewhere and return a reference to it, or raise the limit."
+    )
+
+
+def result_of_record(record: Mapping[str, Any]) -> StoredResult | None:
+    """The value in a record of kind `succeeded`."""
+    return StoredResult.from_plain(record.get("result"))
 
 
 class JobState(StrEnum):
@@ -242,4 +290,4 @@ def _with_latest_error(message: Message, number: int) -> tuple[Attempt, ...]:
     """The earlier errors of a message, and its latest as that of the try with this number."""
     if message.failure is None:
         return message.attempts
-    return append(message.attempts, Attempt.of(message.failure, number))
+    return append_attempt(message.attempts, Attempt.of(message.failure, number))

@@ -12,9 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from palermo.core import attempts
-from palermo.core.attempts import Attempt
-from palermo.core.failure import Failure, cut
+from palermo.core.failure import ATTEMPTS_BUDGET, Attempt, Failure, attempts_header, attempts_in, cut, cut_attempts
 from palermo.core.topology import DEFAULT_QUEUE, MAX_ID_BYTES, is_failed
 from palermo.errors import HeadersTooLarge
 
@@ -259,7 +257,7 @@ def to_headers(message: Message) -> dict[str, HeaderValue]:
         if value is not None:
             headers[name] = value
     if message.attempts:
-        headers[_ATTEMPTS] = attempts.to_header(message.attempts)
+        headers[_ATTEMPTS] = attempts_header(message.attempts)
     if message.failure is not None:
         headers["exception-class"] = message.failure.exception_class
         headers["exception-message"] = message.failure.message
@@ -320,7 +318,7 @@ def from_wire(
                 continue
         elif name == _ATTEMPTS:
             if isinstance(value, list | tuple):
-                fields["attempts"] = attempts.from_header(value)
+                fields["attempts"] = attempts_in(value)
                 continue
         elif name in _FAILURE:
             failure[name] = value
@@ -416,8 +414,8 @@ def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
     size = headers_size(to_headers(message))
     if size <= limit:
         return message
-    for budget in (attempts.BUDGET // 8, 0) if message.attempts else ():
-        message = replace(message, attempts=attempts.cut(message.attempts, budget))
+    for budget in (ATTEMPTS_BUDGET // 8, 0) if message.attempts else ():
+        message = replace(message, attempts=cut_attempts(message.attempts, budget))
         if headers_size(to_headers(message)) <= limit:
             return message
     if message.failure is None:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import count, one_line, safe
+from palermo.core.text import count, one_line, safe
 
 #: Seconds between two plain lines of progress.
 _PLAIN_LINE_EVERY = 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from palermo.client.client import Client
 from palermo.contract.rows import Row
-from palermo.core.terminal_text import count
+from palermo.core.text import count
 from palermo.demo.jobs import Parsed, parse
 from palermo.demo.screen import Screen, per_second
 from palermo.errors import PalermoError

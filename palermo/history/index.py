@@ -16,7 +16,7 @@ from typing import Any
 
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
-from palermo.core.wildcards import fits
+from palermo.core.text import fits
 from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
 from palermo.history.filters import FINAL, HistoryFilter
 from palermo.temp_index import Database, TempIndex, fold

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from palermo.client.client import Client
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding
 from palermo.contract.rows import Row
 from palermo.errors import PalermoError
 from palermo.settings.settings import SettingOrigin, Settings

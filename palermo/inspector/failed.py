@@ -12,10 +12,9 @@ from palermo.client.failed_queues import browse_failed
 from palermo.client.failed_queues import trim_failed as trim
 from palermo.contract.rows import Listing, Row
 from palermo.contract.serialization import SIGNED, Serializers, media_type
-from palermo.core.arguments import unpack
+from palermo.core.arguments import preview, unpack
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.preview import preview
 from palermo.core.topology import check_job_queue
 from palermo.errors import DecodeError, MediaTypeUnknown, PalermoError, SerializationError, SignatureInvalid
 from palermo.inspector.context import Context, Progress

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 from palermo.core.failure import fingerprint
 from palermo.core.message import Message
-from palermo.core.wildcards import fits
+from palermo.core.text import fits
 
 #: Gives the preview of a message's arguments as it is shown. A text filter searches nothing else of the arguments.
 PreviewOf = Callable[[Message], str | None]

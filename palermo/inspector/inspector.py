@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
-from palermo.contract.broker import Page
+from palermo.contract.broker import Page, Tenant
 from palermo.contract.rows import CANCELLED, Listing, Row
-from palermo.contract.tenants import Tenant
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState

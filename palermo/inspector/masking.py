@@ -10,8 +10,8 @@ from typing import Any
 
 from palermo.contract.rows import MAX_SHOWN, Row, arguments_of, as_json
 from palermo.contract.serialization import Serializers
+from palermo.core.arguments import preview
 from palermo.core.message import Message
-from palermo.core.preview import preview
 from palermo.jobs import registry
 
 #: Stands in the place of a hidden value. A form that sends it back means the value that it stands for.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
-from palermo.core.suggestion import nearest
+from palermo.core.text import nearest
 from palermo.core.times import Delay, Instant
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import OptionInvalid

@@ -12,8 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from palermo.core.durations import Durations
-from palermo.core.histogram import upper
+from palermo.core.durations import Durations, upper
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.history.tally import Tally
 from palermo.metrics.catalogue import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS, Metric
@@ -74,7 +73,7 @@ class Families(Collector):
 
 
 def buckets(histogram: Mapping[int, int]) -> list[tuple[str, float]]:
-    """A histogram of palermo.core.histogram as one of Prometheus: the number of durations up to each bound."""
+    """A histogram of palermo.core.durations as one of Prometheus: the number of durations up to each bound."""
     counts = [0] * (len(_BUCKETS) + 1)
     for number, count in histogram.items():
         counts[min(len(_BUCKETS), max(0, math.ceil((number - _BUCKETS[0]) / 4)))] += count

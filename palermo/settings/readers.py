@@ -9,7 +9,7 @@ from typing import Any
 from palermo.core.address import parse_url
 from palermo.core.fair_scheduling import TENANT_ORDERS
 from palermo.core.journal_records import JournalLevel
-from palermo.core.stored_result import MAX_RESULT
+from palermo.core.lifecycle import MAX_RESULT
 from palermo.core.times import parse_duration
 from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue, check_queue_name
 from palermo.errors import SettingInvalid, UsageError

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES
 from palermo.core.address import DEFAULT_URL, Address, parse_url
 from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
-from palermo.core.suggestion import nearest
+from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.settings.environment import from_environment

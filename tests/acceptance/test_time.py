@@ -11,7 +11,7 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from tests.acceptance.place import Place, Worker
 from tests.helpers import Stopwatch, eventually
 from tests.scale import scaled

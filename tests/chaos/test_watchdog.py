@@ -13,7 +13,7 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.client.client import Client
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue

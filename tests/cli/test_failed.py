@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from palermo.client.client import Client
-from palermo.core.attempts import Attempt
+from palermo.core.failure import Attempt
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish_failed
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from palermo.client.client import Client
-from palermo.core.terminal_text import safe
+from palermo.core.text import safe
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish, publish_failed
 

@@ -19,7 +19,7 @@ from palermo.cli.top import RecentFailures, ScreenData, split_rows, view
 from palermo.client.client import Client
 from palermo.core.durations import Durations
 from palermo.core.journal_records import decode, encode
-from palermo.core.terminal_text import duration
+from palermo.core.text import duration
 from palermo.inspector.rates import Rates
 from tests.cli.conftest import Palermo
 

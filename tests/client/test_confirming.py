@@ -10,7 +10,7 @@ import pika
 import pytest
 
 import palermo
-from palermo.brokers.rabbitmq.amqp.socket_lock import SocketLock
+from palermo.brokers.rabbitmq.amqp.transport import SocketLock
 from palermo.client import client as clients
 from palermo.client.client import Client
 from palermo.client.ids import many_ids, new_id

@@ -1,7 +1,6 @@
 """The contract of every broker's diagnosis."""
 
-from palermo.contract.broker import Broker
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Broker, Finding
 from tests.contract.tools import Open, message, messages
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import GIVE_UP, MOVE, RUN, ScheduledFilter
-from palermo.core.attempts import Attempt
+from palermo.core.failure import Attempt
 from palermo.core.lifecycle import Ack, Reschedule, fail, retry
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost

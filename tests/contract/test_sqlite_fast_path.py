@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from palermo.brokers.sqlite import SqliteBroker
-from palermo.brokers.sqlite.consuming.consumer import SqliteConsumer
+from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.file import store
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url

@@ -17,7 +17,7 @@ import pytest
 
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.file import store
-from palermo.brokers.sqlite.file.errors import translated
+from palermo.brokers.sqlite.file.store import translated
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url

@@ -2,8 +2,7 @@
 
 import pytest
 
-from palermo.core.arguments import pack, unpack
-from palermo.core.preview import preview
+from palermo.core.arguments import pack, preview, unpack
 from palermo.errors import DecodeError
 
 

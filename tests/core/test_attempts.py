@@ -5,8 +5,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.attempts import BUDGET, Attempt, append, cut, from_header, to_header
-from palermo.core.failure import Failure
+from palermo.core.failure import (
+    ATTEMPTS_BUDGET,
+    Attempt,
+    Failure,
+    append_attempt,
+    attempts_header,
+    attempts_in,
+    cut_attempts,
+)
 from palermo.core.message import MAX_HEADERS, Message, fit_headers, headers_size, to_headers
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1_700)
@@ -26,10 +33,10 @@ def test_a_failure_is_kept_in_short() -> None:
 def test_the_log_stays_in_its_budget_and_keeps_the_first_and_the_newest(messages: list[str]) -> None:
     log: tuple[Attempt, ...] = ()
     for number, text in enumerate(messages, start=1):
-        log = append(log, attempt(number, text))
+        log = append_attempt(log, attempt(number, text))
 
     numbers = [one.number for one in log]
-    assert sum(one.size for one in log) <= BUDGET
+    assert sum(one.size for one in log) <= ATTEMPTS_BUDGET
     assert numbers[:1] == [1][: len(messages)]
     assert numbers[1:] == list(range(len(messages) - len(numbers) + 2, len(messages) + 1))
 
@@ -37,20 +44,20 @@ def test_the_log_stays_in_its_budget_and_keeps_the_first_and_the_newest(messages
 def test_the_size_is_no_less_than_what_the_wire_takes() -> None:
     log = tuple(attempt(number, "ü" * number) for number in range(1, 100))
 
-    assert headers_size({"attempts-log": to_header(log)}) <= sum(one.size for one in log) + 30
+    assert headers_size({"attempts-log": attempts_header(log)}) <= sum(one.size for one in log) + 30
 
 
 def test_without_room_for_the_first_nothing_is_kept() -> None:
-    assert cut((attempt(1), attempt(2)), 0) == ()
+    assert cut_attempts((attempt(1), attempt(2)), 0) == ()
 
 
 @given(st.lists(st.builds(attempt, st.integers(1, 99), st.text(st.characters(codec="utf-8"))), max_size=5))
 def test_the_header_reads_as_it_was_written(log: list[Attempt]) -> None:
-    assert from_header(to_header(log)) == tuple(log)
+    assert attempts_in(attempts_header(log)) == tuple(log)
 
 
 def test_entries_that_say_nothing_are_left_out() -> None:
-    assert from_header([*to_header([attempt(1)]), "x", {"attempt": "2"}, None]) == (attempt(1),)
+    assert attempts_in([*attempts_header([attempt(1)]), "x", {"attempt": "2"}, None]) == (attempt(1),)
 
 
 def test_the_log_is_cut_before_the_traceback_where_headers_do_not_fit() -> None:
@@ -61,7 +68,7 @@ def test_the_log_is_cut_before_the_traceback_where_headers_do_not_fit() -> None:
         queue="q",
         job="j",
         failure=replace(FAILURE, stack_trace=trace),
-        attempts=cut(log, BUDGET),
+        attempts=cut_attempts(log, ATTEMPTS_BUDGET),
         extra={"big": "x" * 100_000},
     )
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.histogram import LAST, SMALLEST, Histogram, bucket, merge, quantile, upper
+from palermo.core.durations import LAST, SMALLEST, Histogram, bucket, merge, quantile, upper
 
 DURATIONS = st.floats(min_value=0, max_value=1e8)
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from palermo.core.attempts import Attempt
-from palermo.core.failure import Failure
+from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import (
     TRANSITIONS,
     Ack,

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.attempts import Attempt
-from palermo.core.failure import Failure
+from palermo.core.failure import Attempt, Failure
 from palermo.core.message import MAX_HEADERS, Message, fit_headers, from_wire, headers_size, to_headers
 from palermo.errors import HeadersTooLarge
 

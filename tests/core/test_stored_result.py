@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from palermo.core.lifecycle import Dropped, Succeeded, without_value
-from palermo.core.stored_result import StoredResult, result_of_record, why_not_stored
+from palermo.core.lifecycle import Dropped, StoredResult, Succeeded, result_of_record, why_not_stored, without_value
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from palermo.contract.broker import QueueInfo
 from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, worker_row
 from palermo.contract.serialization import Serializers
 from palermo.contract.worker_info import RunningJob, WorkerInfo
-from palermo.core.attempts import Attempt
-from palermo.core.failure import Failure
+from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 

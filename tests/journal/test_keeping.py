@@ -10,9 +10,8 @@ import pytest
 from palermo.client.recorder import Recorder
 from palermo.core.failure import Failure
 from palermo.core.journal_records import JournalLevel
-from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, StoredResult, Succeeded
 from palermo.core.message import Message
-from palermo.core.stored_result import StoredResult
 from palermo.worker.parent import job_events
 from palermo.worker.parent.job_events import JobEvents
 from tests.helpers import Stopwatch

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from palermo.core.histogram import bucket, upper
+from palermo.core.durations import bucket, upper
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.history.tally import Tally
 from palermo.metrics.catalogue import WEB

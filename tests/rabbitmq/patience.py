@@ -8,7 +8,7 @@ import pytest
 
 from palermo.brokers.rabbitmq.administration import diagnosis
 from palermo.brokers.rabbitmq.cluster import worker_control
-from palermo.brokers.rabbitmq.consuming import consumer, crash_history, run_log, steering
+from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
 from palermo.brokers.rabbitmq.publishing import handover, outbox
 
 #: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
@@ -19,7 +19,7 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, until the test ends."""
     monkeypatch.setattr(worker_control, "_PATIENCE", SECONDS)
     monkeypatch.setattr(steering, "_LAST_WORDS", SECONDS)
-    monkeypatch.setattr(crash_history, "_PATIENCE", 2 * SECONDS)
+    monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 2 * SECONDS)
     monkeypatch.setattr(run_log, "_PATIENCE", SECONDS)
     monkeypatch.setattr(run_log, "_LAST_WORDS", SECONDS)
     monkeypatch.setattr(consumer, "_WRITTEN_WITHIN", SECONDS)

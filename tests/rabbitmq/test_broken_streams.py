@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from palermo.brokers.rabbitmq.events import event_log
+from palermo.brokers.rabbitmq import event_log
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.events import Subscription
 from palermo.contract.scheduled import ScheduledFilter

@@ -8,7 +8,7 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.unique import unique_keys
-from palermo.brokers.rabbitmq.unique.key_log import queue_of
+from palermo.brokers.rabbitmq.unique.key_log import key_log_queue
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.worker_info import ignore_command
 from palermo.core.address import parse_url
@@ -49,13 +49,13 @@ def unsay(url: str, exchange: str) -> None:
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         kept = []
-        while (got := channel.basic_get(queue_of(exchange)))[0] is not None:
+        while (got := channel.basic_get(key_log_queue(exchange)))[0] is not None:
             record = json.loads(got[2])
             if record.get("jobs"):
                 kept.append((got[1], json.dumps({**record, "sure": 0, "owed": []}).encode()))
             channel.basic_ack(got[0].delivery_tag)
         for properties, body in kept:
-            channel.basic_publish("", queue_of(exchange), body, properties)
+            channel.basic_publish("", key_log_queue(exchange), body, properties)
 
 
 @pytest.mark.parametrize("place", ["queue", "worker"])

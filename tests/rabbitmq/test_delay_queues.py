@@ -6,9 +6,9 @@ import time
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of
+from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
@@ -38,7 +38,7 @@ def test_the_queue_of_a_far_time_slot_is_deleted_when_that_is_over(session: Sess
             await DelayQueues(session.exchange, connection, ours, arguments).ensure(over)
 
             async def is_there() -> bool:
-                return (await connection.probe(queue_of(session.exchange, over))).exists
+                return (await connection.probe(delay_queue_name(session.exchange, over))).exists
 
             assert await is_there()
             async with time_kept(leader):
@@ -56,7 +56,7 @@ def test_a_queue_with_a_message_or_a_consumer_is_not_deleted(session: SessionPar
     async def work() -> None:
         connection = await open_connection(session, "test")
         try:
-            queue = queue_of(session.exchange, TimeSlot(1, 1))
+            queue = delay_queue_name(session.exchange, TimeSlot(1, 1))
             await connection.declare(queue, {"x-queue-type": session.queue_type})
             channel = await connection.channel()
             await channel.consume(queue, lambda _: None)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import exceptions, frame, spec
 
-from palermo.brokers.rabbitmq.amqp import delivery_frames, opening
-from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered
-from palermo.brokers.rabbitmq.amqp.properties import Properties, read_properties
+from palermo.brokers.rabbitmq.amqp import frames, transport
+from palermo.brokers.rabbitmq.amqp.frames import Delivered
+from palermo.brokers.rabbitmq.amqp.messages import Properties, read_properties
 from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
@@ -225,14 +225,14 @@ def test_bytes_that_are_no_frame_are_pikas_to_refuse(loop: asyncio.AbstractEvent
 
 
 def test_an_ack_is_pikas_byte_for_byte_and_behind_what_was_sent_before(loop: asyncio.AbstractEventLoop) -> None:
-    assert delivery_frames.ack(7, 2**40) == method(7, spec.Basic.Ack(2**40, False))
+    assert frames.ack(7, 2**40) == method(7, spec.Basic.Ack(2**40, False))
     client = Client(loop, directly=True)
     sent, count = client.connection.bytes_sent, client.connection.frames_sent
     client.channels[0].basic_qos(prefetch_count=2)
     client.connection.ack(client.channels[0], 5)
-    assert client.line.sent == method(1, spec.Basic.Qos(0, 2, False)) + delivery_frames.ack(1, 5)
+    assert client.line.sent == method(1, spec.Basic.Qos(0, 2, False)) + frames.ack(1, 5)
     client.connection.ack(client.channels[1], 6)
-    assert client.line.sent.endswith(delivery_frames.ack(2, 6))
+    assert client.line.sent.endswith(frames.ack(2, 6))
     assert client.connection.bytes_sent - sent == len(client.line.sent)
     assert client.connection.frames_sent - count == 3
 
@@ -249,16 +249,14 @@ def test_acks_of_one_turn_leave_together_for_who_has_several_jobs_but_not_any_nu
     client.channels[1].basic_qos(prefetch_count=2)
     assert client.line.sent == b""
     loop.run_until_complete(asyncio.sleep(0))
-    assert client.line.sent == delivery_frames.ack(1, 1) + delivery_frames.ack(1, 2) + method(
-        2, spec.Basic.Qos(0, 2, False)
-    )
+    assert client.line.sent == frames.ack(1, 1) + frames.ack(1, 2) + method(2, spec.Basic.Qos(0, 2, False))
 
     client.line.sent = b""
     for tag in range(3, 103):
         client.connection.ack(channel, tag)
-    assert client.line.sent.startswith(delivery_frames.ack(1, 3))
+    assert client.line.sent.startswith(frames.ack(1, 3))
     loop.run_until_complete(asyncio.sleep(0))
-    assert client.line.sent == b"".join(delivery_frames.ack(1, tag) for tag in range(3, 103))
+    assert client.line.sent == b"".join(frames.ack(1, tag) for tag in range(3, 103))
 
 
 def test_a_closed_channel_takes_no_ack_and_its_number_may_be_used_again(loop: asyncio.AbstractEventLoop) -> None:
@@ -289,7 +287,7 @@ def test_a_consumer_that_is_being_cancelled_takes_nothing_more(loop: asyncio.Abs
 
 def test_a_version_of_pika_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = {"1.3.1": False, "1.3.2": True, "1.4.4": True, "1.5.0": False, "2.0.0b1": False, "?": False}
-    assert {version: opening.is_tested(version) for version in tested} == tested
+    assert {version: transport.is_tested(version) for version in tested} == tested
     monkeypatch.setattr(pika, "__version__", "1.5.0")
 
     with pytest.raises(BrokerRefused, match=r"pika 1\.5\.0 is installed, and Palermo works with 1\.3\.2 to 1\.4"):
@@ -298,13 +296,10 @@ def test_a_version_of_pika_that_was_not_tested_is_refused(monkeypatch: pytest.Mo
 
 def test_a_delivery_is_read_without_its_properties() -> None:
     whole = b"".join(delivery(4, 17, b"body", redelivered=True))
-    found = delivery_frames.read_delivery(b"..." + whole, 3, 4, delivery_frames.short("tag-4"))
+    found = frames.read_delivery(b"..." + whole, 3, 4, frames.short("tag-4"))
     assert isinstance(found, Delivered)
     assert found[:5] == (3 + len(whole), 17, True, "palermo", "mail")
     assert found.body == b"body"
     assert struct.unpack_from(">H", b"..." + whole, found.properties)[0] & 1 << 13
     for short_of in range(8, len(whole)):
-        assert (
-            delivery_frames.read_delivery(whole[:short_of], 0, 4, delivery_frames.short("tag-4"))
-            == delivery_frames.INCOMPLETE
-        )
+        assert frames.read_delivery(whole[:short_of], 0, 4, frames.short("tag-4")) == frames.INCOMPLETE

@@ -10,14 +10,11 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.destination import Destination, RecordQueue
-from palermo.brokers.rabbitmq.amqp.messages import to_properties
-from palermo.brokers.rabbitmq.amqp.properties import Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, Unroutable
+from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Nacked, Publisher, RecordQueue, Unroutable
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.brokers.rabbitmq.publishing.job_destinations import Place
+from palermo.brokers.rabbitmq.publishing.job_destinations import Place, TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.recurring_entries import RecurringEntry
 from palermo.core.address import parse_url

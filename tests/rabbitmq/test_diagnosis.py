@@ -12,10 +12,9 @@ import pytest
 
 from palermo.brokers.rabbitmq.administration.diagnosis import clock, differing
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.declaration import Difference
+from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.client.client import Client
-from palermo.contract.broker import SessionParameters, open_broker
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.inspector.inspector import Inspector

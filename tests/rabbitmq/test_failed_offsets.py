@@ -1,8 +1,8 @@
 """The failed jobs that there are, by the records of the log, in whatever order they were written."""
 
-from palermo.brokers.rabbitmq.browsing.failed_offsets import FailedOffsets, key, parts
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedOffsets, failure_key, split_key
 
-A, B = key("a", 1), key("b", 1)
+A, B = failure_key("a", 1), failure_key("b", 1)
 
 
 def ledger(*records: tuple[str, str, int]) -> FailedOffsets:
@@ -35,7 +35,7 @@ def test_what_goes_before_it_comes_is_not_there() -> None:
 
 
 def test_another_failure_of_the_same_job_is_another() -> None:
-    assert offsets(ledger(("gone", key("a", 2), 0), ("put", A, 1))) == [1]
+    assert offsets(ledger(("gone", failure_key("a", 2), 0), ("put", A, 1))) == [1]
 
 
 def test_an_emptied_queue_owes_nothing() -> None:
@@ -47,7 +47,7 @@ def test_an_emptied_queue_owes_nothing() -> None:
 
 def test_copies_are_counted_by_a_key_that_can_be_read_back() -> None:
     assert ledger(("put", A, 1), ("put", A, 2), ("put", B, 3)).copies("failed") == {A: 2, B: 1}
-    assert parts(key("with blanks", 7)) == ("with blanks", 7)
+    assert split_key(failure_key("with blanks", 7)) == ("with blanks", 7)
 
 
 def test_what_the_log_forgot_is_forgotten() -> None:

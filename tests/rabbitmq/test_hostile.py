@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from palermo.brokers.rabbitmq.amqp.properties import read_properties
+from palermo.brokers.rabbitmq.amqp.messages import read_properties
 from palermo.inspector.failed_filter import FailedFilter
 from tests import hostile
 from tests.helpers import eventually

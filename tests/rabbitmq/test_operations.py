@@ -30,9 +30,9 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     StartJob,
     from_plain,
 )
+from palermo.contract.broker import Tenant
 from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter
-from palermo.contract.tenants import Tenant
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest

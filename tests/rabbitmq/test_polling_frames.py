@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pika import exceptions, frame, spec
 
-from palermo.brokers.rabbitmq.amqp import polling_frames
-from palermo.brokers.rabbitmq.amqp.delivery_frames import INCOMPLETE, Counted, Delivered, read_counted, read_got
-from palermo.brokers.rabbitmq.amqp.properties import Properties, read_properties
+from palermo.brokers.rabbitmq.amqp import frames
+from palermo.brokers.rabbitmq.amqp.frames import INCOMPLETE, Counted, Delivered, read_counted, read_got
+from palermo.brokers.rabbitmq.amqp.messages import Properties, read_properties
 from tests.rabbitmq.test_delivery_frames import HEARTBEAT, PIECE, SIZES, Client, method
 
 EMPTY = method(1, spec.Basic.GetEmpty(""))
@@ -167,11 +167,11 @@ def test_an_answer_that_does_not_end_where_it_says_is_an_error_as_in_pika(
 
 
 def test_questions_are_pikas_byte_for_byte() -> None:
-    assert polling_frames.get(7, "mail") == method(7, spec.Basic.Get(queue="mail"))
-    assert polling_frames.count(7, "ü") == method(7, spec.Queue.Declare(queue="ü", passive=True))
+    assert frames.get(7, "mail") == method(7, spec.Basic.Get(queue="mail"))
+    assert frames.count(7, "ü") == method(7, spec.Queue.Declare(queue="ü", passive=True))
     consume = spec.Basic.Consume(queue="mail", consumer_tag="t:mail", nowait=True)
-    assert polling_frames.consume(7, "mail", "t:mail") == method(7, consume)
-    assert polling_frames.cancel(7, "t:mail") == method(7, spec.Basic.Cancel("t:mail", nowait=True))
+    assert frames.consume(7, "mail", "t:mail") == method(7, consume)
+    assert frames.cancel(7, "t:mail") == method(7, spec.Basic.Cancel("t:mail", nowait=True))
 
 
 def test_an_answer_is_incomplete_at_every_byte_but_the_last() -> None:

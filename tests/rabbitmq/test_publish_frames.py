@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import frame, spec
 
-from palermo.brokers.rabbitmq.amqp import publish_frames
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp import frames
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 
 FRAME_MAX = 4_096
-ROOM = FRAME_MAX - publish_frames.OVERHEAD
+ROOM = FRAME_MAX - frames.OVERHEAD
 
 
 def by_pika(channel: int, exchange: str, key: str, properties: spec.BasicProperties, body: bytes) -> bytes:
@@ -27,7 +27,7 @@ def ack(channel: int, tag: int, multiple: bool = False) -> bytes:
 def acks(data: bytes) -> tuple[int, list[tuple[int, bool]]]:
     """How much of it was read, and what was told."""
     told: list[tuple[int, bool]] = []
-    read = publish_frames.acks(data, {1: lambda tag, multiple: told.append((tag, multiple))})
+    read = frames.acks(data, {1: lambda tag, multiple: told.append((tag, multiple))})
     return read, told
 
 
@@ -38,14 +38,14 @@ def test_a_message_is_what_pika_makes_of_it(size: int, channel: int, key: str) -
     body = bytes(range(256)) * (size // 256 + 1)
     body = body[:size]
 
-    pieces = publish_frames.message(channel, "palermo", key, b"".join(properties.encode()), body, frame_max=FRAME_MAX)
+    pieces = frames.message(channel, "palermo", key, b"".join(properties.encode()), body, frame_max=FRAME_MAX)
 
     assert b"".join(pieces) == by_pika(channel, "palermo", key, properties, body)
 
 
 def test_a_name_that_amqp_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="255"):
-        publish_frames.message(1, "", "x" * 256, b"\0\0", b"", frame_max=FRAME_MAX)
+        frames.message(1, "", "x" * 256, b"\0\0", b"", frame_max=FRAME_MAX)
 
 
 @given(

@@ -10,8 +10,7 @@ import pika
 import pytest
 
 import palermo
-from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
@@ -125,7 +124,7 @@ def test_a_delayed_unique_job_that_is_refused_leaves_no_key(
     run_at = time.time() + 86_400
     found = time_slot_of(run_at, time.time())
     assert found is not None
-    queue = full(queue_of(exchange, found))
+    queue = full(delay_queue_name(exchange, found))
 
     for client in clients:
         with pytest.raises(PublishRefused, match="the queue is full"):

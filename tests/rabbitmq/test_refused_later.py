@@ -10,12 +10,11 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.messages import to_properties
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
+from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.scheduling.delay_readers import FarReader
+from palermo.brokers.rabbitmq.scheduling.due_jobs import FarReader
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.time_slots import TimeSlot
@@ -54,7 +53,7 @@ def test_far_jobs_are_not_doubled_while_the_list_of_stretches_is_full(module_nod
             publisher = await outbox.open()
             for number, stretch in enumerate((known, known, known, unknown)):
                 job = message(f"{number}", run_at=stretch.begins + 1)
-                await publisher.send("", queue_of(session.exchange, far), to_properties(job), job.body)
+                await publisher.send("", delay_queue_name(session.exchange, far), to_properties(job), job.body)
             await asyncio.to_thread(limit, module_node, full, 2)
 
             for _ in range(3):

@@ -15,9 +15,9 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.leadership import fair_queue
 from palermo.brokers.rabbitmq.publishing.handover import outcomes
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
-from palermo.brokers.rabbitmq.tenants import fair_queue
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.scheduled import ignore_jobs, wall_clock
 from palermo.contract.sweep import Move

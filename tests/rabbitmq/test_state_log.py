@@ -13,9 +13,8 @@ import pytest
 
 from palermo.brokers.rabbitmq.amqp import state_log, versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.destination import RecordQueue
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.contract.broker import SessionParameters

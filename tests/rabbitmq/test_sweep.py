@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.taking import waits
-from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep, waits
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Move, Remove, SweepDecision
 from palermo.core.address import parse_url

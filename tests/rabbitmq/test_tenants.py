@@ -11,11 +11,11 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.leader import Leader
 from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs
-from palermo.brokers.rabbitmq.publishing import tenant_queues
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
-from palermo.brokers.rabbitmq.tenants import fair_scheduler
+from palermo.brokers.rabbitmq.publishing import job_destinations
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
@@ -76,7 +76,7 @@ def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
     monkeypatch.setattr(fair_scheduler, "_LOOK_EVERY", 0.02)
-    monkeypatch.setattr(tenant_queues, "_TRUSTED", 0.05)
+    monkeypatch.setattr(job_destinations, "_TRUSTED", 0.05)
     until = time.monotonic() + scaled(8, 120)
     stored, taken = set[str](), set[str]()
 

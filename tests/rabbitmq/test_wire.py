@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import exceptions, spec
 
-from palermo.brokers.rabbitmq.amqp import errors, fields
-from palermo.brokers.rabbitmq.amqp.messages import message_of, to_message, to_properties, written
-from palermo.brokers.rabbitmq.amqp.properties import MAX_PROPERTIES, Properties, read_properties
+from palermo.brokers.rabbitmq.amqp import fields, replies
+from palermo.brokers.rabbitmq.amqp.messages import (
+    MAX_PROPERTIES,
+    Properties,
+    message_of,
+    read_properties,
+    to_message,
+    to_properties,
+    written,
+)
 from palermo.contract.rows import job_row
 from palermo.contract.serialization import Serializers
 from palermo.core.failure import from_exception
@@ -154,7 +161,7 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
             error = kind(*arguments)
         except TypeError:
             continue
-        said = errors.translate(error, "h:5672", user="u", vhost="v")
+        said = replies.translate(error, "h:5672", user="u", vhost="v")
         assert isinstance(said, PalermoError)
         assert "h:5672" in str(said)
         return
@@ -204,7 +211,7 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
     ],
 )
 def test_an_error_says_what_happened_and_where(error: BaseException, kind: type, said: str) -> None:
-    translated = errors.translate(error, "h:5672", user="u", vhost="v")
+    translated = replies.translate(error, "h:5672", user="u", vhost="v")
 
     assert isinstance(translated, kind)
     assert said in str(translated)

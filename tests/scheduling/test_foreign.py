@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from tests.helpers import eventually
 from tests.worker.site import Site
 

@@ -10,8 +10,7 @@ from typing import Annotated, Literal, NewType, Optional, TypedDict, TypeVar, ge
 
 import pytest
 
-from palermo.contract.serialization import Accept, Serializer, Serializers
-from palermo.contract.wire_classes import classes_in, dotted_name
+from palermo.contract.serialization import Accept, Serializer, Serializers, classes_in, dotted_name
 from palermo.core.message import Message
 from palermo.errors import DecodeError
 from palermo.serializers.json import JsonSerializer
@@ -174,7 +173,7 @@ def test_a_class_is_named_by_its_module_and_qualified_name() -> None:
 def test_a_class_in_main_is_named_by_the_path_of_its_module(tmp_path: Path) -> None:
     package = tmp_path / "shop"
     package.mkdir()
-    code = "from palermo.contract.wire_classes import dotted_name\nclass Cart: ...\nprint(dotted_name(Cart))\n"
+    code = "from palermo.contract.serialization import dotted_name\nclass Cart: ...\nprint(dotted_name(Cart))\n"
     (package / "__init__.py").write_text("")
     (package / "tasks.py").write_text(code)
 

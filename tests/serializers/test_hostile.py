@@ -7,8 +7,7 @@ import msgpack
 import pytest
 
 from palermo.contract.rows import MAX_SHOWN, job_row
-from palermo.contract.serialization import Accept, Serializers
-from palermo.contract.wire_classes import Unrestored
+from palermo.contract.serialization import Accept, Serializers, Unrestored
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.errors import BodyTooLarge, DecodeError

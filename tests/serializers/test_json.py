@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from palermo.contract.wire_classes import FOR_DISPLAY, Unrestored
+from palermo.contract.serialization import FOR_DISPLAY, Unrestored
 from palermo.errors import DecodeError
 from palermo.serializers.json import JsonSerializer
 from tests.serializers.samples import CLASSES, Color, Line, Rights

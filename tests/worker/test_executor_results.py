@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from palermo.contract.serialization import Serializers
-from palermo.core.lifecycle import SUCCEEDED, Succeeded
-from palermo.core.stored_result import StoredResult
+from palermo.core.lifecycle import SUCCEEDED, StoredResult, Succeeded
 from palermo.errors import JobTimeout
 from palermo.jobs.definition import define
 from palermo.worker.child.return_values import ReturnValues

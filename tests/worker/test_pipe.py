@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.lifecycle import (
+    MAX_RESULT,
+    Cancelled,
+    Dropped,
+    Interrupted,
+    Raised,
+    Result,
+    Retrying,
+    StoredResult,
+    Succeeded,
+)
 from palermo.core.message import Message
-from palermo.core.stored_result import MAX_RESULT, StoredResult
 from palermo.worker.ipc.frames import MAX_REPLY, SUCCESS, FrameBuffer, InvalidFrame, pack, pack_reply, unpack_reply
 from palermo.worker.ipc.messages import pack_message, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe

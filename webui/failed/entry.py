@@ -9,8 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palermo.core import attempts
-from palermo.core.failure import MAX_STACK_TRACE, Failure, cut_middle, fingerprint, printable
+from palermo.core.failure import (
+    MAX_STACK_TRACE,
+    Failure,
+    attempts_header,
+    attempts_in,
+    cut_middle,
+    fingerprint,
+    printable,
+)
 from palermo.core.message import EVENT_ID, TOPIC, Message
 from palermo.inspector.failed_filter import PreviewOf
 
@@ -98,7 +105,7 @@ class EntryBuilder:
             content_type=printable(message.content_type),
             content_encoding=printable(message.content_encoding),
             arguments=printable(message.arguments),
-            attempts=json.dumps(attempts.to_header(message.attempts)) if message.attempts else "",
+            attempts=json.dumps(attempts_header(message.attempts)) if message.attempts else "",
             body=message.body if len(message.body) <= MAX_BODY else None,
         )
 
@@ -152,7 +159,7 @@ def restored(values: Sequence[Any]) -> Message:
         preview=preview,
         worker=worker,
         failure=failure if has_error else None,
-        attempts=attempts.from_header(json.loads(tried)) if tried else (),
+        attempts=attempts_in(json.loads(tried)) if tried else (),
         extra=extra,
         tenant=tenant or "",
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.core.wildcards import fits
+from palermo.core.text import fits
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.temp_index import Database, TempIndex
 from palermo.webui.failed.entry import Entry, fold, restored

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from palermo.contract.recurring import MISSED
 from palermo.contract.rows import Row
-from palermo.core.preview import preview
+from palermo.core.arguments import preview
 from palermo.core.times import parse_duration
 from palermo.errors import SerializationError, UsageError
 from palermo.webui import actions

@@ -13,33 +13,27 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.administration.removal import Removal
-from palermo.brokers.rabbitmq.amqp.awaiting import together
-from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links, together
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
-from palermo.brokers.rabbitmq.browsing.failed_sweep import FailedSweeps
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
 from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_workers, command_workers
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
-from palermo.brokers.rabbitmq.consuming.crash_history import CrashHistory
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
 from palermo.brokers.rabbitmq.consuming.push import PushSource
-from palermo.brokers.rabbitmq.consuming.run_log import RunLog
+from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
-from palermo.brokers.rabbitmq.events.events import RabbitmqEvents
+from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
-from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
-from palermo.brokers.rabbitmq.leadership.limit_client import LimitClient
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, LimitClient
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
-from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.queue_registration import QueueRegistration
-from palermo.contract.broker import Page, QueueInfo, SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream, offset_of
-from palermo.brokers.rabbitmq.amqp.stream_suspects import HISTORY_BROKEN_FOR
+from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
 from palermo.core.journal_records import decode

@@ -7,23 +7,20 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from palermo.brokers.sqlite import sweep
-from palermo.brokers.sqlite.consuming.consumer import SqliteConsumer
+from palermo.brokers.sqlite import sweep, workers
+from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.direct_insert import DirectInsert
 from palermo.brokers.sqlite.events import SqliteEvents, unsubscribe_group_of
-from palermo.brokers.sqlite.file.errors import unusable
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.opening import open_store, side_directory
-from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.tenants import SqliteTenants
-from palermo.brokers.sqlite.workers import commands, worker_locks
-from palermo.contract.broker import OnPublished, Page, QueueInfo, SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -50,7 +47,7 @@ async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
     """
     exchange = check_exchange_name(session.exchange)
     store = await open_store(session.address, session.timeout)
-    worker_locks.remove_stale_locks(side_directory(store.path))
+    workers.remove_stale_locks(side_directory(store.path))
     return SqliteBroker(store, exchange, session)
 
 
@@ -103,10 +100,10 @@ class SqliteBroker:
         on_command: OnCommand = ignore_command,
         prefetch: Prefetch = NO_PREFETCH,
     ) -> SqliteConsumer:
-        await worker_locks.reap_dead(self._store, self._directory)
+        await workers.reap_dead(self._store, self._directory)
         reported = report()
         try:
-            lock = worker_locks.WorkerLock(self._directory)
+            lock = workers.WorkerLock(self._directory)
         except OSError as error:
             raise unusable(self._store.display_path, error) from error
 
@@ -117,7 +114,7 @@ class SqliteBroker:
             cursor = db.execute(
                 "insert into holder (exchange, tag, lock, selection, report) values (?, ?, ?, ?, ?)", values
             )
-            return cursor.lastrowid or 0, commands.last_number(db)
+            return cursor.lastrowid or 0, workers.last_command(db)
 
         try:
             holder, since = await self._store.write(enter)
@@ -135,7 +132,7 @@ class SqliteBroker:
             report=report,
             reported=reported,
             order=self._session.tenant_order,
-            commands=commands.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
+            commands=workers.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
         )
         self._consumers.append(consumer)
         return consumer
@@ -153,7 +150,7 @@ class SqliteBroker:
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         await self._sync()
-        return await commands.send_command(self._store, self._directory, self._exchange, command, timeout=timeout)
+        return await workers.send_command(self._store, self._directory, self._exchange, command, timeout=timeout)
 
     async def pause(self, queue: str, *, by: str = "") -> None:
         await self._store.write(lambda db: pauses_and_cancels.pause(db, self._exchange, queue, by))
@@ -312,7 +309,7 @@ class SqliteBroker:
             raise BrokerUnavailable(f"the session with {self._store.display_path} is closed. Open another.")
         for consumer in self._consumers:
             await consumer.flush()
-        if await worker_locks.reap_dead(self._store, self._directory):
+        if await workers.reap_dead(self._store, self._directory):
             self._notifier.notify()
 
     def _number(self, db: sqlite3.Connection, queue: str) -> int:

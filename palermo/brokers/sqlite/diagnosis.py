@@ -8,7 +8,7 @@ from pathlib import Path
 
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, to_row
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding
 from palermo.core.message import Message
 from palermo.errors import PalermoError
 

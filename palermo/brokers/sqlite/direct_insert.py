@@ -12,10 +12,9 @@ import sqlite3
 import threading
 import time
 
-from palermo.brokers.sqlite.file.errors import is_busy
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.opening import configure, side_directory
-from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.file.store import Store, is_busy
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, to_row
 from palermo.core.message import Message
 

@@ -1,6 +1,11 @@
-"""Scheduled jobs, which wait in a table of their own until they are due; and recurring jobs."""
+"""Scheduled jobs, which wait in a table of their own until they are due; and recurring jobs, in another table.
+
+An entry of a recurring job fires or changes in one transaction with the jobs that it publishes.
+"""
 
 import asyncio
+import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -9,10 +14,9 @@ from typing import Any
 
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables import pauses_and_cancels, recurring, unique_keys
-from palermo.brokers.sqlite.tables.header_json import loads
+from palermo.brokers.sqlite.tables import pauses_and_cancels, unique_keys
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, insert_many, to_row
-from palermo.contract.recurring_entries import EntryChange, RecurringEntry
+from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.contract.scheduled import (
     CANCEL,
     GIVE_UP,
@@ -23,11 +27,21 @@ from palermo.contract.scheduled import (
     ScheduledPage,
     wall_clock,
 )
+from palermo.core.header_json import loads
 from palermo.core.lifecycle import give_up
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.sqlite")
+
+#: A transaction fires no further recurring job after this many jobs.
+_BATCH_SIZE = 200
+
+#: Seconds until a recurring job that cannot be read here is tried again.
+_RETRY_AFTER = 60.0
 
 #: Seconds between two reads of the file at most: the wall clock may jump, and a publisher may die between its commit
 #: and its notification.
@@ -85,11 +99,11 @@ class ScheduledJobs:
 
     async def recurring(self) -> list[RecurringEntry]:
         """See palermo.contract.recurring_entries.RecurringEntries."""
-        return await self._store.read(lambda db: recurring.entries(db, self._exchange))
+        return await self._store.read(lambda db: read_entries(db, self._exchange))
 
     async def change(self, change: EntryChange) -> None:
         """Change a recurring job. Raises NotFound."""
-        await self._store.write(lambda db: recurring.change(db, self._exchange, change, time.time()))
+        await self._store.write(lambda db: change_entry(db, self._exchange, change, time.time()))
         # Jobs may wait now, or another instant may be the next.
         self._notifier.notify()
 
@@ -170,7 +184,7 @@ class ScheduledJobs:
 
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        also = (recurring.next_due(db, self._exchange), unique_keys.next_due(db, self._exchange))
+        also = (next_entry_due(db, self._exchange), unique_keys.next_due(db, self._exchange))
         return min((float(each) for each in (due, *also) if each is not None), default=None)
 
     def _put_in_queues(self, db: sqlite3.Connection) -> list[Message]:
@@ -185,7 +199,7 @@ class ScheduledJobs:
             insert(db, self._exchange, queue, (*row, None, "", priority, message.tenant or None, message.share))
             db.execute("delete from later where id = ?", (number,))
         unique_keys.publish_due(db, self._exchange, wall_clock())
-        return recurring.fire(db, self._exchange, wall_clock())
+        return fire_entries(db, self._exchange, wall_clock())
 
     def _where(self, db: sqlite3.Connection, chosen: ScheduledFilter) -> tuple[str, tuple[Any, ...]]:
         """The SQL condition for the chosen jobs, and its values."""
@@ -215,3 +229,72 @@ class ScheduledJobs:
 def _has_failed(headers: str) -> bool:
     """Whether these headers, as text, are of a job that failed; only few headers are parsed for that."""
     return _ERROR_WRITTEN in headers and _ERROR in loads(headers)
+
+
+def read_entries(db: sqlite3.Connection, exchange: str) -> list[RecurringEntry]:
+    """All entries, by name; those that cannot be read here are left out."""
+    rows = db.execute("select state from recurring where exchange = ? order by name", (exchange,)).fetchall()
+    return [entry for (state,) in rows if (entry := _read(state)) is not None]
+
+
+def change_entry(db: sqlite3.Connection, exchange: str, change: EntryChange, now: float) -> bool:
+    """Change an entry; returns whether that published jobs. Raises NotFound."""
+    found = db.execute(
+        "select state from recurring where exchange = ? and name = ?", (exchange, change.name)
+    ).fetchone()
+    old = None if found is None else _read(found[0])
+    # An entry that cannot be read can be removed, or replaced by a new one.
+    unreadable = found is not None and old is None
+    entry, jobs = (None, []) if unreadable and change.action == REMOVE else change.made_to(old, now)
+    if entry is None:
+        db.execute("delete from recurring where exchange = ? and name = ?", (exchange, change.name))
+    elif entry is not old:
+        _write(db, exchange, entry)
+    _publish(db, exchange, jobs)
+    return bool(jobs)
+
+
+def next_entry_due(db: sqlite3.Connection, exchange: str) -> float | None:
+    """The instant at which an entry fires next, if any does."""
+    ((due,),) = db.execute("select min(due) from recurring where exchange = ?", (exchange,)).fetchall()
+    return None if due is None else float(due)
+
+
+def fire_entries(db: sqlite3.Connection, exchange: str, now: float) -> list[Message]:
+    """Publish the jobs that are due and return them; if they are very many, the rest follows next time."""
+    rows = db.execute(
+        "select name, state from recurring where exchange = ? and due <= ? order by due", (exchange, now)
+    ).fetchall()
+    jobs: list[Message] = []
+    for name, state in rows:
+        if len(jobs) >= _BATCH_SIZE:
+            break
+        found = _read(state)
+        if found is None:
+            db.execute(
+                "update recurring set due = ? where exchange = ? and name = ?", (now + _RETRY_AFTER, exchange, name)
+            )
+            continue
+        fired, entry = found.fired(now)
+        jobs += fired
+        _write(db, exchange, entry)
+    _publish(db, exchange, jobs)
+    return jobs
+
+
+def _read(state: str) -> RecurringEntry | None:
+    try:
+        return RecurringEntry.from_plain(json.loads(state))
+    except (ValueError, KeyError, TypeError, AttributeError, PalermoError) as error:
+        # A later version wrote it, or this machine lacks its time zone.
+        log.warning("the state of a recurring job cannot be read error=%r state=%.200r", str(error), state)
+        return None
+
+
+def _write(db: sqlite3.Connection, exchange: str, entry: RecurringEntry) -> None:
+    values = (exchange, entry.name, entry.next, json.dumps(entry.to_plain()))
+    db.execute("insert or replace into recurring (exchange, name, due, state) values (?, ?, ?, ?)", values)
+
+
+def _publish(db: sqlite3.Connection, exchange: str, jobs: Iterable[Message]) -> None:
+    insert_many(db, exchange, [(job.queue, to_row(job)) for job in jobs])

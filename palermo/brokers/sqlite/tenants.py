@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from palermo.brokers.sqlite import sweep
 from palermo.brokers.sqlite.file.store import Store
-from palermo.contract.tenants import Tenant
+from palermo.contract.broker import Tenant
 from palermo.errors import NotFound
 
 
 class SqliteTenants:
-    """The tenants of one exchange's queues. See palermo.contract.tenants.Tenants."""
+    """The tenants of one exchange's queues. See palermo.contract.broker.Tenants."""
 
     def __init__(self, store: Store, exchange: str) -> None:
         self._store = store

@@ -21,9 +21,8 @@ from palermo.client import decorator
 from palermo.contract.serialization import Accept, Serializers
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import CANCELLED, INTERRUPTED, RunResult, Succeeded
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, MAX_RESULT, RunResult, Succeeded
 from palermo.core.message import Message
-from palermo.core.stored_result import MAX_RESULT
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.jobs import current, hook_calls, hooks
 from palermo.jobs import definition as job_definition

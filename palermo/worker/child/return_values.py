@@ -5,9 +5,8 @@ result is told why there is none.
 """
 
 from palermo.contract.serialization import Serializer, Serializers
-from palermo.core.lifecycle import SUCCEEDED, Succeeded
+from palermo.core.lifecycle import SUCCEEDED, StoredResult, Succeeded, why_not_stored
 from palermo.core.message import Message
-from palermo.core.stored_result import StoredResult, why_not_stored
 from palermo.errors import JobError
 from palermo.jobs.definition import JobDefinition
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palermo.core import preview
+from palermo.core import arguments
 from palermo.core.backoff import quartic
 from palermo.core.failure import Failure, class_name, from_exception
 from palermo.core.lifecycle import Dropped, Raised, Result, Retrying
@@ -99,7 +99,7 @@ class RunFailures:
             id=message.id,
             job=message.job,
             queue=message.queue,
-            preview=message.preview if message.preview is not None else preview.preview(args, kwargs),
+            preview=message.preview if message.preview is not None else arguments.preview(args, kwargs),
             failure=failure,
             worker=self._worker,
         )

@@ -9,7 +9,7 @@ import json
 import pickle
 from typing import Any
 
-from palermo.core.stored_result import MAX_RESULT
+from palermo.core.lifecycle import MAX_RESULT
 from palermo.errors import PalermoError
 
 HEADER = 4

@@ -8,8 +8,17 @@ from typing import Any
 
 from palermo.core.backoff import is_delay
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import BatchResult, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
-from palermo.core.stored_result import StoredResult
+from palermo.core.lifecycle import (
+    BatchResult,
+    Cancelled,
+    Dropped,
+    Interrupted,
+    Raised,
+    Result,
+    Retrying,
+    StoredResult,
+    Succeeded,
+)
 from palermo.worker.ipc.frames import SUCCESS, pack_reply
 
 #: The most characters of a description of changes: paths may be long.

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
-from palermo.brokers.sqlite.consuming.consumer import SqliteConsumer
+from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.cli import main
 
 

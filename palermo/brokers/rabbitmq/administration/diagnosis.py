@@ -12,19 +12,50 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
-from palermo.brokers.rabbitmq.administration.events_diagnosis import look_at_events
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.declaration import Difference
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.taking import take
+from palermo.brokers.rabbitmq.amqp.replies import Difference
+from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.registry import Registry
-from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
-from palermo.contract.broker import SessionParameters
-from palermo.contract.diagnosis import Finding
+from palermo.brokers.rabbitmq.events import Subscriptions
+from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
+from palermo.contract.broker import Finding, SessionParameters
+from palermo.core.topics import distributor, gateway
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal, is_failed
 from palermo.errors import PalermoError
+
+
+async def look_at_events(session: SessionParameters, connection: Connection) -> list[Finding]:
+    """One finding if all is well, or one for each problem. Raises PalermoError."""
+    found: list[Finding] = []
+    there = 0
+    for name, kind in ((gateway(session.prefix), "fanout"), (distributor(session.prefix), "topic")):
+        if not await connection.has_exchange(name):
+            continue
+        there += 1
+        if difference := await connection.declare_exchange(name, kind):
+            text = f"exchange {name} is there and is not a durable {kind} one: {difference.text}"
+            found.append(Finding.problem("events", text, "Choose another prefix with the setting events_prefix."))
+    if not there:
+        return [Finding.ok("events", "none have been published or subscribed to here")]
+
+    async def publisher() -> Publisher:
+        return await Publisher.open(connection)
+
+    known = await Subscriptions(session.exchange, publisher, patience=session.timeout).all(connection)
+    for group, one in known.items():
+        name = amqp_queue(session.exchange, one.queue)
+        if not (await connection.probe(name)).exists:
+            text = f"group {group} subscribes, and its queue {name} is not there: its events come to nobody"
+            advice = f"Start a worker of the group, or take it away: palermo topics remove {group}"
+            found.append(Finding.problem("events", text, advice))
+    if there == 1:
+        text = "one of the exchanges is gone: no event comes to any group"
+        found.append(Finding.problem("events", text, "Start a worker of any group, or publish one event."))
+    return found or [Finding.ok("events", f"{len(known)} group(s) subscribe, by {gateway(session.prefix)}")]
+
 
 #: Seconds that one publish may take before something is wrong.
 _PATIENCE = 2.0

@@ -17,12 +17,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
-from palermo.brokers.rabbitmq.amqp.messages import new_id, to_message
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, new_id, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher
-from palermo.brokers.rabbitmq.amqp.taking import take
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
+from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal

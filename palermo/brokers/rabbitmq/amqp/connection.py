@@ -4,9 +4,8 @@ import asyncio
 import logging
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from os import getpid
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -15,16 +14,45 @@ import pika
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.awaiting import together
-from palermo.brokers.rabbitmq.amqp.declaration import Difference, Probe
-from palermo.brokers.rabbitmq.amqp.errors import PRECONDITION_FAILED, RESOURCE_LOCKED, reply_code, translate
-from palermo.brokers.rabbitmq.amqp.opening import connect
-from palermo.brokers.rabbitmq.amqp.properties import Properties
-from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered
+from palermo.brokers.rabbitmq.amqp.replies import (
+    PRECONDITION_FAILED,
+    RESOURCE_LOCKED,
+    Difference,
+    Probe,
+    reply_code,
+    translate,
+)
+from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection, connect
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import Address
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, UrlInvalid
+
+
+async def together(*works: Awaitable[Any]) -> None:
+    """Await all of these at the same time. Raises the first failure, after the others have ended."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def finish(work: Awaitable[None]) -> None:
+    """Run this to its end, even if the caller is cancelled again; ignore that its session may be gone already."""
+    await asyncio.shield(quietly(work))
+
+
+async def quietly(closing: Awaitable[None]) -> None:
+    """Await the end of something, and ignore that its session may be gone already."""
+    try:
+        await closing
+    except PalermoError:
+        return
+
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -43,26 +71,6 @@ def fulfil(future: "asyncio.Future[Any]", result: object) -> None:
     """Give the future its result, unless it is done already, as when its waiter was cancelled."""
     if not future.done():
         future.set_result(result)
-
-
-@dataclass(frozen=True, slots=True)
-class Got:
-    """One message as pika hands it out."""
-
-    tag: int
-    redelivered: bool
-    properties: Properties
-    body: bytes
-    #: The exchange that it was published to, "" for the default one, and the routing key.
-    exchange: str = ""
-    routing_key: str = ""
-    #: How many messages were left in the queue behind it, if it came by basic.get.
-    left: int = 0
-
-
-def delivered(method: Any, properties: Properties, body: bytes, *, left: int = 0) -> Got:
-    """The message of a delivery, or of the answer to a basic.get."""
-    return Got(method.delivery_tag, method.redelivered, properties, body, method.exchange, method.routing_key, left)
 
 
 class Channel:

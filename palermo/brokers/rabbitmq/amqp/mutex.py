@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.errors import RESOURCE_LOCKED
+from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

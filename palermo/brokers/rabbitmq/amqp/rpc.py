@@ -17,9 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got, fulfil
-from palermo.brokers.rabbitmq.amqp.json_text import read_json
-from palermo.brokers.rabbitmq.amqp.properties import REPLY_TO, Properties, request_properties
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
+from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, request_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.errors import PalermoError
 

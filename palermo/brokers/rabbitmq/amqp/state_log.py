@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.declaration import Probe
-from palermo.brokers.rabbitmq.amqp.json_text import read_json
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON, TRANSIENT_JSON
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, TRANSIENT_JSON, Got, read_json
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.errors import BrokerUnavailable, PalermoError
 
 #: The most records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum queue.

@@ -10,8 +10,8 @@ writes to it or reads it then (541, 506). So the session that makes a stream hol
 
 RabbitMQ may never open a stream again that it made shortly before it was killed (3.10 to 4.3). Then it answers "home
 node is down" (up to 4.2), or closes the connection of each session that uses the stream (4.3: 541, 506). So nothing is
-kept in a stream alone that must not be lost (stream_copy.py), and a stream that stays broken is made anew by the
-session that finds it so (stream_suspects.py). Up to 4.2 it cannot be deleted either: the new one has the next name,
+kept in a stream alone that must not be lost (StreamCopy), and a stream that stays broken is made anew by the
+session that finds it so (stream_repair.py). Up to 4.2 it cannot be deleted either: the new one has the next name,
 `<stream>.2` and so on, and of several that exist the last one counts.
 """
 
@@ -25,15 +25,12 @@ from typing import Any, TypeVar
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got, delivered
-from palermo.brokers.rabbitmq.amqp.destination import Destination
-from palermo.brokers.rabbitmq.amqp.errors import RESOURCE_LOCKED, NotOnThisNode
-from palermo.brokers.rabbitmq.amqp.json_text import read_json
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, delivered, read_json
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream_copy import StreamCopy
-from palermo.brokers.rabbitmq.amqp.stream_suspects import BREAKING, BROKEN_FOR, Suspect, suspect_of, suspected
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
+from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
+from palermo.brokers.rabbitmq.amqp.stream_repair import BREAKING, BROKEN_FOR, StreamCopy, Suspect, suspect_of, suspected
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")

@@ -1,14 +1,13 @@
-"""Runs pika's protocol machine on an asyncio transport.
+"""Opens an AMQP connection, and runs pika's protocol machine on an asyncio transport.
 
 pika's own asyncio adapter brings a connection workflow with threads for name resolution and a
 write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, and pika only
 the protocol. All that is sent in one turn of the loop leaves in one write. A thread that waits for the
-confirm of a single message may write it itself (socket_lock.py, the socket lock).
+confirm of a single message may write it itself (SocketLock).
 
 The frames of every job do not go through pika's objects: our own code reads deliveries that were asked for with
-`deliver_to` and writes their acks (delivery_frames.py), writes published messages and reads their confirms
-(publish_frames.py), and writes the questions of a worker on several queues and reads the answers (polling_frames.py).
-All other frames are pika's, in the order of the wire.
+`deliver_to` and writes their acks, writes published messages and reads their confirms, and writes the questions of a
+worker on several queues and reads the answers (frames.py). All other frames are pika's, in the order of the wire.
 
 The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
 it feeds, and the attributes in which a channel keeps the receivers of answers and deliveries. They are the same in
@@ -17,7 +16,12 @@ it feeds, and the attributes in which a channel keeps the receivers of answers a
 
 import asyncio
 import logging
+import os
+import re
+import socket
+import ssl
 import struct
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -26,8 +30,8 @@ from typing import Any
 import pika
 from pika import connection, exceptions, frame, spec
 
-from palermo.brokers.rabbitmq.amqp import polling_frames, publish_frames
-from palermo.brokers.rabbitmq.amqp.delivery_frames import (
+from palermo.brokers.rabbitmq.amqp import frames
+from palermo.brokers.rabbitmq.amqp.frames import (
     FRAME_HEADER,
     Counted,
     Delivered,
@@ -38,8 +42,76 @@ from palermo.brokers.rabbitmq.amqp.delivery_frames import (
     read_got,
     short,
 )
-from palermo.brokers.rabbitmq.amqp.properties import Properties
-from palermo.brokers.rabbitmq.amqp.socket_lock import SocketLock
+from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.errors import BrokerRefused
+
+#: Seconds that the connection's own thread waits for the socket lock. Others hold it for microseconds.
+_PATIENCE = 1.0
+
+
+class SocketLock:
+    """The lock on a connection's socket: its own thread writes, or another thread that has a single message to send.
+
+    A thread that enqueues would have to wake the connection's thread and wait until that has written. So it writes
+    itself, as long as nothing else waits to be written. Only the connection's own thread reads.
+
+    The thread that holds the lock numbers a message and sends it; nothing may come between the two. A thread that was
+    stopped in the middle (Ctrl-C raises anywhere, and a signal handler may enqueue) never releases the lock. Then
+    nobody knows what was sent, and the connection is given up after some patience. The next connection publishes again
+    what was on its way.
+    """
+
+    __slots__ = ("_lock", "_lost", "_socket")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lost = False
+        #: The connection's socket by a descriptor of our own: the transport's descriptor might be another file's by the
+        #: time that we write.
+        self._socket: socket.socket | None = None
+
+    def fill(self, transport: Any) -> None:
+        """Let other threads write to the socket of this transport, if it takes plain bytes."""
+        found = transport.get_extra_info("socket")
+        if os.name != "posix" or found is None or transport.get_extra_info("sslcontext") is not None:
+            return
+        made = socket.socket(fileno=os.dup(found.fileno()))
+        made.setblocking(False)
+        self._socket = made
+
+    def take(self) -> bool:
+        """Take the lock, for the connection's own thread. If the result is False, the connection is lost."""
+        if self._lost:
+            return False
+        if not self._lock.acquire(timeout=_PATIENCE):
+            self._lost = True
+            return False
+        return True
+
+    def borrow(self) -> bool:
+        """Take the lock, for another thread. If True, it may `write`, as long as nothing else waits to be written."""
+        return self._socket is not None and self._lock.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """Release the lock, after `take` or `borrow`."""
+        self._lock.release()
+
+    def write(self, data: bytes) -> int:
+        """Write to the socket. Returns how many bytes it took; on an error 0: the connection's thread finds out."""
+        try:
+            return 0 if self._socket is None else self._socket.send(data)
+        except OSError:
+            return 0
+
+    def drop(self) -> None:
+        """Let no other thread write from now on."""
+        taken = self.take()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if taken:
+            self.give_back()
+
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -84,7 +156,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         #: By channel number: pika's channel, the reader of frames that do not go through pika, and their receiver.
         self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: the callback for publisher confirms.
-        self._listening: dict[int, publish_frames.Confirmed] = {}
+        self._listening: dict[int, frames.Confirmed] = {}
         #: Cleared while the socket cannot take more; a publisher of many messages waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
@@ -195,7 +267,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
             del self._takers[channel.channel_number]
 
-    def acks_to(self, channel: Any, told: publish_frames.Confirmed) -> None:
+    def acks_to(self, channel: Any, told: frames.Confirmed) -> None:
         """Give the confirms on pika's channel to `told`, except those that pika must read."""
         self._listening[channel.channel_number] = told
 
@@ -237,7 +309,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         # pika did not read the last answer, so its callback may still be there.
         channel._on_getok_callback = got
         number = channel.channel_number
-        asked = polling_frames.get(number, queue)
+        asked = frames.get(number, queue)
         if acked:
             self._write(ack(number, acked) + asked, 2)
         else:
@@ -245,7 +317,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def count(self, channel: Any, queues: Iterable[str]) -> None:
         """Ask now how many messages wait in each of these queues; the answers come in the same order."""
-        asked = [polling_frames.count(channel.channel_number, queue) for queue in queues]
+        asked = [frames.count(channel.channel_number, queue) for queue in queues]
         self._write(b"".join(asked), len(asked))
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
@@ -254,7 +326,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         RabbitMQ does not answer; a queue that does not exist ends the channel.
         """
         channel._consumers.update(dict.fromkeys(queues, callback))
-        asked = [polling_frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()]
+        asked = [frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()]
         self._write(b"".join(asked), len(asked))
 
     def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
@@ -262,7 +334,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         for tag in tags:
             channel._consumers.pop(tag, None)
         channel._cancelled.update(tags)
-        asked = [polling_frames.cancel(channel.channel_number, tag) for tag in tags]
+        asked = [frames.cancel(channel.channel_number, tag) for tag in tags]
         self._write(b"".join(asked), len(asked))
 
     def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
@@ -321,7 +393,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def data_received(self, data: bytes) -> None:
         if self._listening and not self._frame_buffer:
-            read = publish_frames.acks(data, self._listening)
+            read = frames.acks(data, self._listening)
             if read:
                 # Without this pika would count a connection that only brings confirms as silent.
                 self.bytes_received += read
@@ -362,3 +434,55 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             # A transport whose opening was cancelled is closed, raises at each write, and never reports its loss.
             self.socket_lock.drop()
             transport.abort()
+
+
+async def connect(
+    parameters: pika.ConnectionParameters, *, timeout: float, on_close: Callable[[Exception], None]
+) -> AsyncioConnection:
+    """An open connection to the one host that `parameters` names, after name lookup, socket, TLS and handshake.
+
+    `on_close` is called once, with the reason, when the open connection ends.
+    Raises TimeoutError, OSError or a pika exception, and BrokerRefused with a version of pika that Palermo was not
+    tested with.
+    """
+    if not is_tested(pika.__version__):
+        raise BrokerRefused(
+            f"pika {pika.__version__} is installed, and Palermo works with 1.3.2 to 1.4:"
+            " `pip install 'pika>=1.3.2,<1.5'` installs one of them."
+        )
+    loop = asyncio.get_running_loop()
+    opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+
+    def on_error(_: object, error: Exception) -> None:
+        if not opened.done():
+            opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
+
+    def on_open(connected: AsyncioConnection) -> None:
+        if not opened.done():
+            opened.set_result(connected)
+
+    made = AsyncioConnection(
+        parameters, loop, on_open=on_open, on_error=on_error, on_close=lambda _, error: on_close(error)
+    )
+    context: ssl.SSLContext | None = None
+    server_hostname: str | None = None
+    if parameters.ssl_options is not None:
+        context = parameters.ssl_options.context
+        server_hostname = parameters.ssl_options.server_hostname or parameters.host
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(
+                lambda: made, parameters.host, parameters.port, ssl=context, server_hostname=server_hostname
+            )
+            return await opened
+    except BaseException:
+        made.abort()
+        # The connection's own error arrives after ours, which the caller gets already.
+        opened.cancel()
+        raise
+
+
+def is_tested(version: str) -> bool:
+    """Whether Palermo was tested with this version of pika: from 1.3.2 to the last 1.4, as pyproject.toml says."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return found is not None and (1, 3, 2) <= tuple(map(int, found.groups())) < (1, 5, 0)

@@ -2,7 +2,7 @@
 
 import re
 
-from palermo.contract.diagnosis import Finding
+from palermo.contract.broker import Finding
 from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
 
 Version = tuple[int, ...]

@@ -9,30 +9,103 @@ then writes the same message to the stream `~failed-log`. A session that takes a
     {"queue": name, "emptied": true}
 
 The queue is the truth and the log is a view of it. A record that is not written makes the view wrong,
-but loses no job; a sweep through the whole queue puts the view right (failed_sweep.py). A session remembers the
-places of the jobs in the log (failed_offsets.py). So its next look reads on from the last entry that it knows, and then
+but loses no job; a sweep through the whole queue puts the view right (FailedSweeps). A session remembers the
+places of the jobs in the log (FailedOffsets). So its next look reads on from the last entry that it knows, and then
 only the jobs that are asked for.
 """
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, to_message, to_properties
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
-from palermo.brokers.rabbitmq.browsing.failed_offsets import FailedOffsets, key, parts
+from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
 from palermo.contract.broker import Page
 from palermo.contract.sweep import Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message, fit_headers
 from palermo.core.topology import internal, is_failed
 from palermo.errors import PalermoError
+
+#: The most copies to remember that were logged as taken out before they were logged as stored; beyond that the oldest
+#: are forgotten.
+_EARLY = 10_000
+
+
+def failure_key(id: str, failed_at: int) -> str:
+    """The key of one failure of a job in the log."""
+    return f"{failed_at} {id}"
+
+
+def split_key(key: str) -> tuple[str, int]:
+    """The job's id and the instant of its failure, from a key."""
+    failed_at, _, id = key.partition(" ")
+    return id, int(failed_at)
+
+
+class FailedOffsets:
+    """The copies of failed jobs that are in their queues, by queue and key; some 300 bytes for each."""
+
+    def __init__(self) -> None:
+        #: The offset of the next record to learn.
+        self.next = 0
+        #: A hash of the last record learned: tells it from another one at its place, in a log that was made anew.
+        self.mark = 0
+        self._there: dict[str, dict[str, tuple[int, ...]]] = {}
+        self._early: dict[tuple[str, str], int] = {}
+
+    def put(self, queue: str, key: str, offset: int) -> None:
+        """Note that a copy was stored in this queue; the log has it at this offset."""
+        early = self._early.pop((queue, key), 0)
+        if early:
+            # The session that took it out logged that sooner than the session that had put it in.
+            if early > 1:
+                self._early[queue, key] = early - 1
+            return
+        copies = self._there.setdefault(queue, {})
+        copies[key] = (*copies.get(key, ()), offset)
+
+    def gone(self, queue: str, key: str) -> None:
+        """Note that a copy was taken out: the first one, if there are several."""
+        copies = self._there.get(queue, {})
+        offsets = copies.pop(key, ())
+        if len(offsets) > 1:
+            copies[key] = offsets[1:]
+        elif not offsets:
+            self._early[queue, key] = self._early.get((queue, key), 0) + 1
+            if len(self._early) > _EARLY:
+                del self._early[next(iter(self._early))]
+
+    def emptied(self, queue: str) -> None:
+        """Note that all copies were taken out of this queue."""
+        self._there.pop(queue, None)
+        self._early = {one: times for one, times in self._early.items() if one[0] != queue}
+
+    def lost(self, queue: str, offsets: set[int]) -> None:
+        """Note that the log has forgotten the copies at these offsets."""
+        copies = self._there.get(queue, {})
+        for key, places in list(copies.items()):
+            if left := tuple(place for place in places if place not in offsets):
+                copies[key] = left
+            else:
+                del copies[key]
+
+    def places(self, queue: str) -> list[tuple[int, str]]:
+        """The offsets of the copies in this queue, oldest first, each with its key."""
+        return sorted((offset, key) for key, offsets in self._there.get(queue, {}).items() for offset in offsets)
+
+    def copies(self, queue: str) -> Counter[str]:
+        """How many copies are in this queue, by key."""
+        return Counter({key: len(offsets) for key, offsets in self._there.get(queue, {}).items()})
+
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -92,7 +165,7 @@ class FailedLog:
     async def gone(self, queue: str, keys: Sequence[str]) -> None:
         """Log that the jobs with these keys (failed_offsets.key) are not in the queue any more."""
         for start in range(0, len(keys), _BATCH):
-            gone = [list(parts(one)) for one in keys[start : start + _BATCH]]
+            gone = [list(split_key(one)) for one in keys[start : start + _BATCH]]
             await self._write([record_entry({"queue": queue, "gone": gone})])
 
     async def emptied(self, queue: str) -> None:
@@ -172,7 +245,7 @@ class FailedLog:
         places = self._offsets.places(queue)
         unseen = held - len(places)
         if id:
-            places = [(offset, key) for offset, key in places if parts(key)[0] == id]
+            places = [(offset, key) for offset, key in places if split_key(key)[0] == id]
         swept = SweepProgress(total=len(places), unseen=unseen)
         progress(swept)
         seen = 0
@@ -249,7 +322,7 @@ class FailedLog:
 
 def key_of(message: Message) -> str:
     """The key of this message's failure in the log."""
-    return key(message.id, message.failure.failed_at if message.failure else 0)
+    return failure_key(message.id, message.failure.failed_at if message.failure else 0)
 
 
 def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
@@ -283,7 +356,7 @@ def _learn(offsets: FailedOffsets, offset: int, properties: Properties, body: by
                     for one in keys:
                         match one:
                             case [str(id), int(at)]:
-                                offsets.gone(queue, key(id, at))
+                                offsets.gone(queue, failure_key(id, at))
                 case {"queue": str(queue), "emptied": True}:
                     offsets.emptied(queue)
     offsets.next, offsets.mark = offset + 1, _mark(properties, body)
@@ -295,4 +368,100 @@ def _mark(properties: Properties, body: bytes) -> int:
 
 def _key(properties: Properties) -> str:
     at = (properties.headers or {}).get("failed-at")
-    return key(properties.message_id or "", at if isinstance(at, int) else 0)
+    return failure_key(properties.message_id or "", at if isinstance(at, int) else 0)
+
+
+#: A job that failed less than this many seconds ago may be in the queue while its entry is on its way into the log.
+_YOUNG = 60.0
+
+#: The most new entries of the log that are read before a sweep: so many, and so many more for each message of the
+#: queue. Reading more would take longer than the sweep itself, so the log is not corrected then.
+_ENTRIES, _PER_MESSAGE = 5_000, 2
+
+
+class FailedSweeps:
+    """The sweeps of one session through quorum queues of failed jobs, which also correct the log.
+
+    Log and queue differ after a kill between two writes, after a time when the log could not be written, after another
+    program changed the queue, and where jobs are older than the log. A sweep through the whole queue meets every job:
+    it writes the jobs that the log does not know into the log, and removes the entries whose jobs are not there.
+
+    That holds only while no other session holds messages of the queue. So sessions take turns, by the exclusive queue
+    `~failed-log.turn`, which ends with the connection that holds it.
+    """
+
+    def __init__(self, exchange: str, failed_log: FailedLog) -> None:
+        self._log = failed_log
+        self._mutex = Mutex(internal(exchange, "failed-log.turn"), "another requeue, discard or trim of failed jobs")
+        #: Whether sweeps correct the log. For that the session remembers all that is in the log.
+        self.wanted = True
+
+    async def sweep(
+        self,
+        reader: Reader,
+        queue: str,
+        decide: Callable[[Message], SweepDecision],
+        publish: Callable[[list[Message]], Awaitable[object]],
+        progress: Callable[[SweepProgress], None],
+        gate: Gate | None = None,
+    ) -> SweepProgress:
+        """See palermo.contract.broker.Broker.sweep. The log is corrected where that does not take too long."""
+        async with self._mutex.held(reader.connection, optional=True) as alone:
+            known = None
+            if alone and self.wanted:
+                most = _ENTRIES + _PER_MESSAGE * await reader.count()
+                known = await self._log.known(reader.connection, queue, most=most)
+            comparison = _FailedSweep(self._log, queue, known)
+            swept = await sweep(reader, queue, decide, publish, progress, comparison.witness, gate)
+            await comparison.end(swept)
+            return swept
+
+
+class _FailedSweep:
+    """The comparison of one sweep with the log."""
+
+    def __init__(self, failed_log: FailedLog, queue: str, known: Counter[str] | None) -> None:
+        """`known` counts the log's entries before the sweep, by key; None if they were not read: none is corrected."""
+        self._log = failed_log
+        self._queue = queue
+        self._unmet = known
+        self._old = time.time() - _YOUNG
+        self._added = 0
+
+    async def witness(self, kept: Sequence[Message], gone: Sequence[Message]) -> None:
+        """Compare these jobs with the log: those in `kept` stay in the queue, those in `gone` have left it."""
+        if self._unmet is None:
+            await self._log.taken(self._queue, gone)
+            return
+        strange = [one for one in kept if not self._meet(one) and self._is_old(one)]
+        await self._log.taken(self._queue, [one for one in gone if self._meet(one) or not self._is_old(one)])
+        await self._log.stored(self._queue, strange)
+        self._added += len(strange)
+
+    async def end(self, swept: SweepProgress) -> None:
+        """Remove the entries whose jobs were not met, if the sweep went through the whole queue."""
+        if self._unmet is None:
+            return
+        vanished = list(self._unmet.elements()) if swept.seen == swept.total else []
+        await self._log.gone(self._queue, vanished)
+        if vanished or self._added:
+            log.info(
+                "the log of failed jobs was put right queue=%s added=%d removed=%d",
+                self._queue,
+                self._added,
+                len(vanished),
+            )
+
+    def _meet(self, message: Message) -> bool:
+        """Whether the log has an entry for this copy, which is then used up."""
+        assert self._unmet is not None
+        key = key_of(message)
+        left = self._unmet.get(key, 0)
+        if left > 1:
+            self._unmet[key] = left - 1
+        elif left:
+            del self._unmet[key]
+        return left > 0
+
+    def _is_old(self, message: Message) -> bool:
+        return message.failure is None or message.failure.failed_at < self._old

@@ -1,8 +1,10 @@
 """Questions and orders to the workers that are alive, and their answers; needs no management plugin.
 
-A question goes to all workers through the fanout exchange `~control`, and each worker answers by direct
-reply-to. An order goes the same way: a worker that has nothing to do about it says that too, so that nobody waits
-for its answer. worker_count.py says how many answers to wait for.
+A question goes to all workers through the fanout exchange `~control`, and each worker answers by direct reply-to. An
+order goes the same way: a worker that has nothing to do about it says that too, so that nobody waits for its answer.
+`census` says how many answers to wait for: workers are the consumers of the queue `~presence`, which never holds a
+message. In a cluster the node of that queue may be down. Then workers go on working, and consume from the queue again
+when its node is back. Meanwhile the number is unknown.
 """
 
 import asyncio
@@ -10,16 +12,90 @@ import json
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all, read_values
-from palermo.brokers.rabbitmq.cluster.worker_count import WorkerPresence, census
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
 from palermo.core.topology import internal
-from palermo.errors import PalermoError
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+
+#: The result of a census while the queue is down: more workers than there ever are.
+UNKNOWN = 1_000_000
+
+#: Seconds between two attempts to be counted while the queue is down.
+_AGAIN = 1.0
+
+
+async def census(connection: Connection, exchange: str) -> int:
+    """How many workers are alive, correct within milliseconds of a kill -9; UNKNOWN while the queue is down."""
+    try:
+        probe = await connection.probe(internal(exchange, "presence"))
+    except BrokerUnavailable:
+        if connection.error is not None:
+            raise
+        return UNKNOWN
+    return probe.consumers if probe.exists else 0
+
+
+class WorkerPresence:
+    """One worker's consumer on the queue `~presence`, by which the worker is counted."""
+
+    def __init__(
+        self, connection: Connection, exchange: str, *, kind: str, again: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`kind` is the type for the queue if it has to be made; `again` is awaited before each new attempt to join."""
+        self._connection = connection
+        self._name = internal(exchange, "presence")
+        self._kind = kind
+        self._before_again = again
+        self._channel: Channel | None = None
+        self._again: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Be counted, now or as soon as the queue is up, until the connection ends or `end` is called."""
+        if not await self._join():
+            self._lost()
+
+    async def end(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _join(self) -> bool:
+        """Consume from the queue, to be counted. False if the queue exists and is down."""
+        try:
+            if not (await self._connection.probe(self._name)).exists:
+                await self._connection.declare(self._name, versions.arguments(self._kind, self._connection.version))
+            channel = self._channel = await self._connection.channel()
+            channel.on_cancel(self._lost)
+            await channel.consume(self._name, lambda _: None, auto_ack=True)
+        except (BrokerUnavailable, NotFound):
+            if self._connection.error is not None:
+                raise
+            return False
+        return True
+
+    def _lost(self) -> None:
+        """Join again: the queue is down, or its node died, or someone deleted it."""
+        if self._again is None or self._again.done():
+            self._again = asyncio.ensure_future(self._join_again())
+
+    async def _join_again(self) -> None:
+        with suppress(PalermoError):  # the session is lost, and this worker with it
+            joined = False
+            while not joined:
+                await asyncio.sleep(_AGAIN)
+                if self._channel is not None:
+                    await self._channel.close()
+                await self._before_again()
+                joined = await self._join()
+
 
 log = logging.getLogger("palermo.rabbitmq")
 

@@ -8,22 +8,19 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.awaiting import finish, quietly
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Got
-from palermo.brokers.rabbitmq.amqp.messages import read
-from palermo.brokers.rabbitmq.amqp.taking import take
+from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
+from palermo.brokers.rabbitmq.amqp.messages import Got, read
+from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
-from palermo.brokers.rabbitmq.consuming.crash_history import CrashHistory
-from palermo.brokers.rabbitmq.consuming.pending_ends import PendingEnds
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
 from palermo.brokers.rabbitmq.consuming.polling_slot import give_back
 from palermo.brokers.rabbitmq.consuming.push import PushSource
-from palermo.brokers.rabbitmq.consuming.queue_counts import QueueCounts
-from palermo.brokers.rabbitmq.consuming.run_log import RunLog
+from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts
+from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
-from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
-from palermo.brokers.rabbitmq.leadership.limit_client import LimitClient
+from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery

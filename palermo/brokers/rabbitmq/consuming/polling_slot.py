@@ -9,11 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from palermo.brokers.rabbitmq.amqp.awaiting import finish
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, delivered, fulfil
-from palermo.brokers.rabbitmq.amqp.delivery_frames import Delivered
-from palermo.brokers.rabbitmq.amqp.messages import read, read_delivered
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil
+from palermo.brokers.rabbitmq.amqp.frames import Delivered
+from palermo.brokers.rabbitmq.amqp.messages import Properties, delivered, read, read_delivered
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, PalermoError

@@ -6,31 +6,28 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import GONE, RecordQueue
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
-from palermo.brokers.rabbitmq.unique.key_log import queue_of
-from palermo.brokers.rabbitmq.unique.log_records import RunEnd
+from palermo.brokers.rabbitmq.unique.key_log import RunEnd, key_log_queue
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import Delivery, SessionParameters
-from palermo.contract.keys import MAX_KEYED_BODY, OrphanedKey
+from palermo.contract.broker import MAX_KEYED_BODY, Delivery, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
-from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -45,7 +42,7 @@ _LOOK_AGAIN = 1.0
 
 
 class RabbitmqKeys:
-    """See palermo.contract.keys.UniqueKeys; the other methods are for the session's other parts."""
+    """See palermo.contract.broker.UniqueKeys; the other methods are for the session's other parts."""
 
     def __init__(
         self, session: SessionParameters, connection: Connection, outbox: Outbox, leader_client: LeaderClient
@@ -57,7 +54,7 @@ class RabbitmqKeys:
         self._leader_client = leader_client
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
-        self._log = RecordQueue(queue_of(session.exchange), connection, outbox.open, arguments)
+        self._log = RecordQueue(key_log_queue(session.exchange), connection, outbox.open, arguments)
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
         for claim in claims:
@@ -268,3 +265,63 @@ def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
             some, size = [], 0
     if some:
         yield some
+
+
+#: Ends of one slot that may be on their way at once.
+_MOST = 4
+
+#: Seconds that a consumer waits for its last ends when it is closed.
+_LAST_WORDS = 5.0
+
+
+class PendingEnds:
+    """Sends the ends of jobs with keys to the log of keys, and acknowledges each job once its end is stored there.
+
+    Only a job that needs the same key waits for that. A slot goes on with its next jobs meanwhile, until a few of its
+    ends are on their way.
+    """
+
+    def __init__(self, keys: RabbitmqKeys, acknowledge: Callable[[Delivery], None]) -> None:
+        """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost."""
+        self._keys = keys
+        self._acknowledge = acknowledge
+        self._tasks: dict[asyncio.Task[None], tuple[int, str]] = {}
+
+    async def begin(self, delivery: Delivery, told: KeyReport) -> None:
+        """Send the end of this job. Its delivery is acknowledged once the end is stored. Raises BrokerUnavailable."""
+        while len(before := self._of(lambda slot, _: slot == delivery.slot)) >= _MOST:
+            await asyncio.wait(before, return_when=asyncio.FIRST_COMPLETED)
+        stored = await self._keys.send_end(delivery.message, told)
+        lock = lock_of(delivery.message)
+        task = asyncio.ensure_future(self._see_to(delivery, stored))
+        self._tasks[task] = delivery.slot, "" if lock is None else lock.key
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def over(self, delivery: Delivery) -> None:
+        """Wait until no end of a job with the same key is on its way."""
+        lock = lock_of(delivery.message)
+        if self._tasks and lock is not None and (before := self._of(lambda _, key: key == lock.key)):
+            await asyncio.wait(before)
+
+    async def close(self) -> None:
+        """Wait for the ends that are on their way; give up those that take too long."""
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=_LAST_WORDS)
+            for task in late:
+                task.cancel()
+
+    def _of(self, wanted: Callable[[int, str], bool]) -> "list[asyncio.Task[None]]":
+        return [task for task, (slot, key) in self._tasks.items() if wanted(slot, key)]
+
+    async def _see_to(self, delivery: Delivery, stored: Awaitable[None]) -> None:
+        message = delivery.message
+        try:
+            await stored
+            self._acknowledge(delivery)
+        except PalermoError as error:
+            log.warning(
+                "the end of a job was not stored, the broker gives it back and it may run again id=%s job=%s error=%r",
+                message.id,
+                message.job,
+                str(error),
+            )

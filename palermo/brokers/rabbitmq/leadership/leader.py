@@ -5,7 +5,7 @@ the connection ends. The leader consumes and publishes on that same connection. 
 nothing at all: the jobs that it held have gone back to the queues of their time slots.
 
 The leader holds the jobs of near time slots (due_jobs.py). It spreads the jobs of a farther time slot over shorter ones
-when that time slot comes near (delay_readers.py). Each job is published and confirmed before it is acknowledged, so a
+when that time slot comes near (due_jobs.py). Each job is published and confirmed before it is acknowledged, so a
 kill at any instant loses none, and doubles at most the jobs that were being confirmed.
 """
 
@@ -21,18 +21,16 @@ from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Responder, Send
 from palermo.brokers.rabbitmq.leadership import operations
-from palermo.brokers.rabbitmq.leadership.leader_requests import leader_queue
-from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation
-from palermo.brokers.rabbitmq.limits.limits import LeaderLimits
+from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
+from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
+from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues
+from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.scheduling.delay_readers import DelayReader, FarReader, NearReader
-from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs
+from palermo.brokers.rabbitmq.scheduling.due_jobs import DelayReader, DueJobs, FarReader, NearReader
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
-from palermo.brokers.rabbitmq.tenants.fair_scheduler import FairScheduler
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.contract.broker import SessionParameters

@@ -1,4 +1,4 @@
-"""One session's part in leader election: it stands by, leads, and asks the leader."""
+"""One session's part in leader election: it stands by, leads, and asks the leader, also for permits of limited jobs."""
 
 import asyncio
 import logging
@@ -6,11 +6,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from palermo.brokers.rabbitmq.amqp.awaiting import finish
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
 from palermo.brokers.rabbitmq.amqp.rpc import Part
-from palermo.brokers.rabbitmq.leadership.leader_requests import LeaderRequests
-from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation, StartJob
+from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, LeaderRequests, Operation, StartJob
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
@@ -18,6 +16,10 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.leadership.leader import Leader
+from contextlib import suppress
+
+from palermo.brokers.rabbitmq.leadership.operations import EndRun, RequestPermit
+from palermo.core.limits import LimitDemand, RunLater, RunNow
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -186,3 +188,25 @@ async def _lead_once(leader: "Leader", operation: Operation[T]) -> T:
         return await leader.handle(operation)
     finally:
         await leader.close()
+
+
+class LimitClient:
+    """Asks for permits to run limited jobs, and gives them back."""
+
+    def __init__(self, leader_client: LeaderClient) -> None:
+        self._leader_client = leader_client
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def ask(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
+        """Whether this worker may run the job now. Raises BrokerUnavailable."""
+        return await self._leader_client.ask(RequestPermit(demand, id, worker))
+
+    def ended(self, key: str, *, id: str, worker: str) -> None:
+        """Tell the leader, without waiting, that a run has ended."""
+        task = asyncio.ensure_future(self._tell(EndRun(key, id, worker)))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, end: EndRun) -> None:
+        with suppress(PalermoError):  # then the leader finds out by asking what we run
+            await self._leader_client.tell(end)

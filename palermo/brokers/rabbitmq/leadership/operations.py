@@ -1,4 +1,4 @@
-"""The leader's operations: requests as values, and their JSON on the wire (docs/internals/wire.md).
+"""The leader's operations: requests as values, their JSON on the wire (docs/internals/wire.md), and their sending.
 
 LeaderClient.ask asks for an operation, whichever process leads, and Leader.handle does it. An operation may be done
 twice: a leader may die after it has acted and before its reply is sent. Fields have the names that they have in JSON.
@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from palermo.brokers.rabbitmq.amqp import rpc
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.rpc import Part
+from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
+from palermo.contract.broker import Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
-from palermo.contract.tenants import Tenant
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
 from palermo.core.message import Message
+from palermo.core.topology import internal
 from palermo.core.unique_keys import (
     LINGER,
     UNIQUE,
@@ -496,3 +499,46 @@ def _limit_operation(plain: Plain) -> BriefOperation[Any]:
         case {"do": "known"}:
             return ListLimits()
     raise ValueError("no such operation on limits")
+
+
+#: Seconds without a reply or a sign of life after which a request counts as lost: a brief operation, which is asked for
+#: again at once, and any other.
+_SILENCE, _LONG_SILENCE = 2.5, 5.0
+
+
+def leader_queue(exchange: str) -> str:
+    """The exclusive queue that the leader holds, and that requests to the leader are published to."""
+    return internal(exchange, "leader")
+
+
+class LeaderRequests:
+    """One session's requests to the leader, and whether there is one.
+
+    The leader holds the exclusive queue `~leader` as its lock (mutex.py), and consumes it: a message to it is a request
+    to the leader. It may be lost with a leader that dies. So after a short silence the caller is told that nobody
+    answered, and must be able to ask the same again.
+    """
+
+    def __init__(self, connection: Connection, exchange: str) -> None:
+        self._connection = connection
+        self._queue = leader_queue(exchange)
+        self._rpc = Rpc(connection, self._queue, silence=_SILENCE)
+
+    async def is_vacant(self) -> bool:
+        """Whether there is no leader."""
+        return not (await self._connection.probe(self._queue)).exists
+
+    async def tell(self, operation: Operation[None]) -> None:
+        """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
+        await self._rpc.tell(operation.to_plain())
+
+    async def ask(self, operation: Operation[Any]) -> list[Part] | None:
+        """The leader's reply, its last part with values; None if there is no leader, or it was silent: then ask again.
+
+        Raises the session's error if the session is lost.
+        """
+        request = operation.to_plain()
+        if not isinstance(operation, BriefOperation):
+            return await rpc.ask(self._connection, self._queue, request, silence=_LONG_SILENCE)
+        values = await self._rpc.ask(request)
+        return None if values is None else [Part(values)]

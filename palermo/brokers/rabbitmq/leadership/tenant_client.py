@@ -12,11 +12,10 @@ from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, browsing_lock, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, browsing_lock, tenant_queue_name
-from palermo.contract.broker import Page
+from palermo.contract.broker import Page, Tenant
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
-from palermo.contract.tenants import Tenant
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, is_failed
 from palermo.errors import BrokerUnavailable, NotFound
@@ -29,7 +28,7 @@ _PATIENCE, _SHORT_PATIENCE = 30.0, 1.0
 
 
 class TenantClient:
-    """See palermo.contract.tenants.Tenants."""
+    """See palermo.contract.broker.Tenants."""
 
     def __init__(
         self,

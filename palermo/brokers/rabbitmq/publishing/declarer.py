@@ -1,4 +1,4 @@
-"""Declares what must exist before a job is published or consumed: the exchange, the queue, the binding.
+"""Declares what must exist before a job or an event is published or consumed: exchanges, queues and bindings.
 
 Declaring costs half the publishing rate, so it is done once per session and queue. A queue that exists already with
 other arguments, or with another type, is used as it is.
@@ -7,14 +7,113 @@ other arguments, or with another type, is used as it is.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.declaration import Difference
-from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.replies import Difference
+from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.contract.broker import SessionParameters
-from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, check_queue_name
-from palermo.errors import BrokerRefused, NotFound
+from palermo.core.topics import distributor, gateway
+from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
+
+
+class EventTopology:
+    """The exchanges of one events prefix, and the patterns by which this session binds its groups' queues.
+
+    Programs that publish and subscribe without Palermo declare the same (docs/internals/wire.md, "Events"): durable and
+    without arguments, since RabbitMQ refuses a declaration (406) whose arguments differ from the first.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.gateway = gateway(prefix)
+        self.distributor = distributor(prefix)
+        #: By queue: the patterns by which it is bound whenever it is declared.
+        self.topics: dict[str, tuple[str, ...]] = {}
+
+    def is_group(self, queue: str) -> bool:
+        """Whether the queue is a group's, by its name."""
+        return queue.removeprefix(LITERAL).startswith(f"{self.prefix}_")
+
+    async def make(self, channel: Channel) -> None:
+        """Declare the exchanges and their binding. Raises BrokerRefused if other exchanges have these names."""
+        for name, kind in ((self.gateway, "fanout"), (self.distributor, "topic")):
+            if difference := await channel.declare_exchange(name, kind):
+                raise BrokerRefused(
+                    f"an exchange {name!r} exists that is not a durable {kind} one ({difference.text}); choose another"
+                    " prefix with the setting events_prefix."
+                )
+        await channel.call(channel.raw.exchange_bind, self.distributor, self.gateway)
+
+    async def bind(self, channel: Channel, amqp_name: str, queue: str) -> None:
+        """Bind a group's queue, `amqp_name` on RabbitMQ, by the patterns that this session knows of."""
+        topics = self.topics.get(queue, ())
+        if topics:
+            await self.make(channel)
+        for topic in topics:
+            await channel.bind(amqp_name, self.distributor, routing_key=topic)
+
+
+#: Seconds that `done` waits until the queues that were found are registered.
+_LAST_WORDS = 2.0
+
+#: Seconds until a queue that was found is registered, or sooner if a caller waits in `done`: jobs come first.
+_SOON = 0.3
+
+
+class QueueRegistration:
+    """The queues that one session has to put into the registry.
+
+    Our own are registered before they are made, those of others once a session finds them.
+    """
+
+    def __init__(self, exchange: str, registry: Registry, connection: Connection) -> None:
+        self._exchange = exchange
+        self._registry = registry
+        self._connection = connection
+        self._working: asyncio.Task[None] | None = None
+        self._found: set[str] = set()
+        #: Set once a caller waits in `done`.
+        self._hurry = asyncio.Event()
+
+    async def register(self, queue: str) -> None:
+        """Register a queue that is about to be made. Returns once its name is stored, or is left for later."""
+        try:
+            await self._registry.add(queue)
+        except BrokerUnavailable as error:
+            if self._connection.error is not None:
+                raise
+            # A stream that is down must not keep a job from being stored: its queue is registered later.
+            log.warning("cannot register a queue now queue=%s error=%r", queue, str(error))
+            self.register_found(queue)
+
+    def register_found(self, queue: str) -> None:
+        """Register a queue that was found on the broker, if it is not in the registry yet. Does not wait for that."""
+        self._found.add(queue)
+        if self._working is None or self._working.done():
+            self._hurry.clear()
+            self._working = asyncio.ensure_future(self._register_all_found())
+
+    async def done(self) -> None:
+        """Wait for a moment until the queues that were found are registered."""
+        if self._working is not None:
+            self._hurry.set()
+            await asyncio.wait({self._working}, timeout=_LAST_WORDS)
+
+    async def _register_all_found(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SOON):
+                await self._hurry.wait()
+        with suppress(PalermoError):  # the session is lost; the next session finds the queue again
+            while self._found:
+                found, self._found = self._found, set()
+                for queue in sorted(found - await self._registry.names(self._connection)):
+                    # It may have been deleted since it was found.
+                    if (await self._connection.probe(amqp_queue(self._exchange, queue))).exists:
+                        await self._registry.add(queue)
+
 
 log = logging.getLogger("palermo.rabbitmq")
 

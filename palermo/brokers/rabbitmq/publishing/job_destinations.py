@@ -1,17 +1,228 @@
-"""The destinations of jobs: a job queue, a tenant's queue, or the delay queue of a time slot (amqp/destination.py)."""
+"""The destinations of jobs: a job queue, a tenant's queue, or the delay queue of a time slot.
 
-from collections.abc import Awaitable, Callable
+A Destination (amqp/publisher.py) makes its queue before it publishes, and again when the queue is gone.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
-from palermo.brokers.rabbitmq.amqp.destination import Destination
-from palermo.brokers.rabbitmq.amqp.properties import Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import TRANSIENT, Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue, Unroutable
+from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues, queue_of
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, TenantQueues, tenant_queue_name
 from palermo.contract.broker import SessionParameters
+from palermo.core.limits import has_reservation
+from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import CLASSIC, is_failed
+from palermo.core.topology import CLASSIC, PRIORITY, internal, is_failed
+
+#: The most time slots of which a session remembers that it made their queues.
+_SLOTS_REMEMBERED = 10_000
+
+
+def delay_queue_name(exchange: str, time_slot: TimeSlot) -> str:
+    """The AMQP name of a time slot's queue."""
+    return internal(exchange, f"later.{time_slot}")
+
+
+class DelayQueues:
+    """The delay queues of one exchange, as one connection sees them."""
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        publisher: Callable[[], Awaitable[Publisher]],
+        arguments: Mapping[str, Any],
+    ) -> None:
+        """`arguments` are those that the queues are declared with."""
+        self._exchange = exchange
+        self._connection = connection
+        self._arguments = dict(arguments)
+        self._made: set[str] = set()
+        #: The list of the time slots that have a queue.
+        self.names = RecordQueue(internal(exchange, "later"), connection, publisher, arguments)
+        self._lock = asyncio.Lock()
+
+    def has(self, time_slot: TimeSlot) -> bool:
+        """Whether the time slot's queue has been made on this connection."""
+        return str(time_slot) in self._made
+
+    async def ensure(self, time_slot: TimeSlot) -> None:
+        """Make the time slot's queue if it is missing, and let the leader know of it."""
+        async with self._lock:
+            if str(time_slot) in self._made:
+                return
+            if len(self._made) > _SLOTS_REMEMBERED:
+                self._made.clear()
+            name = delay_queue_name(self._exchange, time_slot)
+            is_new = not (await self._connection.probe(name)).exists
+            if is_new:
+                await self._connection.declare(name, self._arguments)
+            # Written after the declaration, or a leader that found the queue empty might delete it afterwards; and
+            # before the first job, or nobody would look for that job.
+            await self.names.write({"made": str(time_slot)})
+            if is_new:
+                await self._connection.persist_queues()
+            self._made.add(str(time_slot))
+
+    def forget(self, time_slot: TimeSlot) -> None:
+        """Note that the time slot's queue has been deleted: it is made again next time."""
+        self._made.discard(str(time_slot))
+
+    async def counts(self, time_slots: Iterable[TimeSlot]) -> dict[TimeSlot, int]:
+        """How many jobs wait in each of these time slots; those without a queue are left out."""
+        found: dict[TimeSlot, int] = {}
+        for one in time_slots:
+            async with self._connection.spare_channel() as channel:
+                probe = await channel.probe(delay_queue_name(self._exchange, one))
+                if probe.exists and probe.consumers:
+                    # The last leader has just gone, and RabbitMQ is about to take back what it held.
+                    probe = await settled(channel, delay_queue_name(self._exchange, one), readers=0)
+            if probe.exists:
+                found[one] = probe.messages
+        return found
+
+    async def delete(self, time_slot: TimeSlot) -> bool:
+        """Delete the time slot's queue unless it has a message or a consumer. Returns whether it is gone."""
+        self._made.discard(str(time_slot))
+        return await self._connection.delete_unused(delay_queue_name(self._exchange, time_slot))
+
+
+#: Seconds after its last use for which a session assumes that a tenant's queue still exists.
+_TRUSTED = 5.0
+
+#: Seconds that a tenant's queue stays empty before it is deleted: longer than any session assumes that it exists.
+LINGER = 2 * _TRUSTED
+
+#: Seconds between two checks whether the leader is deleting queues of tenants.
+_AGAIN = 0.02
+
+#: The most tenants' queues that a session remembers to have made.
+_REMEMBERED = 50_000
+
+
+class TenantQueue(NamedTuple):
+    """One tenant of one job queue."""
+
+    queue: str
+    tenant: str
+
+    @classmethod
+    def of(cls, message: Message) -> "TenantQueue | None":
+        """The tenant and job queue for which the message waits; None for a message that waits in its job queue itself.
+
+        Such a message has no tenant, or a rate limit put it aside: then it has had its tenant's turn already.
+        """
+        return cls(message.queue, message.tenant) if message.tenant and not has_reservation(message) else None
+
+
+def tenant_queue_name(exchange: str, tenant_queue: TenantQueue) -> str:
+    """The name of a tenant's AMQP queue. It holds a digest: both names together may be too long for AMQP."""
+    digest = hashlib.sha256(f"{tenant_queue.queue}\0{tenant_queue.tenant}".encode(errors="surrogatepass")).hexdigest()
+    return internal(exchange, f"tenant.{digest[:32]}")
+
+
+def browsing_lock(exchange: str) -> str:
+    """The exclusive queue by which a session that looks into tenants' queues keeps the leader from deleting any.
+
+    While a session holds a queue's jobs in order to look at them, the queue only seems empty. The leader holds this
+    lock while it deletes some.
+    """
+    return internal(exchange, "tenants.turn")
+
+
+def deletion_lock(exchange: str) -> str:
+    """The exclusive queue that the leader holds while it deletes tenants' queues, so that publishers wait."""
+    return internal(exchange, "tenants.deleting")
+
+
+class TenantQueues:
+    """The tenants' queues of one exchange, as one connection sees them."""
+
+    def __init__(self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]]) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._publisher = publisher
+        # Classic, whatever type job queues have: a broker cannot bear ten thousand quorum queues, as
+        # docs/internals/design.md says.
+        self._arguments = versions.arguments(CLASSIC, connection.version)
+        self._with_priorities = versions.arguments(PRIORITY, connection.version)
+        self._used: dict[TenantQueue, float] = {}
+        #: The list of the tenants that have a queue.
+        self.names = RecordQueue(internal(exchange, "tenants"), connection, publisher, self._arguments)
+        self._lock = asyncio.Lock()
+
+    def has(self, tenant_queue: TenantQueue) -> bool:
+        """Whether its queue existed a moment ago; if so, this counts as a use of it."""
+        used, now = self._used.get(tenant_queue), time.monotonic()
+        if used is None or now - used > _TRUSTED:
+            return False
+        self._used[tenant_queue] = now
+        return True
+
+    async def ensure(self, *tenant_queues: TenantQueue, priority: int = 0) -> None:
+        """Make their queues where they are missing, and list them for the leader.
+
+        A queue made for jobs with a `priority` has priorities; one that exists without them stays so.
+        """
+        async with self._lock:
+            missing = [tenant_queue for tenant_queue in dict.fromkeys(tenant_queues) if not self.has(tenant_queue)]
+            if not missing:
+                return
+            if len(self._used) > _REMEMBERED:
+                self._used.clear()
+            arguments = self._with_priorities if priority else self._arguments
+            are_new = False
+            while True:
+                now = time.monotonic()
+                are_new = await self._declare_all(missing, arguments) or are_new
+                # After the declarations, or a leader that found one empty might delete it after this record; and
+                # before the first job, or no leader would look for that job.
+                record = {"all": [list(tenant_queue) for tenant_queue in missing]}
+                await self.names.write(record)
+                if not await self._are_deleted():
+                    break
+                await asyncio.sleep(_AGAIN)
+            # A leader may have died while it deleted one.
+            are_new = await self._declare_all(missing, arguments) or are_new
+            if are_new:
+                await self._connection.persist_queues()
+            self._used |= dict.fromkeys(missing, now)
+
+    def forget(self, tenant_queue: TenantQueue) -> None:
+        """Note that its queue was deleted, so that it is made again next time."""
+        self._used.pop(tenant_queue, None)
+
+    async def are_there(self) -> bool:
+        """Whether a tenant's queue was ever made."""
+        return await self.names.exists()
+
+    async def _are_deleted(self) -> bool:
+        """Whether the leader is deleting queues now."""
+        try:
+            await (await self._publisher()).send("", deletion_lock(self._exchange), TRANSIENT, b"")
+        except Unroutable:
+            return False
+        return True
+
+    async def _declare_all(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
+        """Make those that are missing. Returns whether one was."""
+        are_new = False
+        for tenant_queue in tenant_queues:
+            name = tenant_queue_name(self._exchange, tenant_queue)
+            # One that exists with other arguments is used as it is.
+            if not (await self._connection.probe(name)).exists:
+                await self._connection.declare(name, arguments)
+                are_new = True
+        return are_new
+
 
 #: Where a message goes: a job queue by its name, a tenant's queue, or the delay queue of a time slot.
 Place = str | TenantQueue | TimeSlot
@@ -39,7 +250,7 @@ class JobDestinations:
         return Destination(partial(self.ensure, place, priority), partial(self.forget, place))
 
     async def publish(self, place: Place, properties: Properties, body: bytes, *, priority: int = 0) -> None:
-        """Store a message at its place. See palermo.brokers.rabbitmq.amqp.destination."""
+        """Store a message at its place. See palermo.brokers.rabbitmq.amqp.publisher."""
 
         async def send() -> None:
             await (await self.publisher()).send(*self.route(place), properties, body)
@@ -51,7 +262,9 @@ class JobDestinations:
         exchange = self._session.exchange
         if isinstance(place, str):
             return exchange, place
-        return "", tenant_queue_name(exchange, place) if isinstance(place, TenantQueue) else queue_of(exchange, place)
+        if isinstance(place, TenantQueue):
+            return "", tenant_queue_name(exchange, place)
+        return "", delay_queue_name(exchange, place)
 
     def has(self, place: Place) -> bool:
         """Whether this connection has made it or found it, so that a message may be sent at once."""

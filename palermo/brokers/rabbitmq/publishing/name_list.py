@@ -10,8 +10,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import RecordQueue
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
 from palermo.errors import NotFound, PublishRefused

@@ -1,7 +1,7 @@
 """Publishes a session's messages on one channel, with confirms, and again if that helps; declares each queue once.
 
-A message that is due later goes to the queue of its time slot (delay_queues.py), one of a tenant to the tenant's
-queue (tenant_queues.py), any other to its job queue.
+A message that is due later goes to the queue of its time slot, one of a tenant to the tenant's queue, any other to its
+job queue (job_destinations.py).
 """
 
 import asyncio
@@ -9,19 +9,22 @@ import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.destination import GONE
 from palermo.brokers.rabbitmq.amqp.messages import written
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, PublishFuture, unfit
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, Publisher, PublishFuture, unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.brokers.rabbitmq.publishing.delay_queues import DelayQueues
-from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, Place
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, TenantQueues
-from palermo.brokers.rabbitmq.publishing.window import Window
+from palermo.brokers.rabbitmq.publishing.job_destinations import (
+    DelayQueues,
+    JobDestinations,
+    Place,
+    TenantQueue,
+    TenantQueues,
+)
 from palermo.contract.broker import OnPublished, SessionParameters
 from palermo.contract.scheduled import wall_clock
 from palermo.core.message import Message
@@ -118,7 +121,7 @@ class Outbox:
             await self._note_failed(queue, stored)
         return count
 
-    async def _again(self, window: Window) -> None:
+    async def _again(self, window: "Window") -> None:
         """Publish the refused messages again."""
         refused, window.refused = window.refused, []
         for message, place, error in refused:
@@ -276,3 +279,60 @@ def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
     waiting = iter(messages)
     while some := list(islice(waiting, count)):
         yield some
+
+
+#: Unconfirmed messages, and bytes of their bodies, in flight at once.
+MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
+
+
+class Window:
+    """Limits how many unconfirmed messages of one call, and how many bytes of them, are in flight at a time.
+
+    It counts the messages that were sent and are not confirmed. `room` returns when half of them are confirmed.
+    """
+
+    def __init__(self) -> None:
+        #: Refused messages that may be published again: the message, its place, and why.
+        self.refused: list[tuple[Message, Place, PublishRefused | NotFound]] = []
+        self._error: PalermoError | None = None
+        self._flying = self._bytes = 0
+        self._wanted = 0
+        self._waiting: asyncio.Future[None] | None = None
+
+    def sends(self, message: Message, place: Place) -> OnPublished:
+        """Count the message in; returns the callback to call with the outcome."""
+        self._flying += 1
+        self._bytes += len(message.body)
+        return partial(self._ended, message, place)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more messages may be sent now."""
+        return self._flying >= MOST or self._bytes > MOST_BYTES or self._error is not None
+
+    async def room(self) -> None:
+        """Wait until there is room again. Raises the error of a message that is not to be tried again."""
+        await self._until(MOST // 2)
+
+    async def landed(self) -> None:
+        """Wait until all are confirmed or refused. Raises as `room` does."""
+        await self._until(0)
+
+    async def _until(self, most: int) -> None:
+        while self._error is None and (self._flying > most or self._bytes > MOST_BYTES):
+            self._wanted = most
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        if self._error is not None:
+            raise self._error
+
+    def _ended(self, message: Message, place: Place, error: PalermoError | None) -> None:
+        self._flying -= 1
+        self._bytes -= len(message.body)
+        if isinstance(error, (Nacked, *GONE)):
+            self.refused.append((message, place, error))
+        elif error is not None:
+            self._error = self._error or error
+        waiting = self._waiting
+        if waiting is not None and (self._flying <= self._wanted or self._error is not None) and not waiting.done():
+            waiting.set_result(None)

@@ -20,8 +20,7 @@ from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
-from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue
+from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
 from palermo.core.message import Message

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from functools import partial
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
-from palermo.brokers.rabbitmq.amqp.messages import to_message
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
-from palermo.brokers.rabbitmq.publishing.delay_queues import queue_of
+from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, HeldJob
 from palermo.contract.scheduled import CANCEL, GIVE_UP, AlteredJob, ScheduledFilter, ScheduledPage
@@ -129,7 +128,9 @@ class ScheduledListing:
         # Far time slots first: a job moved from one to a nearer one is recognized there by its new instant.
         for time_slot in sorted(lying, reverse=True):
             if lying[time_slot]:
-                reader = sweeping.Reader(self._connection, self._exchange, name=queue_of(self._exchange, time_slot))
+                reader = sweeping.Reader(
+                    self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot)
+                )
                 try:
                     await sweeping.sweep(reader, None, judge, publish, lambda _: None, gate=gate)
                 except NotFound:
@@ -157,7 +158,7 @@ class ScheduledListing:
                     held.ack()
 
     async def _read(self, time_slot: TimeSlot) -> AsyncIterator[Got]:
-        reader = sweeping.Reader(self._connection, self._exchange, name=queue_of(self._exchange, time_slot))
+        reader = sweeping.Reader(self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot))
         try:
             count = await reader.count()
             async for _, page in reader.pages(count):

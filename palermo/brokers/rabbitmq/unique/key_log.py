@@ -1,11 +1,11 @@
-"""The key log: the leader reads the durable queue `~unique`, adds to it, and rewrites it.
+"""The key log, and its records: the leader reads the durable queue `~unique`, adds to it, and rewrites it.
 
-The leader holds all records (state_log.py). It appends a batch of key states, and publishes behind it the jobs that the
-batch lets into their queues; each is confirmed for itself (handover.py). A record behind them says that they are
-stored. The next leader publishes again the jobs of which no record says so, and which it finds neither in their queues
-nor with a worker: if such a job was stored after all, the second one is a copy, and is dropped at its start. A job that
-its queue refuses is owed: the leader tries it again until the queue takes it, or its key is taken from it. See
-docs/internals/design.md.
+A record is a batch of key states, or the end of a run. The leader holds all records (state_log.py). It appends a batch
+of key states, and publishes behind it the jobs that the batch lets into their queues; each is confirmed for itself
+(handover.py). A record behind them says that they are stored. The next leader publishes again the jobs of which no
+record says so, and which it finds neither in their queues nor with a worker: if such a job was stored after all, the
+second one is a copy, and is dropped at its start. A job that its queue refuses is owed: the leader tries it again until
+the queue takes it, or its key is taken from it. See docs/internals/design.md.
 """
 
 import asyncio
@@ -14,19 +14,100 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.properties import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.unique.log_records import fold, parts
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, internal
 from palermo.core.unique_keys import Key, lock_of, message_from_plain, message_to_plain
+from palermo.core.unique_rules import RunOutcome
 from palermo.errors import BrokerUnavailable, PalermoError
+
+#: When all keys are written anew: the most keys in one message, and the bytes of bodies beyond which none is added.
+_PART, _PART_BYTES = 500, 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """The end of a run, as a worker writes it before it acknowledges the job."""
+
+    key: str
+    id: str
+    how: RunOutcome
+    #: The serial and starts that the answer to its start gave; None if the job needed no such answer.
+    serial: int | None = None
+    starts: int | None = None
+    #: When the job runs again, and when this was written, in Unix seconds.
+    run_at: float | None = None
+    at: float | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """The end as values that JSON has."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value for name, value in plain.items() if value is not None}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RunEnd":
+        """The end that to_plain wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            key=str(plain["key"]),
+            id=str(plain["id"]),
+            how=RunOutcome(plain["how"]),
+            serial=plain.get("serial"),
+            starts=plain.get("starts"),
+            run_at=plain.get("run_at"),
+            at=plain.get("at"),
+        )
+
+
+def fold(batches: Iterable[Mapping[str, Any]]) -> dict[str, Key]:
+    """The keys as all these batches leave them. The batches may come in any order."""
+    found = list(batches)
+    whole: dict[int, list[Mapping[str, Any]]] = {}
+    for batch in found:
+        if "all" in batch:
+            whole.setdefault(batch["n"], []).append(batch)
+    anew = max((n for n, parts in whole.items() if len(parts) >= parts[0]["all"][1]), default=0)
+    keys: dict[str, Mapping[str, Any]] = {}
+    for batch in sorted(found, key=lambda one: int(one["n"])):
+        if batch["n"] < anew or ("all" in batch and batch["n"] != anew):
+            continue
+        for name, plain in batch["keys"].items():
+            if plain is None:
+                keys.pop(name, None)
+            else:
+                keys[name] = plain
+    return {name: key for name, plain in keys.items() if (key := _read(name, plain)) is not None}
+
+
+def parts(keys: Iterable[Key]) -> Iterable[dict[str, Any]]:
+    """All keys, in as many messages as they need; at least one message."""
+    part: dict[str, Any] = {}
+    size = 0
+    for key in keys:
+        if key.is_free:
+            continue
+        part[key.name] = key.to_plain()
+        size += sum(len(kept.message.body) for kept in (key.next, key.holder and key.holder.content) if kept)
+        if len(part) >= _PART or size > _PART_BYTES:
+            yield part
+            part, size = {}, 0
+    yield part
+
+
+def _read(name: str, plain: Mapping[str, Any]) -> Key | None:
+    try:
+        return Key.from_plain(plain)
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("a key cannot be read key=%r error=%r", name, str(error))
+        return None
+
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -41,7 +122,7 @@ _JOBS_BYTES = 1_048_576
 _AGAIN, _STILL_REFUSED = 1.0, 30.0
 
 
-def queue_of(exchange: str) -> str:
+def key_log_queue(exchange: str) -> str:
     """The AMQP name of the log's queue."""
     return internal(exchange, "unique")
 
@@ -63,7 +144,7 @@ class KeyLog:
         `ended` is called with a worker's record of the end of a run, and with what to give to `settle` or `keep`.
         """
         self._exchange = exchange
-        self._queue = queue_of(exchange)
+        self._queue = key_log_queue(exchange)
         self._connection = connection
         self._outbox = outbox
         self._arguments = dict(arguments)

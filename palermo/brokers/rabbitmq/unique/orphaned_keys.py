@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue
-from palermo.contract.keys import OrphanedKey
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
+from palermo.contract.broker import OrphanedKey
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Key, KeyHolder
 from palermo.errors import PalermoError

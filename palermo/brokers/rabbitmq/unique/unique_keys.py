@@ -18,10 +18,8 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.unique.batching import BatchRequest, RequestBatches
-from palermo.brokers.rabbitmq.unique.key_changes import KeyChanges, KnownKeys
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog
-from palermo.brokers.rabbitmq.unique.log_records import RunEnd
+from palermo.brokers.rabbitmq.unique.batching import BatchRequest, KeyChanges, KnownKeys, RequestBatches
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
@@ -130,7 +128,7 @@ class UniqueKeys:
     # -- requests
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
-        """See palermo.contract.keys.UniqueKeys."""
+        """See palermo.contract.broker.UniqueKeys."""
         answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
         if any(answer.outcome is EnqueueOutcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
             # After this the leader knows all ends of jobs that workers wrote before this request.
@@ -275,7 +273,7 @@ class UniqueKeys:
         await self._ask(do, after=empty)
 
     async def free(self, names: Iterable[str]) -> list[str]:
-        """See palermo.contract.keys.UniqueKeys."""
+        """See palermo.contract.broker.UniqueKeys."""
 
         def do(changes: KeyChanges) -> list[str]:
             there = [

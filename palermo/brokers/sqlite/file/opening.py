@@ -19,8 +19,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from palermo.brokers.sqlite.file.errors import is_busy, translated, unusable
-from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.file.store import Store, is_busy, translated, unusable
 from palermo.core.address import Address
 from palermo.errors import StoreInvalid, UrlInvalid
 

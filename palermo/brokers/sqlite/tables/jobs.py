@@ -1,13 +1,14 @@
-"""Jobs as rows: messages are converted to rows and back, with the same headers as on the wire."""
+"""Jobs as rows, with the same headers as on the wire; and the turns of the tenants whose jobs wait in a queue."""
 
+import random
 import sqlite3
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from palermo.brokers.sqlite.tables import fair_queue
-from palermo.brokers.sqlite.tables.header_json import dumps, loads
 from palermo.contract.scheduled import wall_clock
+from palermo.core.fair_scheduling import stride
+from palermo.core.header_json import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
 
@@ -85,7 +86,7 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
         due.append((numbers[queue], tenant, priority, *row[:COLUMN_COUNT]))
     db.executemany(f"insert into job (queue, tenant, priority, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)", due)
     for number, jobs in tenant_jobs.items():
-        fair_queue.add_jobs(db, number, jobs)
+        add_to_tenants(db, number, jobs)
     if later:
         db.executemany(
             f"insert into later (exchange, queue, job, run_at, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", later
@@ -105,3 +106,38 @@ def declare_queue(db: sqlite3.Connection, exchange: str, queue: str) -> int:
 
 def _new_id() -> str:
     return str(uuid.uuid4())
+
+
+#: SQL for the first job of the tenant that has the next turn in a queue.
+TENANTS_NEXT_JOB = (
+    "(select (select id from job where queue = t.queue and tenant = t.name and holder is null"
+    " order by priority desc, id limit 1)"
+    " from tenant t where t.queue = ? order by t.mark, t.name limit 1)"
+)
+
+
+def add_to_tenants(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str, float | None]]) -> None:
+    """Count jobs of these tenants that have come into the queue, with the shares that they name."""
+    db.executemany(
+        "insert into tenant (queue, name, share, mark, waiting) values (:queue, :tenant, coalesce(:share, 1),"
+        " coalesce((select mark from turn where queue = :queue), 0) + 1 / coalesce(:share, 1.0), 1)"
+        " on conflict do update set waiting = waiting + 1, share = coalesce(:share, share)",
+        ({"queue": queue, "tenant": tenant, "share": share} for tenant, share in jobs),
+    )
+
+
+def take_turn(db: sqlite3.Connection, queue: int, tenant: str, order: str) -> None:
+    """Note that a job of this tenant was taken, and give the other tenants their turns."""
+    rows = db.execute(
+        "select mark, share, waiting from tenant where queue = ? and name = ?", (queue, tenant)
+    ).fetchall()
+    for mark, share, waiting in rows:
+        db.execute(
+            "insert into turn (queue, mark) values (:queue, :mark) on conflict do update set mark = max(mark, :mark)",
+            {"queue": queue, "mark": mark},
+        )
+        if waiting > 0:
+            values = (mark + stride(share, order, random.random()), queue, tenant)
+            db.execute("update tenant set mark = ? where queue = ? and name = ?", values)
+        else:
+            db.execute("delete from tenant where queue = ? and name = ?", (queue, tenant))

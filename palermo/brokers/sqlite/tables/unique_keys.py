@@ -11,7 +11,7 @@ from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import insert_many, to_row
 from palermo.contract.admission import KeyReport
-from palermo.contract.keys import MAX_KEYED_BODY, OrphanedKey
+from palermo.contract.broker import MAX_KEYED_BODY, OrphanedKey
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, lock_of
@@ -27,7 +27,7 @@ _BATCH_SIZE = 200
 
 
 class SqliteKeys:
-    """See palermo.contract.keys.UniqueKeys."""
+    """See palermo.contract.broker.UniqueKeys."""
 
     def __init__(self, store: Store, notifier: Notifier, exchange: str) -> None:
         self._store = store

@@ -1,7 +1,11 @@
-"""Translates pika's exceptions and RabbitMQ's reply codes into Palermo's errors; none of them crosses this adapter."""
+"""RabbitMQ's replies in Palermo's own words: its errors, and its answer about a queue.
+
+No exception of pika and no reply code crosses this adapter.
+"""
 
 import re
 import ssl
+from dataclasses import dataclass
 
 from pika import exceptions
 
@@ -129,3 +133,55 @@ def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
         f"RabbitMQ at {where} refused virtual host {vhost!r} to user {user!r}: it does not exist, or the user has no"
         f" permissions there ({said})."
     )
+
+
+#: A pattern for the text of error 406. RabbitMQ names the first argument that differs.
+_INEQUIVALENT = r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The answer to a passive declare of a queue, which creates nothing."""
+
+    exists: bool
+    #: Whether the queue is exclusive to another connection: RabbitMQ tells nothing more about such a queue.
+    locked: bool = False
+    #: Why there are no counts: the queue does not exist, or it is locked.
+    error: PalermoError | None = None
+    ready: int = 0
+    subscribed: int = 0
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait in the queue. Raises NotFound if it does not exist, BrokerRefused if it is locked."""
+        if self.error is not None:
+            raise self.error
+        return self.ready
+
+    @property
+    def consumers(self) -> int:
+        """How many consumers the queue has. Raises the same as `messages`."""
+        if self.error is not None:
+            raise self.error
+        return self.subscribed
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a queue or exchange that exists differs from its declaration: what error 406 says."""
+
+    #: The error's whole text.
+    text: str
+    #: The first argument that differs, with the value that was declared and the one that is there; "" if RabbitMQ
+    #: gives another reason.
+    argument: str = ""
+    ours: str = ""
+    theirs: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Difference":
+        """The difference from the text of an error 406."""
+        found = re.search(_INEQUIVALENT, text)
+        if found is None:
+            return cls(text)
+        return cls(text, found["name"], found["ours"], found["theirs"].split(" (code")[0].rstrip("."))

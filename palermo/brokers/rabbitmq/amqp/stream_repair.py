@@ -1,17 +1,28 @@
-"""The streams that RabbitMQ could not serve: known to all sessions of this process, so that none runs into them again.
+"""Finds streams that RabbitMQ cannot serve, and keeps copies from which they are made anew.
+
+All sessions of a process know the broken streams, so that none runs into them again.
 
 A session first looks into a suspected stream on a connection of its own, since a session that uses a broken stream may
 lose its connection, and with it the jobs that it runs. Up to 4.2 a stream is suspected once it has failed a session of
 this process; from 4.3 on, where it would end the connection, each session looks in advance.
 """
 
+import asyncio
+import json
+import logging
 import time
 import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.errors import INTERNAL_ERROR, RESOURCE_ERROR
-from palermo.errors import BrokerUnavailable
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
+from palermo.brokers.rabbitmq.amqp.replies import INTERNAL_ERROR, RESOURCE_ERROR
+from palermo.brokers.rabbitmq.amqp.state_log import StateLog
+from palermo.core.topology import CLASSIC
+from palermo.errors import BrokerUnavailable, PalermoError
 
 #: Seconds for which a stream is broken before it is made anew: RabbitMQ needs some after its start.
 BROKEN_FOR = 10.0
@@ -100,3 +111,72 @@ def suspect_of(connection: Connection, stream: str) -> Suspect:
     """The same, and suspect it from now on."""
     key = _key(connection, stream)
     return _suspects.setdefault(key, Suspect(key))
+
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: The one bound of a stream that its copy has too.
+_BOUND = "x-max-length-bytes"
+
+Record = Mapping[str, Any]
+
+
+class StreamCopy:
+    """A copy of a stream's records in a classic queue: RabbitMQ may lose a stream for good, and keeps a queue.
+
+    Law: a record is stored in the copy before it is stored in the stream. The session that makes the stream anew fills
+    it from the copy, so a record whose write has returned is never lost with the stream. Nobody else reads the copy.
+
+    * A writer is killed between the two: the copy has a record that the stream lacks, until the stream is made anew.
+    * The copy's node is away, in a cluster: records go into the stream alone, and the log says so.
+    * RabbitMQ is killed: the copy is there, with all records whose write has returned.
+    """
+
+    def __init__(self, stream: str, bounds: Mapping[str, Any]) -> None:
+        """`bounds` are the stream's arguments."""
+        self.name = f"{stream}.copy"
+        self._bounds = {name: value for name, value in bounds.items() if name == _BOUND}
+
+    async def exists(self, connection: Connection) -> bool:
+        """Whether the queue was made."""
+        return await connection.has_queue(self.name)
+
+    async def make(self, connection: Connection, records: Sequence[Record]) -> None:
+        """Make the queue, with these records in it."""
+        await connection.declare(self.name, versions.arguments(CLASSIC, connection.version) | self._bounds)
+        publisher = await Publisher.open(connection)
+        await connection.persist_queues()
+        await self._store(publisher, records)
+        publisher.channel.abandon()
+
+    async def write(self, publisher: Publisher, record: Record) -> None:
+        """Store a record. Raises Unroutable if there is no such queue, or the error of a lost session."""
+        try:
+            await self._store(publisher, [record])
+        except PalermoError as error:
+            connection = publisher.channel.connection
+            if connection.error is not None or (isinstance(error, GONE) and not await self.exists(connection)):
+                raise
+            log.warning("a record has no copy, and is lost if its stream is queue=%s error=%r", self.name, str(error))
+
+    async def read(self, connection: Connection) -> list[Record]:
+        """All records, oldest first. Nobody else may read them at the same time."""
+        found: list[Record] = []
+        state = StateLog(
+            self.name,
+            connection,
+            lambda: Publisher.open(connection),
+            prepare=_nothing,
+            on_record=lambda _, value: found.append(value) if isinstance(value, dict) else None,
+        )
+        await state.open()
+        state.close()
+        return found
+
+    async def _store(self, publisher: Publisher, records: Sequence[Record]) -> None:
+        sent = [publisher.send("", self.name, PERSISTENT_JSON, json.dumps(record).encode()) for record in records]
+        await asyncio.gather(*sent)
+
+
+async def _nothing() -> None:
+    """Nothing is to be made before the records are read."""

@@ -17,11 +17,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, Got
-from palermo.brokers.rabbitmq.amqp.properties import Properties
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
-from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
-from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, browsing_lock, tenant_queue_name
+from palermo.brokers.rabbitmq.publishing.job_destinations import (
+    JobDestinations,
+    TenantQueue,
+    browsing_lock,
+    tenant_queue_name,
+)
 from palermo.core.fair_scheduling import StrideScheduler
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 

@@ -1,6 +1,11 @@
-"""Text from jobs, made safe to print: a job's name or error must not be able to control a terminal."""
+"""Makes text safe to print, writes numbers in words, suggests the name that was meant, and matches wildcards.
+
+Text from jobs must be safe: a job's name or error must not be able to control a terminal.
+"""
 
 import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 #: C0 and C1 controls, DEL, lone surrogates, line and paragraph separators, and the marks that change text direction.
 _UNSAFE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -58,3 +63,16 @@ def _escaped(character: str) -> str:
     code = ord(character)
     named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A blank and a question whether the closest known name was meant; "" if none is close."""
+    import difflib  # for misspelt names only: it takes long to import
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a name equals the pattern or fits it."""
+    return name == pattern or fnmatchcase(name, pattern)

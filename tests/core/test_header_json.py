@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.brokers.sqlite.tables.header_json import dumps, loads
+from palermo.core.header_json import dumps, loads
 from palermo.errors import EncodeError, StoreInvalid
 
 ANY_TEXT = st.text(st.characters())

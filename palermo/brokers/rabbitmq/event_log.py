@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, Got
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream
-from palermo.brokers.rabbitmq.amqp.stream_suspects import HISTORY_BROKEN_FOR
+from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.publishing.event_topology import EventTopology
+from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
 from palermo.contract.broker import SessionParameters
 from palermo.core.message import EVENT_ID
 from palermo.core.topology import amqp_queue, internal

@@ -8,17 +8,17 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
-from palermo.brokers.rabbitmq.publishing.name_list import NameList
-from palermo.brokers.rabbitmq.publishing.tenant_queues import (
+from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
+from palermo.brokers.rabbitmq.publishing.job_destinations import (
     LINGER,
+    JobDestinations,
     TenantQueue,
     browsing_lock,
     deletion_lock,
     tenant_queue_name,
 )
-from palermo.brokers.rabbitmq.tenants.fair_queue import FairQueue, TenantState
-from palermo.contract.tenants import Tenant
+from palermo.brokers.rabbitmq.publishing.name_list import NameList
+from palermo.contract.broker import Tenant
 from palermo.core.topology import is_queue_name
 from palermo.errors import NotFound, PalermoError
 

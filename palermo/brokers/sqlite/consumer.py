@@ -10,21 +10,18 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from palermo.brokers.sqlite.consuming.job_claimer import JobClaimer
-from palermo.brokers.sqlite.consuming.served_queues import ServedQueues
-from palermo.brokers.sqlite.consuming.waiters import Waiters
+from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Busy, Store, Work
+from palermo.brokers.sqlite.job_claimer import JobClaimer, ServedQueues
 from palermo.brokers.sqlite.tables import claims, limits, unique_keys
 from palermo.brokers.sqlite.tables.claims import Claim
 from palermo.brokers.sqlite.tables.jobs import to_row
-from palermo.brokers.sqlite.workers import worker_locks
-from palermo.brokers.sqlite.workers.commands import CommandListener
-from palermo.brokers.sqlite.workers.heartbeat import Heartbeat
+from palermo.brokers.sqlite.workers import CommandListener, Heartbeat
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import WorkerInfo
@@ -34,6 +31,41 @@ from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.unique_rules import StartAnswer
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+
+
+class Waiters:
+    """Calls of one consumer that wait until they are woken, the one that has waited longest first."""
+
+    def __init__(self) -> None:
+        self._futures: deque[asyncio.Future[None]] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether any call waits and is not cancelled."""
+        return any(not future.done() for future in self._futures)
+
+    async def wait(self) -> None:
+        """Wait until this call is woken."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        try:
+            await future
+        finally:
+            if future in self._futures:
+                self._futures.remove(future)
+
+    def wake(self) -> None:
+        """Wake the call that has waited longest."""
+        while self._futures:
+            future = self._futures.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def wake_all(self) -> None:
+        """Wake all calls."""
+        while self._futures:
+            self.wake()
+
 
 log = logging.getLogger("palermo.sqlite")
 
@@ -49,7 +81,7 @@ class SqliteConsumer:
         notifier: Notifier,
         *,
         directory: str,
-        lock: worker_locks.WorkerLock,
+        lock: workers.WorkerLock,
         holder: int,
         exchange: str,
         selection: QueueSelection,
@@ -253,7 +285,7 @@ class SqliteConsumer:
         self._held, self._parked = {}, set()
         try:
             with contextlib.suppress(BrokerError):
-                await self._write(lambda db: worker_locks.remove(db, self._holder))
+                await self._write(lambda db: workers.remove(db, self._holder))
             if self._flushing is not None:
                 await self._flushing
             if held:

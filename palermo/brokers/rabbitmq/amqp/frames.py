@@ -1,14 +1,19 @@
-"""Reads and writes the frames that a worker handles for every job, without pika's objects: deliveries and acks.
+"""Reads and writes the frames of published messages, deliveries, acks and counts, without pika's objects.
 
-It also reads the answers to a basic.get and to a count of a queue (polling_frames.py).
+A client sends and a worker gets these for every job; pika does all other frames. Pure: bytes in, values out.
 
-Pure: bytes in, values out. A delivery is read here when its three frames follow each other in one buffer, which
-is how nearly all come. For everything else a reader returns None, and pika reads it frame by frame: a body of several
-frames, a heartbeat between the frames, another method, a frame that does not end where it says. Sizes and numbers are
-those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the class basic.
+* A message has a method frame, a header with the properties, and the body in as many frames as the connection's largest
+  frame requires. RabbitMQ confirms it with basic.ack, a frame of 21 bytes.
+* A delivery is read here when its three frames follow each other in one buffer, as nearly always. For everything
+  else a reader returns None, and pika reads it frame by frame: a body of several frames, a heartbeat between
+  the frames, another method, a frame that does not end where it says.
+* A worker on several queues sends basic.get and passive declares, and reads the answers.
+
+Sizes and numbers are those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the classes basic and queue.
 """
 
 import struct
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -153,6 +158,119 @@ def _route(data: bytes) -> tuple[str, str]:
 
 
 def short(text: str) -> bytes:
-    """A text of at most 255 bytes as AMQP writes it."""
+    """A text as AMQP writes it. Raises ValueError for one above 255 bytes of UTF-8."""
     data = text.encode()
+    if len(data) > 255:
+        raise ValueError(f"{text[:40]!r} measures {len(data)} bytes; AMQP names hold 255")
     return bytes((len(data),)) + data
+
+
+#: A method frame up to its arguments: type, channel, size, class and method.
+_METHOD_FRAME = struct.Struct(">BHII")
+
+_GET: Final = 60 << 16 | 70
+_CONSUME: Final = 60 << 16 | 20
+_CANCEL: Final = 60 << 16 | 30
+_DECLARE: Final = 50 << 16 | 10
+
+_TICKET: Final = b"\x00\x00"
+_NO_ARGUMENTS: Final = b"\x00\x00\x00\x00"
+
+#: The flags of each method: the job has to be acknowledged; the queue is not created; no answer is expected.
+_ACKED: Final = b"\x00"
+_PASSIVE: Final = b"\x01"
+_CONSUME_NOWAIT: Final = b"\x08"
+_CANCEL_NOWAIT: Final = b"\x01"
+
+
+@lru_cache(maxsize=4_096)
+def get(channel: int, queue: str) -> bytes:
+    """The frame that asks for a queue's first message, which has to be acknowledged."""
+    return _method_frame(channel, _GET, _TICKET + short(queue) + _ACKED)
+
+
+@lru_cache(maxsize=4_096)
+def count(channel: int, queue: str) -> bytes:
+    """The frame that asks how many messages wait in a queue that exists."""
+    return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _PASSIVE + _NO_ARGUMENTS)
+
+
+def consume(channel: int, queue: str, tag: str) -> bytes:
+    """The frame that subscribes to a queue, as the consumer with this tag. RabbitMQ answers only when it refuses."""
+    return _method_frame(channel, _CONSUME, _TICKET + short(queue) + short(tag) + _CONSUME_NOWAIT + _NO_ARGUMENTS)
+
+
+def cancel(channel: int, tag: str) -> bytes:
+    """The frame that ends such a subscription, without an answer."""
+    return _method_frame(channel, _CANCEL, short(tag) + _CANCEL_NOWAIT)
+
+
+def _method_frame(channel: int, method: int, arguments: bytes) -> bytes:
+    return _METHOD_FRAME.pack(METHOD, channel, 4 + len(arguments), method) + arguments + bytes((END,))
+
+
+#: The bytes of a frame besides its payload: type, channel and size before it, and one byte behind it.
+OVERHEAD = 8
+
+_END = b"\xce"
+_PUBLISH = struct.pack(">HHH", 60, 40, 0)
+_MANDATORY = b"\x01"
+_BASIC = struct.Struct(">HHQ")
+
+#: A whole frame of basic.ack: the frame's head, class 60 and method 80, delivery tag, multiple, the frame's end.
+_CONFIRM = struct.Struct(">BHIHHQBB")
+_CONFIRM_HEAD = (METHOD, 13, 60, 80, 0xCE)
+
+#: Called with a confirm: the delivery tag, and whether it confirms all messages before that too.
+Confirmed = Callable[[int, bool], None]
+
+
+@lru_cache(maxsize=4_096)
+def _publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
+    """The frame of basic.publish. The message is mandatory: RabbitMQ returns it if no queue takes it."""
+    payload = _PUBLISH + short(exchange) + short(routing_key) + _MANDATORY
+    return _FRAME.pack(METHOD, channel, len(payload)) + payload + _END
+
+
+def message(
+    channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes, *, frame_max: int
+) -> list[bytes]:
+    """One message as pieces that follow each other on the wire; no frame is larger than `frame_max`.
+
+    Raises ValueError for a name above 255 bytes of UTF-8, and for properties that do not fit one frame: the broker
+    would end the connection.
+    """
+    room = frame_max - OVERHEAD
+    if 12 + len(properties) > room:
+        raise ValueError(f"its headers measure {len(properties)} bytes, and frames on this connection hold {room}")
+    pieces = [
+        _publish_frame(channel, exchange, routing_key),
+        _FRAME.pack(_HEADER, channel, 12 + len(properties)),
+        _BASIC.pack(60, 0, len(body)),
+        properties,
+        _END,
+    ]
+    if len(body) <= room:
+        if body:
+            pieces += (_FRAME.pack(_BODY, channel, len(body)), body, _END)
+        return pieces
+    for start in range(0, len(body), room):
+        piece = body[start : start + room]
+        pieces += (_FRAME.pack(_BODY, channel, len(piece)), piece, _END)
+    return pieces
+
+
+def acks(data: bytes, listening: Mapping[int, Confirmed]) -> int:
+    """Call the listeners of the channels with the acks that `data` begins with. Returns how many bytes these acks are.
+
+    It stops at the first frame that is not an ack, is for a channel without a listener, or is incomplete.
+    """
+    offset, end = 0, len(data) - _CONFIRM.size
+    while offset <= end:
+        kind, channel, size, of, method, tag, multiple, last = _CONFIRM.unpack_from(data, offset)
+        told = listening.get(channel)
+        if told is None or (kind, size, of, method, last) != _CONFIRM_HEAD:
+            break
+        offset += _CONFIRM.size
+        told(tag, bool(multiple & 1))
+    return offset

@@ -1,1 +1,0 @@
-"""Events: published to topics, distributed to groups, and kept in a stream."""

@@ -1,1 +1,0 @@
-"""Fair scheduling of tenants' jobs, on the leader's side."""

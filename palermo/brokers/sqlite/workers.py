@@ -1,0 +1,320 @@
+"""Workers, as the file and its folder know them: their locks, their heartbeats, and the commands to them.
+
+Each worker locks a file of its own for as long as its process lives. The kernel drops the lock with the process,
+however it ends. So a process id that is used again, or means another process in another container, cannot mislead.
+A process that finds a holder's file unlocked gives back the holder's jobs.
+
+A caller writes a command into the file and polls for answers. A worker reads new commands at every heartbeat.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import sqlite3
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.tables.claims import release
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo
+from palermo.errors import BrokerError, BrokerUnavailable
+
+_SUFFIX = ".lock"
+
+#: Seconds after which an unlocked file is removed that has no row: its process died while it opened or closed. After
+#: that time no process is still opening.
+_STALE_AFTER = 60.0
+
+
+class WorkerLock:
+    """A locked file with a name that was never used before."""
+
+    def __init__(self, directory: str) -> None:
+        self.name = secrets.token_hex(8) + _SUFFIX
+        self._path = os.path.join(directory, self.name)
+        self._file: int | None = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o660)
+        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.register_at_fork(after_in_child=_closing_in_child(weakref.ref(self)))
+
+    def release(self) -> None:
+        """Unlock and remove the file. May be called again."""
+        if self._file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+        self.close_file()
+
+    def close_file(self) -> None:
+        """Close the file without unlocking it for a parent process that shares it."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
+    """A function that closes the lock in a forked child, which would keep it after its parent's death."""
+
+    def close_file() -> None:
+        found = lock()
+        if found is not None:
+            found.close_file()
+
+    return close_file
+
+
+def is_held(directory: str, name: str) -> bool:
+    """Whether a living process holds this lock."""
+    try:
+        file = os.open(os.path.join(directory, name), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # Most likely another user's file: we cannot tell, so its jobs are not taken away.
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
+    """Remove all dead holders and give back their jobs; returns how many jobs.
+
+    It also gives back jobs that are held longer than their `lock_for` allows: their holder lives, but stands still.
+
+    `except_for` is the holder that calls this.
+    """
+    holders = await store.read(
+        lambda db: db.execute("select id, lock from holder where id <> ?", (except_for,)).fetchall()
+    )
+    dead = [(number, name) for number, name in holders if not is_held(directory, name)]
+    overdue = await store.read(_overdue)
+    if not dead and not overdue:
+        return 0
+
+    def give_back(db: sqlite3.Connection) -> int:
+        return sum(remove(db, number, died=True) for number, _ in dead) + _release_overdue(db)
+
+    released = await store.write(give_back)
+    for _, name in dead:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(directory, name))
+    return released
+
+
+def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
+    """Remove a holder and give back its jobs; returns how many jobs.
+
+    If it `died`, its jobs record its name.
+    """
+    if died:
+        db.execute(
+            "update job set deaths = deaths || (select tag from holder where id = ?) || char(10) where holder = ?",
+            (holder, holder),
+        )
+    released = release(db, "holder = ?", (holder,))
+    db.execute("delete from holder where id = ?", (holder,))
+    return released
+
+
+def _overdue(db: sqlite3.Connection) -> bool:
+    return bool(db.execute("select 1 from job where held_until < ? limit 1", (time.time(),)).fetchall())
+
+
+def _release_overdue(db: sqlite3.Connection) -> int:
+    """Give back jobs that are held for too long. Each records its holder as one that died."""
+    now = time.time()
+    db.execute(
+        "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"
+        " where held_until < ?",
+        (now,),
+    )
+    return release(db, "held_until < ?", (now,))
+
+
+def remove_stale_locks(directory: str) -> None:
+    """Remove files that no process locks and that are too old to belong to a holder on its way into the table."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if (
+                entry.name.endswith(_SUFFIX)
+                and time.time() - entry.stat().st_mtime > _STALE_AFTER
+                and not is_held(directory, entry.name)
+            ):
+                os.unlink(entry.path)
+
+
+#: Seconds between two polls for answers.
+_POLL_EVERY = 0.02
+
+#: Seconds that a worker has for its last answers when it stops.
+_ANSWER_TIMEOUT = 1.0
+
+
+class CommandListener:
+    """Reads the commands to one worker, and obeys them."""
+
+    def __init__(
+        self, store: Store, exchange: str, holder: int, worker: str, on_command: OnCommand, *, since: int
+    ) -> None:
+        """It reads the commands after the one with the number `since`."""
+        self._holder = holder
+        #: Jobs that we hold and that were cancelled after we took them.
+        self._cancelled_jobs: set[str] = set()
+        self._store = store
+        self._exchange = exchange
+        self._worker = worker
+        self._on_command = on_command
+        self._seen = since
+        self._answering: set[asyncio.Task[object]] = set()
+
+    async def poll(self) -> None:
+        """Begin to obey the commands since the last poll, and to end jobs that were cancelled after we took them."""
+        commands, cancelled = await self._store.read(lambda db: (self._find(db), self._cancelled(db)))
+        for number, body in commands:
+            self._begin(self._answer(number, WorkerCommand.from_plain(json.loads(body))))
+        for id, by in cancelled:
+            if id not in self._cancelled_jobs:
+                self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
+        self._cancelled_jobs = {id for id, _ in cancelled}
+
+    async def end(self) -> None:
+        """Wait for the last answers to be written, then stop."""
+        if self._answering:
+            await asyncio.wait(set(self._answering), timeout=_ANSWER_TIMEOUT)
+        for task in self._answering:
+            task.cancel()
+
+    def _begin(self, work: Awaitable[object]) -> None:
+        task: asyncio.Task[object] = asyncio.ensure_future(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    def _cancelled(self, db: sqlite3.Connection) -> list[tuple[str, str]]:
+        return db.execute(
+            "select message_id, by from cancel where exchange = ?"
+            " and message_id in (select message_id from job where holder = ?)",
+            (self._exchange, self._holder),
+        ).fetchall()
+
+    def _find(self, db: sqlite3.Connection) -> list[tuple[int, str]]:
+        rows = db.execute(
+            "select id, body from command where exchange = ? and id > ? and until > ? order by id",
+            (self._exchange, self._seen, time.time()),
+        ).fetchall()
+        self._seen = max([self._seen, *(number for number, _ in rows)])
+        return rows
+
+    async def _answer(self, number: int, command: WorkerCommand) -> None:
+        values = await self._on_command(command) if command.is_for(self._worker) else None
+        row = (number, self._worker, None if values is None else json.dumps(values), number)
+        try:
+            await self._store.write(
+                # The caller may be gone, and its command deleted.
+                lambda db: db.execute(
+                    "insert or ignore into answer select ?, ?, ? where exists (select 1 from command where id = ?)", row
+                )
+            )
+        except BrokerError:
+            return  # the worker will notice by itself that its session is lost
+
+
+def last_command(db: sqlite3.Connection) -> int:
+    """The number of the last command that was ever written."""
+    rows = db.execute("select seq from sqlite_sequence where name = 'command'").fetchall()
+    return int(rows[0][0]) if rows else 0
+
+
+async def send_command(
+    store: Store, directory: str, exchange: str, command: WorkerCommand, *, timeout: float
+) -> list[CommandReply]:
+    """See palermo.contract.broker.Broker.command."""
+    deadline = time.monotonic() + timeout
+
+    def write_command(db: sqlite3.Connection) -> int:
+        now = time.time()
+        db.execute("delete from command where until < ?", (now,))
+        cursor = db.execute(
+            "insert into command (exchange, body, until) values (?, ?, ?)",
+            (exchange, json.dumps(command.to_plain()), now + timeout),
+        )
+        return cursor.lastrowid or 0
+
+    number = await store.write(write_command)
+    try:
+        while True:
+            answers, waiting = await store.read(lambda db: _answers(db, exchange, number, command))
+            if not waiting or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(_POLL_EVERY)
+            await reap_dead(store, directory)
+    finally:
+        await store.write(lambda db: db.execute("delete from command where id = ?", (number,)))
+    return [CommandReply(worker=worker, values=answers[worker]) for worker in sorted(answers)]
+
+
+def _answers(
+    db: sqlite3.Connection, exchange: str, number: int, command: WorkerCommand
+) -> tuple[dict[str, Mapping[str, Any]], bool]:
+    """The answers so far, and whether more are to come."""
+    rows = db.execute("select worker, body from answer where command = ?", (number,)).fetchall()
+    alive = {tag for (tag,) in db.execute("select tag from holder where exchange = ?", (exchange,)).fetchall()}
+    waiting = {tag for tag in alive if command.is_for(tag)} - {worker for worker, _ in rows}
+    return {worker: json.loads(body) for worker, body in rows if body is not None}, bool(waiting)
+
+
+#: Seconds between two heartbeats. Other processes must know within a second what a worker does, and that it died.
+INTERVAL = 0.25
+
+
+class Heartbeat:
+    """Stores the report of one worker in the file, again and again."""
+
+    def __init__(
+        self, store: Store, directory: str, holder: int, report: Callable[[], WorkerInfo], reported: WorkerInfo
+    ) -> None:
+        """`reported` is the report that is in the file already."""
+        self._store = store
+        self._directory = directory
+        self._holder = holder
+        self._report = report
+        self._reported = reported
+
+    @property
+    def worker(self) -> str:
+        """The worker's id."""
+        return self._reported.id
+
+    async def run(self, commands: CommandListener, notify: Callable[[], None], wake: Callable[[], None]) -> None:
+        """Go on until this is cancelled, and call `wake` when there may be a job. Raises BrokerError."""
+        version = self._store.data_version()
+        while True:
+            await asyncio.sleep(INTERVAL)
+            await self._store_report()
+            await commands.poll()
+            if await reap_dead(self._store, self._directory, except_for=self._holder):
+                notify()
+            await self._store.renew()
+            # A publisher may have died after its commit, before it notified anyone.
+            if (found := self._store.data_version()) != version:
+                version = found
+                wake()
+
+    async def _store_report(self) -> None:
+        """Store the worker's report, if it has changed."""
+        report = self._report()
+        if report == self._reported:
+            return
+        values = (json.dumps(report.to_plain()), self._holder)
+        changed = await self._store.write(
+            lambda db: db.execute("update holder set report = ? where id = ?", values).rowcount
+        )
+        if not changed:
+            raise BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead.")
+        self._reported = report
