@@ -14,16 +14,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from palermo.client.client import Client
 from palermo.client.wait_first import wait_first
 from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, ReadFrom
 from palermo.contract.sweep import SweepProgress
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
-from palermo.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+    from palermo.settings.settings import Settings
 
 log = logging.getLogger("palermo.history")
 
@@ -72,7 +74,7 @@ class BatchFilter:
 
 
 def read_to_end(
-    client: Client, views: Sequence[JournalView], start: ReadFrom = FROM_START, *, progress: OnProgress | None = None
+    client: "Client", views: Sequence[JournalView], start: ReadFrom = FROM_START, *, progress: OnProgress | None = None
 ) -> None:
     """Hand the views all that is in the journal at this moment. Raises BrokerUnavailable, BrokerRefused."""
     client.run(lambda broker: _read(broker, views, start, progress))
@@ -143,8 +145,11 @@ class Progress:
 class JournalFollower:
     """Reads one broker's journal and hands it to its views. Safe to share between threads."""
 
-    def __init__(self, settings: Settings, views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
+    def __init__(self, settings: "Settings", views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
         """Nothing is read before `begin` is called. Batches before `start` are never read."""
+        # Here, since a worker with metrics uses this module too, and has no client.
+        from palermo.client.client import Client
+
         self._client = Client(settings)
         self._views = tuple(views)
         self._start = start
