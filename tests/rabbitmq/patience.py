@@ -6,7 +6,7 @@ stands still for seconds is away too, and a test that wants the answer would fai
 
 import pytest
 
-from palermo.brokers.rabbitmq.administration import diagnosis
+from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
 from palermo.brokers.rabbitmq.publishing import handover, outbox

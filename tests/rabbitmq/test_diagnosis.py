@@ -10,9 +10,9 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.brokers.rabbitmq.administration.diagnosis import clock, differing
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.replies import Difference
+from palermo.brokers.rabbitmq.diagnosis import clock, differing
 from palermo.client.client import Client
 from palermo.contract.broker import Finding, SessionParameters, open_broker
 from palermo.core.address import parse_url

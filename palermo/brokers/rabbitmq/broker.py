@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from palermo.brokers.rabbitmq.administration.removal import Removal
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links, together
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
@@ -33,6 +32,7 @@ from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, Limi
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.removal import Removal
 from palermo.contract.broker import Finding, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
@@ -325,7 +325,7 @@ class RabbitmqBroker:
             workers = await self.workers()
             return sum(job.queue == queue for each in workers for job in each.jobs) if workers.complete else None
 
-        from palermo.brokers.rabbitmq.administration.migration import Migration
+        from palermo.brokers.rabbitmq.migration import Migration
 
         migration = Migration(
             await self._consume_connection(),
@@ -360,7 +360,7 @@ class RabbitmqBroker:
 
     async def diagnose(self) -> list[Finding]:
         await self._registration.done()
-        from palermo.brokers.rabbitmq.administration.diagnosis import Diagnosis
+        from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 
         return await Diagnosis(self._session, self._connection, self._registry).run()
 

@@ -1,1 +1,0 @@
-"""Purges, deletes and migrates queues, and diagnoses a server."""
