@@ -4,17 +4,20 @@ Gauges come from the sampled state that the pages use too, so that scrapers add 
 from the journal and count from the start of this process.
 """
 
+import threading
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from palermo.contract.rows import Row
 from palermo.contract.worker_info import STATES
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError, SettingInvalid
+from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
@@ -24,12 +27,7 @@ from palermo.webui.state.live_state import live_state, totals_of
 
 if TYPE_CHECKING:
     from palermo.metrics.exposition import Families
-import threading
-import time
 
-from starlette.responses import JSONResponse
-
-from palermo.inspector.inspector import Inspector
 
 #: Seconds that an answer is cached, so that requests cannot load the broker.
 _CACHED = 2.0

@@ -9,9 +9,12 @@ Only this folder reads the environment.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES
 from palermo.core.address import DEFAULT_URL, Address, parse_url
@@ -25,10 +28,6 @@ from palermo.settings.readers import READERS, WrongValue
 if TYPE_CHECKING:
     from palermo.contract.broker import SessionParameters
     from palermo.contract.serialization import Serializers
-import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from urllib.parse import quote
 
 #: Settings whose values an error must not repeat.
 _NOT_SHOWN = ("url", "signing_keys", "web_secret", "web_token", "metrics_token")

@@ -129,6 +129,8 @@ class TemplateConnection:
 
     def _hear(self, report: Mapping[str, Any]) -> None:
         match report:
+            case {"ready": True} | {"unstartable": _} if self._registered.done():
+                pass  # A signal ended the wait for the modules.
             case {"ready": True, "jobs": jobs, "queues": queues, "hooks": hooks, "timeouts": timeouts}:
                 self._registered.set_result(
                     Registered(

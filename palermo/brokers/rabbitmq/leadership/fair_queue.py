@@ -257,6 +257,8 @@ class FairQueue:
         channel.raw.basic_consume(state.queue, self._on_sent, consumer_tag=state.tag)
 
     def _on_sent(self, raw: Any, method: Any, properties: Properties, body: bytes) -> None:
+        if not raw.is_open:
+            return  # RabbitMQ takes back what it delivered on a channel that is being closed.
         state = self._tags.get(method.consumer_tag)
         if state is None:
             raw.basic_nack(method.delivery_tag)

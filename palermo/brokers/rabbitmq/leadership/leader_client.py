@@ -4,22 +4,28 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
 from palermo.brokers.rabbitmq.amqp.rpc import Part
-from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, LeaderRequests, Operation, StartJob
+from palermo.brokers.rabbitmq.leadership.operations import (
+    BriefOperation,
+    EndRun,
+    LeaderRequests,
+    Operation,
+    RequestPermit,
+    StartJob,
+)
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
+from palermo.core.limits import LimitDemand, RunLater, RunNow
 from palermo.errors import BrokerUnavailable, PalermoError
 
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.leadership.leader import Leader
-from contextlib import suppress
 
-from palermo.brokers.rabbitmq.leadership.operations import EndRun, RequestPermit
-from palermo.core.limits import LimitDemand, RunLater, RunNow
 
 log = logging.getLogger("palermo.rabbitmq")
 
