@@ -24,7 +24,10 @@ ROOT = Path(__file__).parent.parent
 
 #: The documents whose examples must run.
 PAGES = sorted(
-    [ROOT / "README.md", *(page for part in ("learn", "guides", "reference") for page in (ROOT / "docs" / part).rglob("*.md"))],
+    [
+        ROOT / "README.md",
+        *(page for part in ("learn", "guides", "reference") for page in (ROOT / "docs" / part).rglob("*.md")),
+    ],
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
 

@@ -21,7 +21,7 @@ from tests.doc_pages import PAGES, ROOT, Block, blocks
 #: The pages whose examples meet what RabbitMQ does otherwise than a file.
 ON_RABBITMQ = [
     ROOT / "README.md",
-    *(ROOT / "docs" / page for page in ("learn/jobs.md", "learn/retries.md", "guides/events.md", "guides/unique.md")),
+    *(ROOT / "docs" / page for page in ("guides/events.md", "guides/unique.md")),
 ]
 
 #: The languages of blocks that hold commands. A block that names no language may hold some.
@@ -45,7 +45,9 @@ def with_examples() -> list[Path]:
 
 def run_examples(page: Path, folder: Path, **environment: str) -> tuple[int, int]:
     """Run the examples of a page in an empty folder. Returns how many blocks of Python and of shell ran."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PALERMO_")}
+    # Bytecode is written: without it each process compiles all of Palermo.
+    without = ("PALERMO_", "PYTHONDONTWRITEBYTECODE")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(without)}
     done = subprocess.run(
         [sys.executable, "-m", "tests.doc_examples", name(page)],
         cwd=folder,
@@ -79,7 +81,9 @@ def test_every_example_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     named = sum(len(list(commands_in_text(page))) for page in PAGES)
 
     with capsys.disabled():
-        print(f"\n{python} examples of Python and {shell} of shell run; {shown + named} commands exist with their options")
+        print(
+            f"\n{python} examples of Python and {shell} of shell run; {shown + named} commands exist with their options"
+        )
 
     assert python >= 39
     assert shown >= 50
@@ -173,6 +177,9 @@ def unknown_names(command: str) -> str:
         if below is None:
             return f"there is no such command: {command}"
         found = below
-    known = {flag for each in found.get_params(context) for flag in (*each.opts, *each.secondary_opts)} | {"-h", "--help"}
+    known = {flag for each in found.get_params(context) for flag in (*each.opts, *each.secondary_opts)} | {
+        "-h",
+        "--help",
+    }
     unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", "", " ".join(words))
     return " ".join(flag for flag in _FLAG.findall(unquoted) if flag not in known)
