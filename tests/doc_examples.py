@@ -13,6 +13,7 @@ tests/doc_pages.py says how a page hides what its examples need. Hidden blocks m
 The broker is the one that PALERMO_URL names. It prints the numbers of blocks that ran: Python, and shell.
 """
 
+import importlib
 import linecache
 import os
 import subprocess
@@ -62,7 +63,10 @@ class Page:
         compile(block.code, name, "exec")
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(block.code)
+        with path.open("a" if block.continues else "w") as file:
+            file.write(block.code)
+        sys.modules.pop(name.removesuffix(".py").replace("/", "."), None)
+        importlib.invalidate_caches()
 
     def _shell(self, block: Block) -> None:
         try:

@@ -12,7 +12,8 @@ A hidden block is an HTML comment, which no reader sees. It begins a line, and i
 
     <!-- run -->         The shell block below is run, and not only read.
 
-A block of Python whose first line is a comment with the name of a file, such as `# shop.py`, is that file.
+A block of Python whose first line is a comment with the name of a file, such as `# shop.py`, is that file. With
+`# shop.py, continued` it is added to the end of that file.
 """
 
 import re
@@ -37,7 +38,7 @@ _BLOCK = re.compile(
     r"|^<!-- (?P<mark>run) -->$",
     re.MULTILINE | re.DOTALL,
 )
-_FILE = re.compile(r"# ([\w/]+\.py)\n")
+_FILE = re.compile(r"# ([\w/]+\.py)(, continued)?\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class Block:
         """The name of the file that the block is, if it is a file."""
         found = _FILE.match(self.code) if self.language == "python" else None
         return found[1] if found else None
+
+    @property
+    def continues(self) -> bool:
+        """Whether the block is added to the file that it names."""
+        found = _FILE.match(self.code)
+        return bool(found and found[2])
 
 
 def blocks(page: Path) -> Iterator[Block]:
