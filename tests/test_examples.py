@@ -172,7 +172,7 @@ def unknown_names(command: str) -> str:
     words = [word for word in command.split() if not _ASSIGNMENT.fullmatch(word)][1:]
     found: click.Command = main
     context = click.Context(main)
-    while isinstance(found, click.Group) and words and re.fullmatch(r"[a-z-]+", words[0]):
+    while isinstance(found, click.Group) and words and re.fullmatch(r"[a-z][a-z-]*", words[0]):
         below = found.get_command(context, words.pop(0))
         if below is None:
             return f"there is no such command: {command}"
