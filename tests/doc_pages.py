@@ -11,6 +11,7 @@ A hidden block is an HTML comment, which no reader sees. It begins a line, and i
     -->
 
     <!-- run -->         The shell block below is run, and not only read.
+    <!-- theirs -->      The block below is code for another library, and does not run.
 
 A block of Python whose first line is a comment with the name of a file, such as `# shop.py`, is that file. With
 `# shop.py, continued` it is added to the end of that file.
@@ -35,7 +36,7 @@ PAGES = sorted(
 _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *```[ ]*$"
     r"|^<!-- (?P<hidden>setup|check)\n(?P<hidden_code>.*?)^-->$"
-    r"|^<!-- (?P<mark>run) -->$",
+    r"|^ *<!-- (?P<mark>run|theirs) -->$",
     re.MULTILINE | re.DOTALL,
 )
 _FILE = re.compile(r"# ([\w/]+\.py)(, continued)?\n")
@@ -45,7 +46,7 @@ _FILE = re.compile(r"# ([\w/]+\.py)(, continued)?\n")
 class Block:
     """A block of code in a document."""
 
-    #: The language that the block names, or "setup" or "check" if it is hidden.
+    #: The language that the block names; "setup" or "check" if it is hidden, "theirs" if it does not run.
     language: str
     code: str
     #: The number of the block's first line in the document.
@@ -69,14 +70,15 @@ class Block:
 def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a document in their order."""
     text = page.read_text()
-    marked = False
+    mark = ""
     for found in _BLOCK.finditer(text):
         if found["mark"]:
-            marked = True
+            mark = found["mark"]
             continue
         group = "hidden_code" if found["hidden"] else "code"
         line = text.count("\n", 0, found.start(group)) + 1
         indent = len(found["indent"] or "")
         code = "".join(each[indent:] if each.strip() else each for each in found[group].splitlines(keepends=True))
-        yield Block(found["hidden"] or found["language"], code, line, marked)
-        marked = False
+        language = mark if mark == "theirs" else found["hidden"] or found["language"]
+        yield Block(language, code, line, is_run=mark == "run")
+        mark = ""

@@ -23,7 +23,7 @@ OUTSIDE = {
     "examples/README.md": "learn/examples.md",
 }
 
-_HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^<!-- run -->\n", re.MULTILINE | re.DOTALL)
+_HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^ *<!-- (?:run|theirs) -->\n", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"(^ *```.*?^ *```[ ]*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))")
 
