@@ -11,7 +11,7 @@ A hidden block is an HTML comment, which no reader sees. It begins a line, and i
     -->
 
     <!-- run -->         The shell block below is run, and not only read.
-    <!-- theirs -->      The block below is code for another library, and does not run.
+    <!-- only shown -->  The block below does not run: it is for another library, or needs what the tests do not have.
 
 A block of Python whose first line is a comment with the name of a file, such as `# shop.py`, is that file. With
 `# shop.py, continued` it is added to the end of that file.
@@ -36,7 +36,7 @@ PAGES = sorted(
 _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *```[ ]*$"
     r"|^<!-- (?P<hidden>setup|check)\n(?P<hidden_code>.*?)^-->$"
-    r"|^ *<!-- (?P<mark>run|theirs) -->$",
+    r"|^ *<!-- (?P<mark>run|only shown) -->$",
     re.MULTILINE | re.DOTALL,
 )
 _FILE = re.compile(r"# ([\w/]+\.py)(, continued)?\n")
@@ -46,7 +46,7 @@ _FILE = re.compile(r"# ([\w/]+\.py)(, continued)?\n")
 class Block:
     """A block of code in a document."""
 
-    #: The language that the block names; "setup" or "check" if it is hidden, "theirs" if it does not run.
+    #: The language that the block names; "setup" or "check" if it is hidden, "" if it is only shown.
     language: str
     code: str
     #: The number of the block's first line in the document.
@@ -79,6 +79,6 @@ def blocks(page: Path) -> Iterator[Block]:
         line = text.count("\n", 0, found.start(group)) + 1
         indent = len(found["indent"] or "")
         code = "".join(each[indent:] if each.strip() else each for each in found[group].splitlines(keepends=True))
-        language = mark if mark == "theirs" else found["hidden"] or found["language"]
+        language = "" if mark == "only shown" else found["hidden"] or found["language"]
         yield Block(language, code, line, is_run=mark == "run")
         mark = ""

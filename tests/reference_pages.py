@@ -116,7 +116,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
 
 def commands_page() -> str:
     """The page of all commands."""
-    context = click.Context(main, info_name="palermo")
+    context = click.Context(main, info_name="palermo", **main.context_settings)
     out = [
         MADE,
         "",

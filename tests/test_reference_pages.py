@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import palermo
 import pytest
 
+import palermo
 from tests.reference_pages import PAGES
 
 

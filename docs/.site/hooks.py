@@ -23,7 +23,7 @@ OUTSIDE = {
     "examples/README.md": "learn/examples.md",
 }
 
-_HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^ *<!-- (?:run|theirs) -->\n", re.MULTILINE | re.DOTALL)
+_HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^ *<!-- (?:run|only shown) -->\n", re.MULTILINE | re.DOTALL)
 _FENCED = re.compile(r"(^ *```.*?^ *```[ ]*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))")
 
@@ -31,15 +31,19 @@ _LINK = re.compile(r"(?<=\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
-    for source in sorted({ROOT / name for name in OUTSIDE} | set(DOCS.rglob("*.md"))):
-        for part in _FENCED.split(_HIDDEN.sub("", source.read_text()))[::2]:
-            for path, _ in _LINK.findall(part):
-                target = (source.parent / path).resolve() if path else source
-                name = target.relative_to(ROOT).as_posix()
-                if target.is_file() and DOCS not in target.parents and name not in OUTSIDE:
-                    if files.get_file_from_path(f"files/{name}") is None:
-                        files.append(File.generated(config, f"files/{name}", abs_src_path=str(target)))
+    for name in sorted(linked_files() - set(OUTSIDE)):
+        files.append(File.generated(config, f"files/{name}", abs_src_path=str(ROOT / name)))
     return files
+
+
+def linked_files() -> set[str]:
+    """The files outside docs/ that the documents link to, below the repository's folder."""
+    found = set()
+    for source in {*(ROOT / name for name in OUTSIDE), *DOCS.rglob("*.md")}:
+        for part in _FENCED.split(_HIDDEN.sub("", source.read_text()))[::2]:
+            targets = {(source.parent / path).resolve() for path, _ in _LINK.findall(part)}
+            found |= {target for target in targets if target.is_file() and DOCS not in target.parents}
+    return {target.relative_to(ROOT).as_posix() for target in found}
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
