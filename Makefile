@@ -77,7 +77,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy --strict
 
 docs: $(SITE)/installed
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict $(ARGS)
 	@echo "site/index.html"
 
 reference: $(VENV)/installed-dev
