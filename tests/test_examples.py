@@ -1,6 +1,7 @@
 """The examples in the documents run as they stand, and the commands in them exist.
 
-A page's examples run in one process, on the embedded broker; those of the pages in ON_RABBITMQ on RabbitMQ too.
+A page's examples run in one process, on the embedded broker; those of the pages in ON_RABBITMQ on RabbitMQ too, and with
+`make endurance` those of all pages.
 tests/doc_pages.py says how a page hides what its examples need.
 """
 
@@ -17,6 +18,7 @@ import pytest
 
 from palermo.cli import main
 from tests.doc_pages import PAGES, ROOT, Block, blocks
+from tests.scale import chosen
 
 #: The pages whose examples meet what RabbitMQ does otherwise than a file.
 ON_RABBITMQ = [
@@ -68,7 +70,9 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     assert ran[0] == sum(block.language == "python" for block in blocks(page))
 
 
-@pytest.mark.parametrize("page", ON_RABBITMQ, ids=name)
+@pytest.mark.parametrize(
+    "page", chosen(ON_RABBITMQ, *(page for page in with_examples() if page not in ON_RABBITMQ)), ids=name
+)
 def test_the_examples_of_a_page_run_on_rabbitmq(page: Path, tmp_path: Path, rabbitmq_url: str, exchange: str) -> None:
     run_examples(page, tmp_path, PALERMO_URL=rabbitmq_url, PALERMO_EXCHANGE=exchange)
 
