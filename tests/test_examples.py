@@ -1,7 +1,7 @@
 """The examples in the documents run as they stand, and the commands in them exist.
 
-A page's examples run in one process, on the embedded broker; those of the pages in ON_RABBITMQ on RabbitMQ too, and with
-`make endurance` those of all pages.
+A page's examples run in one process, on the embedded broker; those of the pages in ON_RABBITMQ on RabbitMQ too. With
+`make endurance` all of them do.
 tests/doc_pages.py says how a page hides what its examples need.
 """
 
