@@ -102,7 +102,7 @@ def run(script: str) -> str:
         input=script,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ, "PATH": path},
     )
     assert done.returncode == 0, f"{script!r} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"

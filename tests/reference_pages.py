@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, is_typeddict
 
 import click
 
@@ -25,6 +25,7 @@ from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs.current import CurrentJob
 from palermo.jobs.failure_backends import FailureReport
 from palermo.jobs.hooks import WorkerContext
+from palermo.jobs.options import EnqueueOptions
 from palermo.worker.handle import WorkerHandle
 from tests.doc_pages import ROOT
 
@@ -37,7 +38,7 @@ _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
 _VALUES = (FailedFilter, ScheduledFilter, Listing)
 
 #: Fields and methods that only Palermo itself uses.
-_NOT_FOR_PROGRAMS = ("definition", "run", "watch", "watch_async", "write_record", "unpickled_job")
+_NOT_FOR_PROGRAMS = ("definition", "run", "watch", "watch_async", "write_record", "unpickled_job", "as_duplicate")
 
 #: The parts of the API, with what a program imports for each.
 _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
@@ -64,6 +65,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         "A decorated function or class, and what its `options()` returns, have the methods of the first entry.",
         [
             ("a job", Enqueuer),
+            ("palermo.jobs.options.EnqueueOptions", EnqueueOptions),
             ("palermo.enqueue", palermo.enqueue),
             ("palermo.publish", palermo.publish),
             ("palermo.publish_async", palermo.publish_async),
@@ -296,6 +298,9 @@ def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
 
 def _fields(found: type) -> Iterator[tuple[str, str, str]]:
     """The public fields of a class: name, type, and the comments `#:` above it."""
+    if is_typeddict(found):
+        for base in found.__dict__.get("__orig_bases__", ()):
+            yield from _fields(base) if is_typeddict(base) else ()
     try:
         lines = textwrap.dedent(inspect.getsource(found)).splitlines()
     except (OSError, TypeError):  # a class that says that it is of another module than the one it is written in

@@ -56,7 +56,7 @@ def run_examples(page: Path, folder: Path, **environment: str) -> tuple[int, int
         env={**kept, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, f"{name(page)}:\n{done.stdout}\n{done.stderr}"
     python, shell = done.stdout.splitlines()[-1].split()
