@@ -298,15 +298,15 @@ def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
 
 def _fields(found: type) -> Iterator[tuple[str, str, str]]:
     """The public fields of a class: name, type, and the comments `#:` above it."""
-    if is_typeddict(found):
-        for base in found.__dict__.get("__orig_bases__", ()):
-            yield from _fields(base) if is_typeddict(base) else ()
     try:
         lines = textwrap.dedent(inspect.getsource(found)).splitlines()
     except (OSError, TypeError):  # a class that says that it is of another module than the one it is written in
         return
     tree = ast.parse("\n".join(lines)).body[0]
     assert isinstance(tree, ast.ClassDef)
+    # A TypedDict does not know its bases; its source does.
+    for base in (getattr(inspect.getmodule(found), each.id, None) for each in tree.bases if isinstance(each, ast.Name)):
+        yield from _fields(base) if base is not None and is_typeddict(base) else ()
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             above = []
