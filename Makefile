@@ -7,6 +7,8 @@
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make lint     ruff and mypy --strict
+#   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
+#   make reference  docs/reference/commands.md and api.md anew, from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make bench    the ratios to a bare client, on a broker of their own
 #   make bench-start  what imports, start, stop and memory of an idle worker take; a minute
@@ -16,7 +18,7 @@
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
-#   make clean    removes .venv and .venv-bench
+#   make clean    removes .venv, .venv-bench, .venv-docs and site
 #
 # PYTHON=python3.12 chooses another Python than the newest one found, RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to
 # test on, ARGS="-k name" goes to pytest, the demo or the benchmarks.
@@ -24,6 +26,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
+SITE := .venv-docs
 PINS := requirements/constraints.txt
 NEEDS := pyproject.toml $(PINS) requirements/runtime.txt requirements/development.txt
 
@@ -33,7 +36,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint screenshots bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -72,6 +75,13 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+docs: $(SITE)/installed
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict $(ARGS)
+	@echo "site/index.html"
+
+reference: $(VENV)/installed-dev
+	$(BIN)/python -m tests.reference_pages
 
 screenshots: $(VENV)/installed-dev
 	$(BIN)/python -m tests.screenshots
@@ -125,6 +135,12 @@ $(PEERS)/installed: benchmarks/peers/requirements.txt
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
+$(SITE)/installed: requirements/docs.txt
+	@echo "installing what builds the site into $(SITE) …"
+	@PYTHON='$(PYTHON)' sh requirements/make-venv $(SITE)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(SITE)/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@touch $@
+
 $(BIN)/python:
 	@PYTHON='$(PYTHON)' sh requirements/make-venv $(VENV)
 
@@ -132,4 +148,4 @@ pins:
 	@sh requirements/make-pins $(PINS)
 
 clean:
-	rm -rf $(VENV) $(PEERS)
+	rm -rf $(VENV) $(PEERS) $(SITE) site

@@ -19,6 +19,8 @@ PAGES = sorted(
 HOMES = (ROOT, ROOT / "palermo", ROOT / "palermo" / "brokers" / "rabbitmq", ROOT / "palermo" / "brokers" / "sqlite")
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+#: Blocks that set examples up and check them, which no reader sees.
+_HIDDEN = re.compile(r"^<!-- .*?-->$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
@@ -36,7 +38,7 @@ _OTHER_NAMES = re.compile(
 
 def prose(page: Path) -> str:
     """The page without its blocks of code, which show files of users."""
-    return _FENCED.sub("", page.read_text())
+    return _HIDDEN.sub("", _FENCED.sub("", page.read_text()))
 
 
 @cache

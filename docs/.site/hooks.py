@@ -1,0 +1,64 @@
+"""What the site does with the documents besides showing them, as hooks of mkdocs (mkdocs.yml).
+
+The documents are written for readers of the repository. So some link to files outside docs/, which the site carries
+too: a few as pages (OUTSIDE), the others as they are, below files/. Hidden blocks, which set examples up, are left out.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent.parent
+DOCS = ROOT / "docs"
+
+#: Documents outside docs/ that are pages of the site, and where.
+OUTSIDE = {
+    "README.md": "start.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "internals/contributing.md",
+    "examples/README.md": "learn/examples.md",
+}
+
+_HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^ *<!-- (?:run|only shown) -->\n", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"(^ *```.*?^ *```[ ]*$)", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<=\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for source, page in OUTSIDE.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    for name in sorted(linked_files() - set(OUTSIDE)):
+        files.append(File.generated(config, f"files/{name}", abs_src_path=str(ROOT / name)))
+    return files
+
+
+def linked_files() -> set[str]:
+    """The files outside docs/ that the documents link to, below the repository's folder."""
+    found = set()
+    for source in {*(ROOT / name for name in OUTSIDE), *DOCS.rglob("*.md")}:
+        for part in _FENCED.split(_HIDDEN.sub("", source.read_text()))[::2]:
+            targets = {(source.parent / path).resolve() for path, _ in _LINK.findall(part)}
+            found |= {target for target in targets if target.is_file() and DOCS not in target.parents}
+    return {target.relative_to(ROOT).as_posix() for target in found}
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    source = next((name for name, uri in OUTSIDE.items() if uri == page.file.src_uri), f"docs/{page.file.src_uri}")
+    home = posixpath.dirname(page.file.src_uri)
+
+    def on_the_site(link: re.Match[str]) -> str:
+        path, anchor = link[1], link[2] or ""
+        if path.startswith("#"):
+            return link[0]
+        target = (ROOT / source).parent / path
+        name = target.resolve().relative_to(ROOT).as_posix()
+        name = f"{name}/README.md" if target.is_dir() else name
+        uri = OUTSIDE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}")
+        return posixpath.relpath(uri, home or ".") + anchor
+
+    parts = _FENCED.split(_HIDDEN.sub("", markdown))
+    return "".join(part if number % 2 else _LINK.sub(on_the_site, part) for number, part in enumerate(parts))

@@ -1,0 +1,354 @@
+"""Writes the pages of reference that are made from the code: `python -m tests.reference_pages`.
+
+docs/reference/commands.md holds every command and option, as the command line knows them; docs/reference/api.md holds
+what programs import, with its docstrings. A test fails if a page is not what this module would write.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any, is_typeddict
+
+import click
+
+import palermo
+from palermo import errors
+from palermo.cli import COMMANDS, main
+from palermo.client.decorator import Enqueuer, FunctionJob
+from palermo.client.status import JobStatus
+from palermo.contract.rows import Listing
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.jobs.current import CurrentJob
+from palermo.jobs.failure_backends import FailureReport
+from palermo.jobs.hooks import WorkerContext
+from palermo.jobs.options import EnqueueOptions
+from palermo.worker.handle import WorkerHandle
+from tests.doc_pages import ROOT
+
+MADE = "<!-- Made by `make reference` from the code; not to be edited. -->"
+
+#: Options that nearly every command takes. They are explained once.
+_COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
+
+#: Classes whose fields matter to programs, and whose methods do not.
+_VALUES = (FailedFilter, ScheduledFilter, Listing)
+
+#: Fields and methods that only Palermo itself uses.
+_NOT_FOR_PROGRAMS = ("definition", "run", "watch", "watch_async", "write_record", "unpickled_job", "as_duplicate")
+
+#: The parts of the API, with what a program imports for each.
+_PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
+    (
+        "Declare",
+        "A module with jobs needs these.",
+        [
+            ("palermo.job", palermo.job),
+            ("palermo.JobClass", palermo.JobClass),
+            ("palermo.subscribe", palermo.subscribe),
+            ("palermo.hook", palermo.hook),
+            ("palermo.DontEnqueue", palermo.DontEnqueue),
+            ("palermo.DontProcess", palermo.DontProcess),
+            ("palermo.hooks.WorkerContext", WorkerContext),
+            ("palermo.failure_backend", palermo.failure_backend),
+            ("palermo.hooks.FailureReport", FailureReport),
+            ("palermo.Fixed", palermo.Fixed),
+            ("palermo.Linear", palermo.Linear),
+            ("palermo.Exponential", palermo.Exponential),
+        ],
+    ),
+    (
+        "Enqueue",
+        "A decorated function or class, and what its `options()` returns, have the methods of the first entry.",
+        [
+            ("a job", Enqueuer),
+            ("palermo.jobs.options.EnqueueOptions", EnqueueOptions),
+            ("palermo.enqueue", palermo.enqueue),
+            ("palermo.publish", palermo.publish),
+            ("palermo.publish_async", palermo.publish_async),
+            ("palermo.connect", palermo.connect),
+            ("palermo.Client", palermo.Client),
+        ],
+    ),
+    (
+        "Follow a job",
+        "Each enqueue returns a `Job`.",
+        [
+            ("palermo.Job", palermo.Job),
+            ("palermo.job_by_id", palermo.job_by_id),
+            ("palermo.client.status.JobStatus", JobStatus),
+        ],
+    ),
+    (
+        "Inside a job",
+        "A job may ask what it is, tell how far it is, and end in other ways than by returning.",
+        [
+            ("palermo.current_job", palermo.current_job),
+            ("palermo.jobs.current.CurrentJob", CurrentJob),
+            ("palermo.track", palermo.track),
+            ("palermo.Retry", palermo.Retry),
+            ("palermo.Snooze", palermo.Snooze),
+            ("palermo.Discard", palermo.Discard),
+        ],
+    ),
+    (
+        "Look and act",
+        "The inspector does what the commands and the web pages do.",
+        [
+            ("palermo.inspector", vars(palermo)["_inspector"]),
+            ("palermo.Inspector", palermo.Inspector),
+            ("palermo.inspector.failed_filter.FailedFilter", FailedFilter),
+            ("palermo.contract.scheduled.ScheduledFilter", ScheduledFilter),
+            ("palermo.contract.rows.Listing", Listing),
+        ],
+    ),
+    (
+        "Start workers",
+        "A program can start workers as processes of their own.",
+        [
+            ("palermo.start_worker", palermo.start_worker),
+            ("palermo.worker.handle.WorkerHandle", WorkerHandle),
+        ],
+    ),
+]
+
+
+def commands_page() -> str:
+    """The page of all commands."""
+    context = click.Context(main, info_name="palermo", **main.context_settings)
+    out = [
+        MADE,
+        "",
+        "# Commands",
+        "",
+        "Every command shows this help itself: `palermo COMMAND --help`. These options belong to nearly all commands:",
+        "",
+        "| option | what |",
+        "| --- | --- |",
+    ]
+    common = {record[0]: record[1] for record in _records(main, context)}
+    out += [f"| {_code(flag)} | {_cell(text)} |" for flag, text in common.items() if "--version" not in flag]
+    out += ["| `--json` | JSON on stdout and nothing else. |", ""]
+    out += [
+        "A TIME is a number of seconds, or a number with a unit: `90`, `30s`, `5m`, `2h`, `1h30m`, `7d`. A WHEN is an",
+        "instant, `2026-12-01T09:00Z`; where a command looks back, `2h` means two hours ago.",
+        "",
+        "| exit code | meaning |",
+        "| --- | --- |",
+        "| 0 | done; also for an empty listing |",
+        "| 1 | it failed |",
+        "| 2 | wrong usage |",
+        "| 3 | the broker cannot be reached, or refuses the user |",
+        "| 4 | an id, a queue or a filter that names nothing |",
+        "| 130 | interrupted by Ctrl-C |",
+        "",
+        "A worker has exit codes of its own: [deploying.md](../guides/deploying.md).",
+    ]
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None
+        out += _command(command, click.Context(command, info_name=name, parent=context), level=2)
+    return "\n".join(out) + "\n"
+
+
+def _command(command: click.Command, context: click.Context, *, level: int) -> Iterator[str]:
+    yield from ("", f"{'#' * level} {context.command_path}", "")
+    yield from _help(command.help or "")
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield from ("", "```text", f"{context.command_path} {pieces}".rstrip(), "```")
+    own = [record for record in _records(command, context) if not any(each in record[0] for each in _COMMON)]
+    if own:
+        yield from ("", "| option | what |", "| --- | --- |")
+        yield from (f"| {_code(flag)} | {_cell(text)} |" for flag, text in own)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _command(below, click.Context(below, info_name=name, parent=context), level=level + 1)
+
+
+def _records(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
+    """The options of a command, and what each does, as its help has them."""
+    for each in command.get_params(context):
+        if isinstance(each, click.Option) and (record := each.get_help_record(context)) is not None:
+            yield record
+
+
+def _help(text: str) -> Iterator[str]:
+    """The help of a command as Markdown: what is set as it is there stands in a block."""
+    for number, paragraph in enumerate(inspect.cleandoc(text).split("\n\n")):
+        if number:
+            yield ""
+        if paragraph.startswith("\b"):
+            yield from ("```text", *paragraph.splitlines()[1:], "```")
+        else:
+            yield from textwrap.wrap(_placeholders(" ".join(paragraph.split())), 120, break_on_hyphens=False)
+
+
+def _placeholders(text: str) -> str:
+    """Text in which nothing is taken for Markdown, but for its code."""
+    parts = text.split("`")
+    return "`".join(
+        part if number % 2 else part.replace("<", "&lt;").replace("*", r"\*") for number, part in enumerate(parts)
+    )
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("|", r"\|") + "`"
+
+
+def _cell(text: str) -> str:
+    return _placeholders(" ".join(text.split())).replace("|", r"\|")
+
+
+def api_page() -> str:
+    """The page of what programs import."""
+    out = [
+        MADE,
+        "",
+        "# The Python API",
+        "",
+        "Everything that `import palermo` offers, and the classes that it returns. Names that are not here may change.",
+        "Times are seconds, as floats, unless something else is said.",
+    ]
+    for title, text, entries in _PARTS:
+        out += ["", f"## {title}", "", text]
+        for name, found in entries:
+            out += _entry(name, found)
+    out += ["", "## Errors", "", "All are in `palermo.errors`, and all are a `palermo.PalermoError`.", ""]
+    out += ["| error | is a | what it says |", "| --- | --- | --- |"]
+    for each in _errors(errors.PalermoError):
+        first = inspect.getdoc(each) or ""
+        parent = each.__mro__[1].__name__
+        out.append(f"| `{each.__name__}` | `{parent}` | {_cell(first.split(chr(10) * 2)[0])} |")
+    return "\n".join(out) + "\n"
+
+
+def _errors(root: type[BaseException], seen: set[type] | None = None) -> Iterator[type[BaseException]]:
+    seen = set() if seen is None else seen
+    for each in root.__subclasses__():
+        if each.__module__ == errors.__name__ and each not in seen:
+            seen.add(each)
+            yield each
+            yield from _errors(each, seen)
+
+
+def _entry(name: str, found: Any) -> Iterator[str]:
+    yield from ("", f"### {name}", "")
+    if not inspect.isclass(found):
+        yield from ("```text", _signature(name, found), "```", "")
+        yield from _docstring(found)
+        return
+    yield from _docstring(found)
+    if "__init__" in vars(found) and not is_dataclass(found) and found is not Enqueuer:
+        yield from ("", "```text", _signature(name, found.__init__, is_method=True), "```")
+    fields = [field for field in _fields(found) if field[0] not in _NOT_FOR_PROGRAMS]
+    if fields:
+        yield from ("", "| field | type | what |", "| --- | --- | --- |")
+        yield from (f"| `{field}` | {_code(kind)} | {_cell(text)} |" for field, kind, text in fields)
+    for method, function in _methods(found) if found not in _VALUES else ():
+        if isinstance(function, property):
+            yield from ("", f"**`{method}`**", "")
+            yield from _docstring(function)
+        else:
+            yield from ("", "```text", _signature(method, function, is_method=True), "```", "")
+            yield from _docstring(function)
+
+
+def _docstring(found: Any) -> Iterator[str]:
+    for number, paragraph in enumerate((inspect.getdoc(found) or "").split("\n\n")):
+        if number:
+            yield ""
+        if paragraph.startswith("    "):
+            yield from ("```text", *textwrap.dedent(paragraph).splitlines(), "```")
+        elif paragraph:
+            yield from textwrap.wrap(" ".join(paragraph.split()), 120, break_on_hyphens=False)
+
+
+def _signature(name: str, function: Any, *, is_method: bool = False) -> str:
+    """How a function is called, as its source says. Long ones have a line for each parameter."""
+    if isinstance(function, classmethod | staticmethod):
+        function = function.__func__
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
+    assert isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef)
+    parameters = tree.args
+    if is_method:
+        (parameters.posonlyargs or parameters.args).pop(0)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = _unquoted(node.annotation)
+    result = f" -> {ast.unparse(_unquoted(tree.returns) or ast.Name('None'))}" if tree.returns else ""
+    prefix = "await " if isinstance(tree, ast.AsyncFunctionDef) else ""
+    written = re.sub(r"(?<=\w|\])=", " = ", ast.unparse(parameters))
+    short = f"{prefix}{name}({written}){result}"
+    if len(short) <= 110:
+        return short
+    parts = [each.strip() for each in re.split(r", (?![^\[(]*[\])])", written)]
+    return f"{prefix}{name}(\n" + "".join(f"    {each},\n" for each in parts) + f"){result}"
+
+
+def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return ast.parse(annotation.value, mode="eval").body
+    return annotation
+
+
+def _fields(found: type) -> Iterator[tuple[str, str, str]]:
+    """The public fields of a class: name, type, and the comments `#:` above it."""
+    try:
+        lines = textwrap.dedent(inspect.getsource(found)).splitlines()
+    except (OSError, TypeError):  # a class that says that it is of another module than the one it is written in
+        return
+    tree = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    # A TypedDict does not know its bases; its source does.
+    for base in (getattr(inspect.getmodule(found), each.id, None) for each in tree.bases if isinstance(each, ast.Name)):
+        yield from _fields(base) if base is not None and is_typeddict(base) else ()
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            above = []
+            number = node.lineno - 2
+            while lines[number].strip().startswith("#:"):
+                above.insert(0, lines[number].strip().removeprefix("#:").strip())
+                number -= 1
+            yield node.target.id, ast.unparse(_unquoted(node.annotation) or node.annotation), " ".join(above)
+
+
+def _methods(found: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of a class that have a docstring, its bases' ones too, in their order."""
+    seen: dict[str, Any] = {}
+    known: set[int] = set()
+    # What a decorated function has besides: it enqueues by an Enqueuer.
+    bases = (*found.__mro__, FunctionJob) if found is Enqueuer else found.__mro__
+    for base in reversed([each for each in bases if each.__module__.startswith("palermo")]):
+        seen.update(vars(base))
+    for name, each in seen.items():
+        function = each.__func__ if isinstance(each, classmethod | staticmethod) else each
+        text = inspect.getdoc(function)
+        if (
+            name.startswith("_")
+            or name in _NOT_FOR_PROGRAMS
+            or not text
+            or text.startswith("See ")
+            or id(function) in known
+        ):
+            continue
+        known.add(id(function))
+        if isinstance(each, property) or (inspect.isfunction(function) and function.__module__.startswith("palermo")):
+            yield name, each
+
+
+PAGES = {ROOT / "docs/reference/commands.md": commands_page, ROOT / "docs/reference/api.md": api_page}
+
+
+def write() -> None:
+    """Write the pages."""
+    for path, page in PAGES.items():
+        path.write_text(page())
+
+
+if __name__ == "__main__":
+    write()
