@@ -18,7 +18,7 @@ from palermo.worker.handle import WorkerHandle, start_worker
 from tests import chromium_found
 from tests.debian import NotInstalled
 from tests.rabbitmq_tidy import delete_all
-from tests.webui.conftest import Serve
+from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.server import Web
 
 _HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ def exchange(rabbitmq_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def settings(rabbitmq_url: str, exchange: str) -> Settings:
-    return Settings(url=rabbitmq_url, exchange=exchange)
+    return Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
 
 
 @pytest.fixture
