@@ -3,11 +3,11 @@
 The class Inspector takes these functions as its methods.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from palermo.client.failed_queues import browse_failed
 from palermo.client.failed_queues import trim_failed as trim
+from palermo.contract import clock
 from palermo.contract.rows import Listing, Row
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -167,7 +167,7 @@ def trim_failed(
     count = settings.failed_max_count if max_count is None else max_count
     if age is None and count is None:
         return 0
-    at = time.time() if now is None else now
+    at = clock.now() if now is None else now
     return context._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
 
 

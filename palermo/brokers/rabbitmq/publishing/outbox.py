@@ -23,7 +23,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
 from palermo.brokers.rabbitmq.publishing.tenant_queues import TenantQueue, TenantQueues
 from palermo.brokers.rabbitmq.publishing.window import Window
 from palermo.contract.broker import OnPublished, SessionParameters
-from palermo.contract.scheduled import wall_clock
+from palermo.contract.clock import wall_clock
 from palermo.core.message import Message
 from palermo.core.time_slots import time_slot_of
 from palermo.core.topology import CLASSIC, QUORUM, is_failed

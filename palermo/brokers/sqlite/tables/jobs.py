@@ -7,7 +7,7 @@ from typing import Any
 
 from palermo.brokers.sqlite.tables import fair_queue
 from palermo.brokers.sqlite.tables.header_json import dumps, loads
-from palermo.contract.scheduled import wall_clock
+from palermo.contract.clock import wall_clock
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
 
