@@ -1,8 +1,9 @@
 """Palermo in a test: a fresh embedded broker, and the worker's own code in the process of the test."""
 
 import asyncio
-import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
@@ -33,7 +34,8 @@ from palermo.testing.movable_clock import MovableClock
 #: The most rounds of `work_until_idle`: jobs that enqueue each other without end must not hang the test.
 MAX_ROUNDS = 1_000
 
-_numbers = itertools.count(1)
+#: The folder of a file system in memory, on Linux: no test waits for a disk.
+_MEMORY = "/dev/shm"
 
 #: Gets each run, and None at the end.
 Put = Callable[[LocalRun | None], object]
@@ -66,16 +68,14 @@ class Palermo:
         self.failures: list[JobFailure] = []
         #: The clock by which jobs are due.
         self.clock = MovableClock()
-        given = {
-            "url": "sqlite:///:memory:",
-            # The file in memory is one for the process: a name of its own keeps the test apart from other users of it.
-            "exchange": f"test-{os.getpid()}-{next(_numbers)}",
-            "journal": "all",
-        }
         self._accept = Accept.default().also(*accept)
+        self._stack = ExitStack()
+        # Not `:memory:`, which ends when the client is closed, as it is before a fork.
+        self._folder = tempfile.mkdtemp(prefix="palermo-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        given = {"url": f"sqlite:///{self._folder}/jobs.db", "journal": "all"}
         self._client = _TestClient(Settings.load(**{**given, **settings}), self)
         self._enqueued = Enqueued(self._client, self._accept)
-        self._stack = ExitStack()
         self._thread: LoopThread | None = None
         self._since = 0.0
         #: The failures that no call has raised yet.
