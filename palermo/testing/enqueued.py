@@ -103,6 +103,8 @@ class Enqueued:
         self, name: str, definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
         """The call with these arguments as it is written, and as it is after a way through the serializer."""
+        if definition is not None:
+            definition.bind(args, kwargs)
         wanted = [_call(definition, args, kwargs)]
         try:
             settings, one = self._client.settings, definition is not None and definition.one

@@ -359,7 +359,10 @@ class Worker:
 
     async def _count_pending(self) -> int:
         session = self.sessions.current
-        return -1 if session is None else await count_pending(session.broker, self._selection, self.put_aside)
+        if session is None:
+            return -1
+        put_aside = self.put_aside if self._options.burst_waits_for_limits else ()
+        return await count_pending(session.broker, self._selection, put_aside)
 
     async def _on_queues_empty(self) -> None:
         if self._processed:
