@@ -96,7 +96,7 @@ def test_broken(palermo):
 
 
 #: Plugins of this environment that take seconds to import.
-_NEEDLESS = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothesispytest")
+NEEDLESS = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothesispytest")
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "pytest", *_NEEDLESS, *arguments]
+    command = [sys.executable, "-m", "pytest", *NEEDLESS, *arguments]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
     return done.stdout + done.stderr
 
