@@ -21,7 +21,7 @@ MOST_ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def real(tmp_path_factory: pytest.TempPathFactory, declared: None) -> dict[str, Any]:
     """All stories, told by `palermo worker --burst`: one process for each round of all stories."""
     path = tmp_path_factory.mktemp("real")
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -234,7 +234,7 @@ def test_several_threads_may_work(palermo: Palermo) -> None:
     assert sorted(ran) == [(number, 2) for number in range(20)]
 
 
-def test_a_closed_client_and_a_fork_keep_the_jobs(palermo: Palermo) -> None:
+def test_a_client_that_is_closed_keeps_the_jobs(palermo: Palermo) -> None:
     jobs.add.enqueue(1)
     palermo.client.close()
 
