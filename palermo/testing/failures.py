@@ -6,6 +6,7 @@ from types import TracebackType
 
 from palermo.core.lifecycle import Raised, Result, Retrying
 from palermo.core.message import Message
+from palermo.errors import JobFailed
 from palermo.worker.child.executor import OWN_FILES
 
 
@@ -61,6 +62,16 @@ def _failure(message: Message, error: BaseException, retry_in: float | None) -> 
         attempt=message.attempt,
         error=error.with_traceback(_without_own_frames(error.__traceback__)),
         retry_in=retry_in,
+    )
+
+
+def failure_without_run(message: Message) -> JobFailure:
+    """The failure of a job that the worker put among the failed ones without running it."""
+    failure = message.failure
+    kind, text = ("", "") if failure is None else (failure.exception_class, failure.message)
+    error = JobFailed(f"job {message.id} was not run: {kind}: {text}", state="failed", error=kind, message=text)
+    return JobFailure(
+        id=message.id, job=message.job, queue=message.queue, attempt=message.attempt, error=error, retry_in=None
     )
 
 

@@ -13,6 +13,7 @@ from palermo.contract import clock
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Accept
+from palermo.core.journal_records import RecordKind
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
@@ -61,6 +62,10 @@ class LocalWorker:
         self._ran = 0
         self._hand_over = hand_over
         self._failed = failed
+        #: Failures of runs that were noted and not counted yet.
+        self._noted = 0
+        #: How many jobs failed without a run, such as one whose unique key another job has.
+        self.failed_unrun = 0
         self._host = f"test-{next(_numbers)}"
         self._options = WorkerOptions(
             settings=client.settings,
@@ -81,7 +86,7 @@ class LocalWorker:
         if self._abandoned:
             return 0
         registered = registered_here(self._client)
-        pool = LocalPool(self._executor, self._registry, registered, hand_over=self._hand_over, failed=self._failed)
+        pool = LocalPool(self._executor, self._registry, registered, hand_over=self._hand_over, failed=self._note)
         self._worker = Worker(
             self._options, pool, registered, host=self._host, pid=os.getpid(), show_title=lambda title: None
         )
@@ -97,7 +102,16 @@ class LocalWorker:
         if self._worker is not None:
             self._worker.order(Action.ABANDON)
 
+    def _note(self, failures: list[JobFailure]) -> None:
+        self._noted += len(failures)
+        self._failed(failures)
+
     def _count(self, kind: str, queue: str, job: str, wait: float | None, took: float | None) -> None:
+        if kind in (RecordKind.FAILED, RecordKind.RETRIED):
+            if self._noted:
+                self._noted -= 1
+            else:
+                self.failed_unrun += 1
         self._ran += 1
         self._left -= 1
         if not self._left and self._worker is not None:

@@ -14,6 +14,7 @@ from typing import Any, Self, Unpack
 
 from palermo.client import client as clients
 from palermo.client.client import NOTHING, Call, Client
+from palermo.client.failed_queues import browse_failed
 from palermo.client.handle import Job
 from palermo.contract import clock as process_clock
 from palermo.contract.serialization import Accept
@@ -25,7 +26,7 @@ from palermo.jobs.definition import JobDefinition
 from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
 from palermo.settings.settings import Settings
 from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, listing, named
-from palermo.testing.failures import JobFailure, raise_all
+from palermo.testing.failures import JobFailure, failure_without_run, raise_all
 from palermo.testing.local_pool import LocalRun
 from palermo.testing.local_worker import LocalWorker, count_due, declare_entries, publish_due, subscribe
 from palermo.testing.loop_thread import LoopThread
@@ -36,6 +37,9 @@ MAX_ROUNDS = 1_000
 
 #: The folder of a file system in memory, on Linux: no test waits for a disk.
 _MEMORY = "/dev/shm"
+
+#: How many of the newest failed jobs are read to find those that failed without a run.
+_LATEST = 1_000
 
 #: Gets each run, and None at the end.
 Put = Callable[[LocalRun | None], object]
@@ -242,7 +246,7 @@ class Palermo:
             while (run := runs.get()) is not None:
                 run.perform()
                 started.check()
-            return started.future.result()
+            return self._ended(started)
         except BaseException:
             started.abandon()
             raise
@@ -259,12 +263,21 @@ class Palermo:
             while (run := await runs.get()) is not None:
                 await run.perform_async()
                 started.check()
-            return started.future.result()
+            return self._ended(started)
         except BaseException:
             started.abandon()
             raise
         finally:
             _inside.reset(token)
+
+    def _ended(self, started: "_Round") -> int:
+        """How many jobs ran in a round that has ended. Notes the jobs that failed without a run."""
+        ran = started.future.result()
+        if started.worker.failed_unrun:
+            known = {one.id for one in self.failures}
+            page = self._client.run(lambda broker: browse_failed(broker, offset=0, limit=_LATEST, newest=True))
+            self._failed([failure_without_run(one) for one in page.messages if one.id not in known])
+        return ran
 
     def _failed(self, failures: list[JobFailure]) -> None:
         self.failures += failures

@@ -3,11 +3,12 @@
 import asyncio
 import threading
 import traceback
+from dataclasses import replace
 
 import pytest
 
 import palermo as module
-from palermo.errors import JobTimeout, UsageError
+from palermo.errors import JobFailed, JobTimeout, UsageError
 from palermo.testing import Palermo
 from tests.helpers import eventually
 from tests.testing import jobs
@@ -138,6 +139,19 @@ def test_a_job_whose_code_is_unknown_fails(palermo: Palermo) -> None:
 
     with pytest.raises(module.PalermoError, match=r"no job 'no\.such\.job'"):
         palermo.work()
+
+
+def test_a_job_that_fails_without_a_run_is_a_failure_too(palermo: Palermo) -> None:
+    jobs.unique.enqueue_in(60, "a")
+    (holder,) = palermo.enqueued()
+    stranger = replace(holder.message, id="stranger", run_at=None)
+    palermo.client.run(lambda broker: broker.publish(stranger))
+
+    with pytest.raises(JobFailed, match=r"job stranger was not run: .*DuplicateJob"):
+        palermo.work()
+
+    assert [one.id for one in palermo.failures] == ["stranger"]
+    assert ran == []
 
 
 def test_ctrl_c_in_a_job_ends_the_test_at_once(palermo: Palermo) -> None:
