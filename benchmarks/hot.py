@@ -41,8 +41,8 @@ from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.process_pool import ProcessPool
 from palermo.worker.pools.stack_file import StackFile
-from palermo.worker.pools.template_connection import Registered
 from palermo.worker.process import nameless_file, new_event_loop
+from palermo.worker.registered import Registered
 
 #: Jobs of one run.
 RUN = 250

@@ -103,7 +103,8 @@ def test_every_entry_point_is_installed_and_loads(point: EntryPoint) -> None:
     installed = entry_points(group=point.group, name=point.name)
 
     assert point.value in [each.value for each in installed], "installed from other sources: run `make test`"
-    assert callable(point.load())
+    loaded = point.load()
+    assert callable(loaded) or point.group == "pytest11"  # a plug-in of pytest is a module
 
 
 @pytest.mark.parametrize("group", ["palermo.brokers", "palermo.serializers", "palermo.compressions"])

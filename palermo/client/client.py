@@ -8,8 +8,8 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
@@ -264,14 +264,37 @@ def chosen_settings() -> Settings | None:
     return None if client is None else client.settings
 
 
+#: The client that a test has lent to this process, which `use` does not replace.
+_lent: Client | None = None
+
+
 def use(client: Client) -> Client:
-    """Make this the default client, and close the one before."""
+    """Make this the default client, and close the one before. While a client is lent, that one stays the default."""
     global _default
     with forking.guard:
+        if _lent is not None:
+            return _lent
         before, _default = _default, client
     if before is not None and before is not client:
         before.close()
     return client
+
+
+@contextmanager
+def lend(client: Client) -> Iterator[Client]:
+    """Make this the default client while the context lasts, whatever the program connects to; then close it.
+
+    The default client from before stays open, and is the default again afterwards.
+    """
+    global _default, _lent
+    with forking.guard:
+        before, (_default, _lent) = (_default, _lent), (client, client)
+    try:
+        yield client
+    finally:
+        with forking.guard:
+            _default, _lent = before
+        client.close()
 
 
 def connect(url: str | None = None, **settings: Any) -> Client:

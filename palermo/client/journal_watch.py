@@ -9,13 +9,13 @@ All of it belongs to the client's event loop.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from palermo.client.recent_ends import MAX_ENDS, RecentEnds, cancelled_ids, is_about, job_records
 from palermo.client.session_keeper import SessionKeeper
 from palermo.client.wait_first import wait_first
+from palermo.contract import clock
 from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, JournalReader, ReadFrom
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
@@ -58,7 +58,7 @@ class Waiter:
 class JournalWatch:
     """The subscription of one client to the journal."""
 
-    def __init__(self, keeper: SessionKeeper, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, keeper: SessionKeeper, *, now: Callable[[], float] = clock.now) -> None:
         self._keeper = keeper
         self._now = now
         self._waiters: dict[str, set[Waiter]] = {}

@@ -1,6 +1,5 @@
 """Prepares jobs and events: makes a message of each call, and gathers the messages into batches."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -12,6 +11,7 @@ from palermo.client.ids import new_id
 from palermo.client.io_thread import IoThread
 from palermo.client.sender import PendingPublish
 from palermo.client.unique_options import handle_for, with_unique_key
+from palermo.contract import clock
 from palermo.contract.serialization import SIGNED
 from palermo.core.arguments import preview
 from palermo.core.fair_scheduling import is_tenant
@@ -102,7 +102,7 @@ def prepare(
     if chosen:
         # Before the hooks, which may do things: an instant that is invalid must not be found after them.
         run_at = due_at(
-            time.time(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declared.get("delay")
+            clock.now(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declared.get("delay")
         )
         tenant = _tenant(chosen.get("tenant"), name, args, kwargs)
         queue = chosen.get("queue", queue)
@@ -119,7 +119,7 @@ def prepare(
         sign=chosen.get("sign", settings.sign),
         one=definition is not None and definition.one,
     )
-    now = time.time()
+    now = clock.now()
     created_at = int(now)
     fields = {
         "id": id,
@@ -225,7 +225,7 @@ def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[s
         sign=settings.sign if chosen["sign"] is None else chosen["sign"],
         one=True,
     )
-    now = time.time()
+    now = clock.now()
     message = Message(
         id=id,
         queue="",

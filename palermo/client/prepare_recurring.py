@@ -5,12 +5,12 @@ serialized. So the leader, which publishes it, needs none of the user's code.
 """
 
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from palermo.client.unique_options import lock_for
+from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, configured
 from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry
 from palermo.core.arguments import preview
@@ -77,7 +77,7 @@ def entry(client: "Client", recurring: RecurringJob, *, origin: str) -> Recurrin
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),
         message=message,
         origin=origin,
-        since=time.time(),
+        since=clock.now(),
         expires=definition.expires if definition else None,
     )
 

@@ -1,8 +1,8 @@
 """Recent ends of jobs, as the journal told them, for callers that ask only afterwards. Bounded, in memory."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
+from palermo.contract import clock
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind
 
 #: The most ends that are kept, and the most bytes of results with them.
@@ -60,7 +60,7 @@ class RecentEnds:
         self,
         since: float,
         *,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = clock.now,
         most: int = MAX_ENDS,
         most_bytes: int = MAX_BYTES,
     ) -> None:

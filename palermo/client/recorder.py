@@ -8,13 +8,13 @@ them takes no room. What was gathered last is lost with the process.
 import asyncio
 import logging
 import math
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from palermo.contract import clock
 from palermo.contract.journal import Journal
 from palermo.core.durations import Durations
 from palermo.core.journal_records import JournalLevel, Record, RecordKind, encode, is_wanted
@@ -59,7 +59,7 @@ class JobCounts:
 class Recorder:
     """Gathers what one process writes into the journal. Belongs to one event loop."""
 
-    def __init__(self, level: JournalLevel, writer: str, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, level: JournalLevel, writer: str, *, now: Callable[[], float] = clock.now) -> None:
         """`writer` is the id of a worker, or another name for this process."""
         self.level = level
         self._writer = writer

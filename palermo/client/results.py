@@ -5,7 +5,6 @@ differ in how they wait for it: in a thread, or in another loop.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from palermo.client.journal_watch import JournalWatch, OnRecord
 from palermo.client.locate import JobLocation, locate
 from palermo.client.status import JobStatus, State, status_at_end, status_at_location
+from palermo.contract import clock
 from palermo.contract.rows import CANCELLED, as_json
 from palermo.contract.serialization import FOR_DISPLAY
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
@@ -317,7 +317,7 @@ async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
             missed = place.gone
     # If the job had gone wrong, the journal would tell that by now, or soon.
     record = await watch.find_end(job.id, job.created_at, _since(job))
-    unwritten = {"kind": RecordKind.SUCCEEDED, "at": time.time(), "id": job.id, "job": name, "queue": queue}
+    unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": name, "queue": queue}
     return record or {**unwritten, "unwritten": True}
 
 
@@ -325,7 +325,7 @@ def _cancelled_record(job: AnyJob, place: JobLocation) -> Record:
     """The record that the journal will have of a job that was cancelled and waits until a worker drops it."""
     message = place.message
     assert message is not None
-    return {"kind": RecordKind.CANCELLED, "at": time.time(), "id": job.id, "job": message.job, "queue": message.queue}
+    return {"kind": RecordKind.CANCELLED, "at": clock.now(), "id": job.id, "job": message.job, "queue": message.queue}
 
 
 def _failed_record(job: AnyJob, place: JobLocation) -> Record:
@@ -368,7 +368,7 @@ def _status(
             if place.state:
                 return status_at_location(job.id, place)
         # A failure is recorded before the job lies among the failed.
-        fresh = known is not None and time.time() - known["at"] < _FAILING_TIME
+        fresh = known is not None and clock.now() - known["at"] < _FAILING_TIME
         if known is not None and (known["kind"] != RecordKind.FAILED or place.unseen or fresh):
             return status_at_end(known)
         since = "It failed, and is not among the failed jobs any more. " if known is not None else ""

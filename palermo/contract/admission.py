@@ -6,7 +6,7 @@ They say what the answer about a key means for a delivery, and what a settlement
 from dataclasses import dataclass, replace
 
 from palermo.contract.broker import Delivery
-from palermo.contract.scheduled import wall_clock
+from palermo.contract.clock import wall_clock
 from palermo.core.lifecycle import Ack, Fail, Reschedule, Settlement
 from palermo.core.limits import demand_of
 from palermo.core.message import Message

@@ -6,23 +6,12 @@ comes due and is cancelled at the same time, exactly one of the two happens.
 Jobs that wait to be tried again are scheduled jobs too: they bear the error of the try before.
 """
 
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from palermo.core.message import Message
 from palermo.core.text import fits
-
-#: CLOCK_REALTIME_COARSE, for which Python has no name. time.localtime(), strftime() and programs that call time(2) read
-#: it. It stands still between two ticks of the kernel, and so lags behind time.time() by up to 10 ms.
-_COARSE = 5
-
-
-def wall_clock() -> float:
-    """The Unix time that all clocks of this machine have reached: a job that is due now sees no earlier time."""
-    return time.clock_gettime(_COARSE) if sys.platform == "linux" else time.time()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

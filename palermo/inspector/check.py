@@ -6,13 +6,13 @@ be known, such as the age of a job in a queue that may not be read, is reported 
 
 import os
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 
+from palermo.contract import clock
 from palermo.contract.rows import Row, waits_since
 from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import NotBrowsable, NotFound, SettingInvalid
@@ -88,7 +88,7 @@ class _Problems:
 
 def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> CheckResult:
     """Read queues and workers, and judge them. Takes no job."""
-    at = time.time() if now is None else now
+    at = clock.now() if now is None else now
     rows = [row for row in inspector.queues() if _is_checked(row["name"], limits.queues)]
     workers = len(inspector.workers())
     ages: dict[str, float | None] = {}

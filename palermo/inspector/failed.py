@@ -3,13 +3,13 @@
 The class Inspector takes these functions as its methods. ReplaceArguments gives a job that is requeued other arguments.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from palermo.client.failed_queues import browse_failed
 from palermo.client.failed_queues import trim_failed as trim
+from palermo.contract import clock
 from palermo.contract.rows import Listing, Row
 from palermo.contract.serialization import SIGNED, Serializers, media_type
 from palermo.core.arguments import preview, unpack
@@ -173,7 +173,7 @@ def trim_failed(
     count = settings.failed_max_count if max_count is None else max_count
     if age is None and count is None:
         return 0
-    at = time.time() if now is None else now
+    at = clock.now() if now is None else now
     return context._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
 
 

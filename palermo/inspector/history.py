@@ -3,8 +3,7 @@
 The class Inspector takes these functions as its methods.
 """
 
-import time
-
+from palermo.contract import clock
 from palermo.contract.rows import Listing, Row
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
@@ -50,7 +49,7 @@ def statistics(context: Context, since: Instant | None = None, *, progress: Prog
     """
     from palermo.history.statistics import report_row, summarize
 
-    begin = time.time() - _A_DAY if since is None else unix_seconds(since)
+    begin = clock.now() - _A_DAY if since is None else unix_seconds(since)
     report = summarize(context._client, begin, progress)
     return report_row(report, context.queues(), context.workers())
 

@@ -4,10 +4,10 @@ The class Inspector takes these functions as its methods. A job that has failed 
 tried again is a scheduled job with an error: `retries` tells them apart.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+from palermo.contract import clock
 from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
 from palermo.core.lifecycle import JobState
@@ -112,7 +112,7 @@ def _alter(
         return []
     if retries is not None:
         chosen = replace(chosen, retries=retries)
-    if at is not None and at <= time.time():
+    if at is not None and at <= clock.now():
         action = RUN
     apart = context._client.settings.failed_per_queue
     altered = context._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))

@@ -34,6 +34,8 @@ class WorkerOptions:
     prefetch: Prefetch = NO_PREFETCH
     #: Whether to end with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
     burst: bool = False
+    #: Whether a burst waits for jobs that it has put aside because of a limit or a rate.
+    burst_waits_for_limits: bool = True
     accept: Accept = field(default_factory=Accept.default)
     #: Seconds that running jobs get after TERM or INT (25 if None) and after QUIT (without end if None).
     shutdown_timeout: float | None = None

@@ -19,7 +19,8 @@ from palermo.brokers.rabbitmq.leadership import fair_queue
 from palermo.brokers.rabbitmq.publishing.handover import outcomes
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.scheduled import ignore_jobs, wall_clock
+from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.address import parse_url

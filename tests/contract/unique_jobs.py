@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from palermo.contract.broker import MAX_KEYED_BODY, Broker, Delivery
-from palermo.contract.scheduled import CANCEL, ScheduledFilter, wall_clock
+from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.contract.sweep import Move, Remove
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message

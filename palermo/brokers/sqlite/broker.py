@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sqlite3
-import time
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -20,6 +19,7 @@ from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.tenants import SqliteTenants
+from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
@@ -246,7 +246,7 @@ class SqliteBroker:
         await self._scheduled_jobs.change(EntryChange(name=name, action=SWITCH, on=on))
 
     async def fire_recurring(self, name: str) -> str:
-        id = run_id(name, time.time())
+        id = run_id(name, clock.now())
         await self._scheduled_jobs.change(EntryChange(name=name, action=RUN, id=id))
         return id
 

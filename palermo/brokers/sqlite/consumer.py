@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -22,6 +21,7 @@ from palermo.brokers.sqlite.tables import claims, limits, unique_keys
 from palermo.brokers.sqlite.tables.claims import Claim
 from palermo.brokers.sqlite.tables.jobs import to_row
 from palermo.brokers.sqlite.workers import CommandListener, Heartbeat
+from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import WorkerInfo
@@ -188,7 +188,7 @@ class SqliteConsumer:
             raise self._not_ours(delivery)
 
         def ask(db: sqlite3.Connection) -> RunNow | RunLater:
-            verdict = limits.decide(db, self._exchange, claim.job, demand, time.time())
+            verdict = limits.decide(db, self._exchange, claim.job, demand, clock.now())
             if isinstance(verdict, RunLater):
                 waiting = postponed(delivery.message, verdict)
                 key_change = self._key_change(delivery, Reschedule(waiting))

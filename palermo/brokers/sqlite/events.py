@@ -5,7 +5,6 @@ Events that are kept are also rows of a table, from which the publisher deletes 
 
 import json
 import sqlite3
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import COLUMN_COUNT, COLUMNS, declare_queue, from_row, insert_many, to_row
+from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
 from palermo.contract.sweep import SweepProgress
@@ -43,7 +43,7 @@ class SqliteEvents:
         self._published += 1
 
         def insert(db: sqlite3.Connection) -> None:
-            now = time.time()
+            now = clock.now()
             groups = [one for one in subscriptions(db, self._exchange) if one.wants(event.topic)]
             if not groups and not self._session.keep_events:
                 raise NoSubscriber(
@@ -67,7 +67,7 @@ class SqliteEvents:
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
         def put(db: sqlite3.Connection) -> int:
             found = {one.group: one for one in subscriptions(db, self._exchange)}.get(subscription.group)
-            now = time.time()
+            now = clock.now()
             since = found.since if found is not None else subscription.since or now
             state = json.dumps(replace(subscription, since=since).to_plain())
             db.execute(
@@ -110,7 +110,7 @@ class SqliteEvents:
         def some(db: sqlite3.Connection) -> tuple[int, int]:
             subscription = self._find(db, group)
             jobs, seen = list[Message](), last
-            for place, at, event in self._kept(db, next, last, time.time()):
+            for place, at, event in self._kept(db, next, last, clock.now()):
                 if old.matches(subscription, event.topic, at):
                     jobs.append(_old(_job(event, subscription, run=run)))
                 if len(jobs) >= _BATCH_SIZE:

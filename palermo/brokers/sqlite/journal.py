@@ -2,11 +2,11 @@
 
 import asyncio
 import sqlite3
-import time
 from contextlib import suppress
 
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
+from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
 from palermo.core.journal_records import decode
@@ -37,7 +37,7 @@ class SqliteJournal:
         self._appended += 1
 
         def insert(db: sqlite3.Connection) -> None:
-            now = time.time()
+            now = clock.now()
             db.execute(
                 "insert into journal (exchange, at, body) values (?, ?, ?)", (self._session.exchange, now, batch)
             )

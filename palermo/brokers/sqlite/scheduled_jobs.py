@@ -16,17 +16,9 @@ from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables import pauses_and_cancels, unique_keys
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, insert_many, to_row
+from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
-from palermo.contract.scheduled import (
-    CANCEL,
-    GIVE_UP,
-    RUN,
-    AlteredJob,
-    OnJobs,
-    ScheduledFilter,
-    ScheduledPage,
-    wall_clock,
-)
+from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.header_json import loads
 from palermo.core.lifecycle import give_up
 from palermo.core.limits import has_reservation
@@ -80,13 +72,13 @@ class ScheduledJobs:
                 notified.clear()
                 looked = time.monotonic()
                 due = await self._store.read(self._next)
-                if due is not None and due <= wall_clock():
+                if due is not None and due <= clock.wall_clock():
                     jobs = await self._store.write(self._put_in_queues)
                     self._notifier.notify()
                     fired(jobs)
                     await asyncio.sleep(0)
                     continue
-                wait = _POLL_EVERY if due is None else min(_POLL_EVERY, max(0.0, due - wall_clock()))
+                wait = _POLL_EVERY if due is None else min(_POLL_EVERY, max(0.0, due - clock.wall_clock()))
                 try:
                     async with asyncio.timeout(wait):
                         await notified.wait()
@@ -103,7 +95,7 @@ class ScheduledJobs:
 
     async def change(self, change: EntryChange) -> None:
         """Change a recurring job. Raises NotFound."""
-        await self._store.write(lambda db: change_entry(db, self._exchange, change, time.time()))
+        await self._store.write(lambda db: change_entry(db, self._exchange, change, clock.now()))
         # Jobs may wait now, or another instant may be the next.
         self._notifier.notify()
 
@@ -144,7 +136,7 @@ class ScheduledJobs:
                 there = [(failed_queue(one.queue, per_queue=failed_per_queue), to_row(one)) for one in given_up]
                 insert_many(db, self._exchange, there)
             elif action != CANCEL:
-                instant = wall_clock() if action == RUN or at is None else at
+                instant = clock.wall_clock() if action == RUN or at is None else at
                 moves = (moved_to(message, instant) for message in found)
                 insert_many(db, self._exchange, [(message.queue, to_row(message)) for message in moves])
 
@@ -191,15 +183,15 @@ class ScheduledJobs:
         """Put jobs that are due into their queues; returns those that recurring jobs have published."""
         rows: Iterable[Any] = db.execute(
             f"select id, queue, {COLUMNS} from later where exchange = ? and run_at <= ? order by run_at, id limit ?",
-            (self._exchange, wall_clock(), _STEP),
+            (self._exchange, clock.wall_clock(), _STEP),
         ).fetchall()
         for number, queue, *row in rows:
             message = from_row(row, queue)
             priority = FRONT_PRIORITY if has_reservation(message) else message.priority
             insert(db, self._exchange, queue, (*row, None, "", priority, message.tenant or None, message.share))
             db.execute("delete from later where id = ?", (number,))
-        unique_keys.publish_due(db, self._exchange, wall_clock())
-        return fire_entries(db, self._exchange, wall_clock())
+        unique_keys.publish_due(db, self._exchange, clock.wall_clock())
+        return fire_entries(db, self._exchange, clock.wall_clock())
 
     def _where(self, db: sqlite3.Connection, chosen: ScheduledFilter) -> tuple[str, tuple[Any, ...]]:
         """The SQL condition for the chosen jobs, and its values."""

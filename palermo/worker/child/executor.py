@@ -10,7 +10,6 @@ import contextvars
 import inspect
 import logging
 import random
-import time
 from asyncio import base_events, runners
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, cast
 
 from palermo import errors, tracing
 from palermo.client import decorator
+from palermo.contract import clock
 from palermo.contract.serialization import Accept, Serializers
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
@@ -40,11 +40,19 @@ log = logging.getLogger("palermo.worker")
 
 SKIPPED = Succeeded(skipped=True)
 
+#: Called with an exception that ends a run, and the messages of that run.
+OnError = Callable[[BaseException, Sequence[Message]], None]
+
+
+def ignore_error(error: BaseException, messages: Sequence[Message]) -> None:
+    """Do nothing with the exception."""
+
+
 #: For a job without around hooks: it costs a third of an empty ExitStack.
 _NOTHING_AROUND: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 #: The files of Palermo and Python whose frames are cut off at the start of a traceback.
-_OURS = frozenset(
+OWN_FILES = frozenset(
     file
     for file in (
         __file__,
@@ -74,9 +82,11 @@ class Executor:
         worker: str,
         interrupts: Interruptible | None = None,
         return_values: ReturnValues | None = None,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = clock.now,
         chance: Callable[[], float] = random.random,
+        on_error: OnError = ignore_error,
     ) -> None:
+        """`on_error` gets each exception before its result is decided, for a caller that is in the same process."""
         self._registry = registry
         self._serializers = serializers
         self._accept = accept
@@ -85,6 +95,7 @@ class Executor:
         self._interrupts: Interruptible = interrupts or Interrupts()
         self._return_values = return_values or ReturnValues(serializers, limit=MAX_RESULT)
         self._now = now
+        self._on_error = on_error
         self._run_failures = RunFailures(worker, now=now, chance=chance)
 
     def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
@@ -184,6 +195,7 @@ class Executor:
                 return call.ended(SKIPPED)
         failure = self._failure(error)
         runs = call.runs(instance, hooked=begun)
+        self._on_error(error, [run.message for run in runs])
         return call.ended(*(self._run_failures.result(run, error, failure) for run in runs))
 
     def _call_of(self, message: Message) -> JobCall:
@@ -195,6 +207,7 @@ class Executor:
             except BaseException as error:
                 # Without the traceback: it holds no frame of the user's, and Palermo's say no more than the error text.
                 failure = self._failure(error.with_traceback(None))
+                self._on_error(error, (each,))
                 call.refuse(self._run_failures.unrunnable(each, failure))
         return call
 
@@ -238,7 +251,7 @@ class Executor:
         )
 
     def _failure(self, error: BaseException) -> Failure:
-        return from_exception(error, failed_at=int(self._now()), skip=_OURS)
+        return from_exception(error, failed_at=int(self._now()), skip=OWN_FILES)
 
     def _crashed(self, message: Message, failure: Failure) -> RunResult:
         with tracing.running(message, worker=self._worker, crashed=True) as span:

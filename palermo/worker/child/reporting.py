@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from palermo.core.failure import printable
 from palermo.worker.ipc.reports import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE
@@ -67,6 +67,19 @@ class ReportSender:
                 self.deliver(reporter)
 
 
+class Sender(Protocol):
+    """Sends the reports of jobs of one process."""
+
+    #: The pid of that process.
+    pid: int
+
+    def put(self, reporter: "Reporter") -> None:
+        """Send this reporter's report, now or when it is due."""
+
+    def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
+        """Send this reporter's report now. After the `last` time nothing is sent."""
+
+
 class Reporter:
     """The reports of one run of a job. Its initial values are class attributes, because few jobs report anything."""
 
@@ -78,7 +91,7 @@ class Reporter:
     #: The earliest time to send the next report, by the monotonic clock.
     due = 0.0
 
-    def __init__(self, sender: ReportSender, slot: int | None = None) -> None:
+    def __init__(self, sender: Sender, slot: int | None = None) -> None:
         """`slot` goes into the frames if several slots share the process."""
         self._sender = sender
         self._slot = slot

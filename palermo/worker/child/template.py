@@ -24,15 +24,14 @@ import sys
 from collections import deque
 from typing import Any, NoReturn
 
-from palermo.client import client, prepare_recurring, subscribe
+from palermo.client import client
 from palermo.contract.serialization import Serializers
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.errors import PalermoError
 from palermo.jobs import hooks, registry
-from palermo.jobs.job_registry import declaring
 from palermo.worker import signals
-from palermo.worker.child import slot
+from palermo.worker.child import registration, slot
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.interrupts import Interruptible, Interrupts
 from palermo.worker.child.process import close_stdin, die_with, exit_now, own_group
@@ -95,9 +94,7 @@ class Template:
         self._serializers = client.default_client().serializers
         self._serializers.check(self._options.accept)
         self._return_values = ReturnValues(self._serializers, serializer=settings.serializer, limit=settings.max_result)
-        groups = subscribe.subscriptions(registry, settings.exchange, settings.prefix)
-        names = {*registry.queues(settings.default_queue), *(one.queue for one, _ in groups)}
-        queues = tuple(sorted(names))
+        queues = registration.queues(registry, settings)
         selection = self._options.queues or (QueueSelection(queues) if queues else None)
         if selection is None:
             raise WorkerFailed(
@@ -120,32 +117,9 @@ class Template:
         # every page.
         gc.collect()
         gc.freeze()
-        return {
-            "ready": True,
-            "jobs": registry.names(),
-            "timeouts": declaring(registry, "timeout"),
-            "locks": declaring(registry, "lock_for"),
-            "prioritized": sorted(
-                {registry.get(name).queue or settings.default_queue for name in declaring(registry, "priority")}
-            ),
-            "batches": {
-                name: (size, registry.get(name).batch_wait) for name, size in declaring(registry, "batch").items()
-            },
-            "queues": selection.patterns,
-            "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
-            "subscriptions": [(one.to_plain(), from_start) for one, from_start in groups],
-            **self._schedule(),
-        }
-
-    def _schedule(self) -> dict[str, Any]:
-        """The recurring jobs, as the parent puts them on the broker, and the modules that may have declared them."""
-        if not self._options.scheduler:
-            return {"recurring": [], "modules": []}
-        declared = prepare_recurring.declarations(client.default_client())
-        return {
-            "recurring": [entry.to_plain() for entry in declared],
-            "modules": prepare_recurring.loaded(self._options.modules),
-        }
+        recurring = self._options.modules if self._options.scheduler else ()
+        registered = registration.collect(registry, client.default_client(), recurring=recurring)
+        return {"ready": registered.to_plain()}
 
     def _serve(self) -> NoReturn:
         wake, woken = socket.socketpair()

@@ -8,10 +8,10 @@ dies or does not know the result.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from palermo.contract import clock
 from palermo.contract.broker import Delivery
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Fail, Release, Result, settle
@@ -131,7 +131,7 @@ class AdoptedJobs:
         """Settle the delivery with that result; False if the broker cannot store it now."""
         slot = str(answer.get("slot") or delivery.running_at)
         per_queue = self._failed_per_queue
-        settlement = settle(delivery.message, result, worker=slot, now=time.time(), failed_per_queue=per_queue)
+        settlement = settle(delivery.message, result, worker=slot, now=clock.now(), failed_per_queue=per_queue)
         try:
             await session.consumer.settle(delivery, settlement)
         except (BrokerUnavailable, DeliveryLost):

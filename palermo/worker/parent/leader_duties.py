@@ -2,19 +2,19 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
 from palermo.client.prepare_recurring import is_stale
+from palermo.contract import clock
 from palermo.contract.broker import Broker
 from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.errors import BrokerError, NotFound
 from palermo.worker.options import WorkerOptions
-from palermo.worker.pools.template_connection import Registered
+from palermo.worker.registered import Registered
 
 log = logging.getLogger("palermo.worker")
 
@@ -103,7 +103,7 @@ async def declare(broker: Broker, duties: LeaderDuties) -> None:
     found = {entry.name: entry for entry in await broker.recurring()}
     for entry in duties.recurring:
         old = found.get(entry.name)
-        put, _ = EntryChange(name=entry.name, action=PUT, entry=entry).made_to(old, time.time())
+        put, _ = EntryChange(name=entry.name, action=PUT, entry=entry).made_to(old, clock.now())
         if put is not old:
             log.info("declaring a recurring job name=%s job=%s", entry.name, entry.recurring.job)
             await broker.put_recurring(entry)

@@ -11,18 +11,19 @@ from palermo.contract.broker import opener
 from palermo.errors import PalermoError
 from palermo.worker.options import WorkerFailed, WorkerOptions
 from palermo.worker.parent.sd_notify import Notifier
-from palermo.worker.parent.shutdown import DONE, RestartReason
+from palermo.worker.parent.shutdown import DONE, STALLED, RestartReason
+from palermo.worker.parent.watchdog import LoopWatchdog, end_at_once
 from palermo.worker.parent.worker import Worker
-from palermo.worker.pools.pool import Pool
+from palermo.worker.pools.pool import ForkedPool
 from palermo.worker.process import set_title
-from palermo.worker.signals import Action, SignalRow, listen
+from palermo.worker.signals import Action, SignalRow, ignore_signals, listen
 
 #: Seconds between two checks for dead orphans.
 _REAP_EVERY = 1.0
 
 
 async def run_parent(
-    options: WorkerOptions, pool: Pool, *, host: str, metrics: socket.socket | None, starter: IO[bytes] | None
+    options: WorkerOptions, pool: ForkedPool, *, host: str, metrics: socket.socket | None, starter: IO[bytes] | None
 ) -> int | RestartReason:
     """Run the worker. Returns its exit code, or why the worker must start anew. Raises what run_worker raises.
 
@@ -48,7 +49,7 @@ async def run_parent(
             opener(options.settings.address)
         registered = await importing
         _tell_starter(starter, "")
-        worker = Worker(options, pool, registered, host=host, pid=os.getpid())
+        worker = Worker(options, pool, registered, host=host, pid=os.getpid(), show_title=set_title)
         listen(loop, worker.act, resque=options.resque_signals)
         async with AsyncExitStack() as stack:
             if metrics is not None:
@@ -67,7 +68,14 @@ async def run_parent(
                 )
                 await stack.enter_async_context(served)
             await stack.enter_async_context(_notify_service_manager(worker))
-            return await worker.run()
+            loop_watch = LoopWatchdog(end_at_once(STALLED))
+            try:
+                code = await worker.run()
+            finally:
+                loop_watch.close()
+            if not isinstance(code, RestartReason):
+                ignore_signals(loop)
+            return code
     except WorkerFailed as error:
         _tell_starter(starter, str(error))
         raise

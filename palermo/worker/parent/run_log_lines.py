@@ -1,8 +1,8 @@
 """Writes the log lines of each run: one when it begins, one when it has ended."""
 
 import logging
-import time
 
+from palermo.contract import clock
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
@@ -27,7 +27,7 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
             log.error(
                 "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r",
                 *named,
-                time.time() - began,
+                clock.now() - began,
                 _error_line(failure),
             )
         case Retrying(None, delay):
@@ -36,7 +36,7 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
             log.warning(
                 "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r retry_in=%.1f",
                 *named,
-                time.time() - began,
+                clock.now() - began,
                 _error_line(failure),
                 delay,
             )
@@ -62,7 +62,7 @@ def log_success(slot: int, message: Message, began: float, *, skipped: bool = Fa
             "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
             "skipped" if skipped else "finished",
             *_job_values(slot, message),
-            time.time() - began,
+            clock.now() - began,
         )
 
 

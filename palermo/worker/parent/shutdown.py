@@ -90,7 +90,7 @@ class Shutdown:
         first = not self.begun.is_set()
         self.begun.set()
         self._stop_taking()
-        self._pool.children.draining.set()
+        self._pool.drain()
         if timeout is not None:
             self._call_later(timeout, self._terminate)
         if first:
@@ -101,7 +101,7 @@ class Shutdown:
         if not self.killed and not self.end.done():
             log.warning("killing the running jobs")
             self.killed = self._forced = True
-            self._pool.children.kill()
+            self._pool.kill()
             self._call_later(SETTLE_TIMEOUT, self._complete)
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from palermo.contract import clock
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
-from palermo.contract.scheduled import wall_clock
 from palermo.contract.worker_info import RunningJob
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
@@ -256,7 +256,7 @@ class SlotTask:
     async def _run(self, session: BrokerSession, delivery: Delivery) -> None:
         worker, message = self._worker, delivery.message
         self._taken = taken = [delivery]
-        self._started_at = ended_at = time.time()
+        self._started_at = ended_at = clock.now()
         worker.job_began()
         results: tuple[Result, ...] = (Interrupted(),)
         done = 0
@@ -265,7 +265,7 @@ class SlotTask:
                 self._taken = taken = await self._gather_batch(session, delivery)
                 for _ in taken[1:]:
                     worker.job_began()
-                self._started_at = ended_at = time.time()
+                self._started_at = ended_at = clock.now()
                 message = replace(message, companions=tuple(each.message for each in taken[1:]))
             results = (Interrupted(),) * len(taken)
             self._run_began(message)
@@ -278,7 +278,7 @@ class SlotTask:
             else:
                 log_start(self.number, message)
                 results = results_of_each(await self._result_of(message), len(taken))
-                ended_at = time.time()
+                ended_at = clock.now()
             self.progress.end()
             for each, result in zip(taken, results, strict=True):
                 done += 1
@@ -317,7 +317,7 @@ class SlotTask:
             return False
         # First of all: the slot begins while the rest is noted here.
         worker.pool.run(self.number, message, self._plain_ended)
-        self._plain, self._taken, self._started_at = (session, delivery), [delivery], time.time()
+        self._plain, self._taken, self._started_at = (session, delivery), [delivery], clock.now()
         worker.job_began()
         self._run_began(message)
         log_start(self.number, message)
@@ -326,7 +326,7 @@ class SlotTask:
     def _plain_ended(self, result: RunResult) -> None:
         """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
         assert self._plain is not None
-        (session, delivery), began, ended_at = self._plain, self._started_at, time.time()
+        (session, delivery), began, ended_at = self._plain, self._started_at, clock.now()
         worker, message = self._worker, delivery.message
         self.progress.end()
         if result is SUCCEEDED and not message.keep_result:
@@ -395,7 +395,7 @@ class SlotTask:
             per_queue = worker.failed_per_queue
             # A job that runs again without delay must be due at once by every clock, or it would wait for the leader.
             at_once = isinstance(result, Retrying) and not result.delay
-            now = wall_clock() if at_once else time.time()
+            now = clock.wall_clock() if at_once else clock.now()
             settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue)
             try:
                 await session.consumer.settle(delivery, settlement)
@@ -448,7 +448,7 @@ def _duplicate_result(delivery: Delivery) -> Result:
         " that one has ended, or discard it.",
         id=holder,
     )
-    return Raised(from_exception(error, failed_at=int(time.time())))
+    return Raised(from_exception(error, failed_at=int(clock.now())))
 
 
 def _worker_died(delivery: Delivery) -> Failure:
@@ -458,4 +458,4 @@ def _worker_died(delivery: Delivery) -> Failure:
         f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."
         " It was not run again. Look at how those ended (out of memory, kill -9, the machine) before you requeue it."
     )
-    return from_exception(error, failed_at=int(time.time()))
+    return from_exception(error, failed_at=int(clock.now()))

@@ -8,13 +8,13 @@ or when the pool cannot run jobs any more.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from palermo.client.recorder import Recorder
+from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.events import Subscription
 from palermo.contract.worker_info import WorkerInfo
@@ -34,14 +34,13 @@ from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
 from palermo.worker.parent.refused_results import RefusedResults
-from palermo.worker.parent.shutdown import FORCED, SETTLE_TIMEOUT, STALLED, UNREACHABLE, RestartReason, Shutdown
+from palermo.worker.parent.shutdown import FORCED, SETTLE_TIMEOUT, UNREACHABLE, RestartReason, Shutdown
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
-from palermo.worker.parent.watchdog import LoopWatchdog, StallWatchdog, end_at_once
+from palermo.worker.parent.watchdog import StallWatchdog
 from palermo.worker.pools.pool import Pool
-from palermo.worker.pools.template_connection import Registered
-from palermo.worker.process import set_title
-from palermo.worker.signals import Action, SignalRow, ignore_signals
+from palermo.worker.registered import Registered
+from palermo.worker.signals import Action, SignalRow
 
 log = logging.getLogger("palermo.worker")
 
@@ -50,7 +49,7 @@ _TITLE_EVERY = 0.05
 
 
 class Worker:
-    """One worker, as the parent process runs it."""
+    """One worker, in the event loop of its caller. It does nothing to the process: no signal, no title, no exit."""
 
     def __init__(
         self,
@@ -60,8 +59,10 @@ class Worker:
         *,
         host: str,
         pid: int,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = clock.now,
+        show_title: Callable[[str], None],
     ) -> None:
+        """`show_title` shows the state of the worker to people who list processes."""
         self._options = options
         self._selection = options.queues or QueueSelection(registered.queues)
         self._hooks, self._subscriptions = registered.hooks, registered.subscriptions
@@ -72,6 +73,7 @@ class Worker:
         self._paused = self._quiet = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._title: asyncio.TimerHandle | None = None
+        self._set_title = show_title
         self._failed_retention = FailedRetention(options.settings, now=now)
         self._retention_timer: asyncio.TimerHandle | None = None
         self._idle_watch: IdleWatch | None = None
@@ -131,9 +133,8 @@ class Worker:
         self.job_events.worker_started(self.report())
         self._start_taking()
         self._spawn(self._stall_watchdog.run())
-        loop_watch = LoopWatchdog(end_at_once(STALLED))
         session_task = self._spawn(self.sessions.keep_open())
-        gone = self._spawn(self.pool.children.gone.wait())
+        gone = self._spawn(self.pool.gone.wait())
         code: int | RestartReason
         end = self._shutdown.end
         try:
@@ -152,10 +153,7 @@ class Worker:
             await self.job_events.worker_ended(self.report(), code)
         finally:
             await self._close()
-            loop_watch.close()
         log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
-        if not isinstance(code, RestartReason):
-            ignore_signals(asyncio.get_running_loop())
         return code
 
     def act(self, row: SignalRow) -> None:
@@ -302,7 +300,7 @@ class Worker:
     # The session with the broker.
 
     async def _consume(self, broker: Broker) -> Consumer:
-        await _subscribe(broker, self._subscriptions)
+        await subscribe_groups(broker, self._subscriptions)
         slots, prefetch = len(self._slots), NO_PREFETCH if self.batches else self._options.prefetch
         report, obey = self.report, self._orders.obey
         return await broker.consume(
@@ -361,7 +359,10 @@ class Worker:
 
     async def _count_pending(self) -> int:
         session = self.sessions.current
-        return -1 if session is None else await count_pending(session.broker, self._selection, self.put_aside)
+        if session is None:
+            return -1
+        put_aside = self.put_aside if self._options.burst_waits_for_limits else ()
+        return await count_pending(session.broker, self._selection, put_aside)
 
     async def _on_queues_empty(self) -> None:
         if self._processed:
@@ -385,7 +386,7 @@ class Worker:
 
     async def _hook(self, name: str) -> None:
         if name in self._hooks:
-            await self.pool.children.template.hook(name)
+            await self.pool.hook(name)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
@@ -401,7 +402,7 @@ class Worker:
     def _show_title(self) -> None:
         self._title = None
         busy = sum(slot.running is not None for slot in self._slots)
-        set_title(parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._slots)))
+        self._set_title(parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._slots)))
 
     async def _close(self) -> None:
         for timer in (self._title, self._retention_timer):
@@ -418,7 +419,7 @@ class Worker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _subscribe(broker: Broker, subscriptions: Iterable[tuple[Subscription, bool]]) -> None:
+async def subscribe_groups(broker: Broker, subscriptions: Iterable[tuple[Subscription, bool]]) -> None:
     """Subscribe these groups to their events. A group that begins from the start gets the stored events too.
 
     The first time this takes as long as copying all of these to the group.

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from palermo.worker.ipc.pipes import SlotPipe
-from palermo.worker.pools.template_connection import Registered, TemplateConnection
+from palermo.worker.pools.template_connection import TemplateConnection
+from palermo.worker.registered import Registered
 from palermo.worker.signals import KILLED, describe_status, kill
 
 log = logging.getLogger("palermo.worker")

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 # Modules that both sides of the fork need are imported before it, so that the processes share their memory.
 from palermo.client import prepare_recurring, recorder, wait_first  # noqa: F401
 from palermo.contract import broker  # noqa: F401
+from palermo.worker import registered  # noqa: F401
 from palermo.worker.ipc import messages, pipes, reports, results  # noqa: F401
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 
 if TYPE_CHECKING:
-    from palermo.worker.pools.pool import Pool
+    from palermo.worker.pools.pool import ForkedPool
 
 log = logging.getLogger("palermo.worker")
 
 
-def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "Pool":
+def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "ForkedPool":
     """Fork the template of the pool that the options name, and return the pool.
 
     To be called before there is an event loop, a connection or a thread. In the template, `in_child` closes what only

@@ -1,5 +1,6 @@
 """The protocol of a pool of slots that runs jobs, as the worker's loop uses it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -7,7 +8,7 @@ from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 from palermo.worker.ipc.reports import Report
 from palermo.worker.pools.children import Children
-from palermo.worker.pools.template_connection import Registered
+from palermo.worker.registered import Registered
 
 #: Called with the result of a job.
 OnResult = Callable[[RunResult], None]
@@ -24,8 +25,10 @@ class Pool(Protocol):
     """A pool of slots. A slot, numbered from 1, runs one job or one batch at a time."""
 
     on_report: OnReport
-    #: The template and the processes that it forked. The pool cannot run jobs any more once they are `gone`.
-    children: Children
+
+    @property
+    def gone(self) -> asyncio.Event:
+        """Set once the pool cannot run jobs any more."""
 
     async def start(self) -> Registered:
         """Wait until the user's modules are imported. Raises WorkerFailed."""
@@ -51,5 +54,21 @@ class Pool(Protocol):
     def terminate(self) -> None:
         """Raise JobTerminated in every job that runs. Each ends as Interrupted, whatever else it raises."""
 
+    async def hook(self, name: str) -> None:
+        """Run the worker hooks of this name; returns when they have ended."""
+
+    def drain(self) -> None:
+        """The worker stops: start no process again that cannot be started."""
+
+    def kill(self) -> None:
+        """Kill everything at once. Each job that runs ends as Interrupted."""
+
     async def close(self) -> None:
         """End all processes, which are idle by now."""
+
+
+class ForkedPool(Pool, Protocol):
+    """A pool whose slots run in processes that a template forks."""
+
+    #: The template and the processes that it forked.
+    children: Children

@@ -26,7 +26,7 @@ from palermo.worker.pools.crashed_job import crash_result, pack_crashed
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.pools.process_slot import ProcessSlot
 from palermo.worker.pools.stack_file import StackFile
-from palermo.worker.pools.template_connection import Registered
+from palermo.worker.registered import Registered
 from palermo.worker.signals import CANCEL, DUMP, TERMINATE
 
 log = logging.getLogger("palermo.worker")
@@ -99,6 +99,19 @@ class ProcessPool:
         for process in self._slots.values():
             if process.message is not None:
                 self.children.signal(process, TERMINATE)
+
+    @property
+    def gone(self) -> asyncio.Event:
+        return self.children.gone
+
+    async def hook(self, name: str) -> None:
+        await self.children.template.hook(name)
+
+    def drain(self) -> None:
+        self.children.draining.set()
+
+    def kill(self) -> None:
+        self.children.kill()
 
     async def close(self) -> None:
         if self._watch is not None:

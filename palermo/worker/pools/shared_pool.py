@@ -27,7 +27,7 @@ from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.pools.shared_child import SharedChild, SlotRun
 from palermo.worker.pools.shared_children import SharedChildren
 from palermo.worker.pools.stack_file import StackFile
-from palermo.worker.pools.template_connection import Registered
+from palermo.worker.registered import Registered
 from palermo.worker.signals import DUMP
 
 log = logging.getLogger("palermo.worker")
@@ -117,6 +117,19 @@ class SharedPool:
             run.interrupt(
                 JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
             )
+
+    @property
+    def gone(self) -> asyncio.Event:
+        return self.children.gone
+
+    async def hook(self, name: str) -> None:
+        await self.children.template.hook(name)
+
+    def drain(self) -> None:
+        self.children.draining.set()
+
+    def kill(self) -> None:
+        self.children.kill()
 
     async def close(self) -> None:
         for task in self._tasks:

@@ -6,41 +6,14 @@ template.py describes the frames.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from palermo.contract.events import Subscription
-from palermo.contract.recurring_entries import RecurringEntry
 from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
 from palermo.worker.options import WorkerFailed
+from palermo.worker.registered import Registered
 from palermo.worker.signals import describe_status, kill
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """The jobs, hooks and subscriptions that the user's modules registered."""
-
-    jobs: tuple[str, ...]
-    #: The patterns of the queues to serve.
-    queues: tuple[str, ...]
-    #: The kinds of worker hooks that are registered.
-    hooks: frozenset[str]
-    #: By job, the seconds that a run may take if its message does not say.
-    timeouts: Mapping[str, float] = field(default_factory=dict)
-    #: By job, the seconds of its `lock_for` if its message does not say.
-    locks: Mapping[str, float] = field(default_factory=dict)
-    #: The queues for which a job with a priority is declared.
-    prioritized: frozenset[str] = frozenset()
-    #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
-    batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    #: The recurring jobs, as they are put on the broker.
-    recurring: tuple[RecurringEntry, ...] = ()
-    #: The modules that may have declared recurring jobs.
-    modules: tuple[str, ...] = ()
-    #: The groups that subscribe to events, each with whether it begins from the start.
-    subscriptions: tuple[tuple[Subscription, bool], ...] = ()
 
 
 class Listener(Protocol):
@@ -129,26 +102,10 @@ class TemplateConnection:
 
     def _hear(self, report: Mapping[str, Any]) -> None:
         match report:
-            case {"ready": True} | {"unstartable": _} if self._registered.done():
+            case {"ready": _} | {"unstartable": _} if self._registered.done():
                 pass  # A signal ended the wait for the modules.
-            case {"ready": True, "jobs": jobs, "queues": queues, "hooks": hooks, "timeouts": timeouts}:
-                self._registered.set_result(
-                    Registered(
-                        jobs=_texts(jobs),
-                        queues=_texts(queues),
-                        hooks=frozenset(_texts(hooks)),
-                        timeouts=timeouts,
-                        locks=report["locks"],
-                        prioritized=frozenset(_texts(report["prioritized"])),
-                        batches={job: (most, wait) for job, (most, wait) in report["batches"].items()},
-                        recurring=tuple(map(RecurringEntry.from_plain, report["recurring"])),
-                        modules=_texts(report["modules"]),
-                        subscriptions=tuple(
-                            (Subscription.from_plain(plain), bool(from_start))
-                            for plain, from_start in report["subscriptions"]
-                        ),
-                    )
-                )
+            case {"ready": dict(registered)}:
+                self._registered.set_result(Registered.from_plain(registered))
             case {"unstartable": text}:
                 self._registered.set_exception(WorkerFailed(str(text)))
             case {"forked": number, "pid": pid}:
@@ -174,7 +131,3 @@ class TemplateConnection:
             if not done.done():
                 done.set_result(None)
         self._listener.template_ended()
-
-
-def _texts(values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(str(value) for value in values)

@@ -7,7 +7,7 @@ from pathlib import Path
 right, right_of = time.time, time.clock_gettime
 wrong_by = Path(os.environ["CLOCK"])
 #: Those that tell the time of day; the others tell how long something takes.
-OF_THE_DAY = {time.CLOCK_REALTIME, 5}  # 5: Linux's CLOCK_REALTIME_COARSE, see palermo.contract.scheduled
+OF_THE_DAY = {time.CLOCK_REALTIME, 5}  # 5: Linux's CLOCK_REALTIME_COARSE, see palermo.contract.clock
 
 
 def misled():

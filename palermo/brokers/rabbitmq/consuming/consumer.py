@@ -24,7 +24,7 @@ from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
-from palermo.contract.scheduled import wall_clock
+from palermo.contract.clock import wall_clock
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import RunLater, demand_of, postponed
 from palermo.core.message import Message

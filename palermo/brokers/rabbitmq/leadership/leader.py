@@ -34,7 +34,8 @@ from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListi
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.contract.broker import SessionParameters
-from palermo.contract.scheduled import RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, ignore_jobs, wall_clock
+from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, ignore_jobs
 from palermo.core.message import Message
 from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
 from palermo.core.topology import amqp_queue

@@ -26,7 +26,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     TenantQueues,
 )
 from palermo.contract.broker import OnPublished, SessionParameters
-from palermo.contract.scheduled import wall_clock
+from palermo.contract.clock import wall_clock
 from palermo.core.message import Message
 from palermo.core.time_slots import time_slot_of
 from palermo.core.topology import CLASSIC, QUORUM, is_failed

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from palermo.contract.scheduled import wall_clock
+from palermo.contract.clock import wall_clock
 from palermo.core.fair_scheduling import stride
 from palermo.core.header_json import dumps, loads
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers

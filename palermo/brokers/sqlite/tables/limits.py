@@ -6,10 +6,10 @@ the job that has waited longest for it.
 
 import json
 import sqlite3
-import time
 from typing import Any
 
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, to_row
+from palermo.contract import clock
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, Rate, RateState, RunLater, RunNow
 
 
@@ -66,7 +66,7 @@ def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...])
 
 def list_limits(db: sqlite3.Connection, exchange: str) -> list[LimitInfo]:
     """All keys that have running or waiting jobs or reserved runs, by name."""
-    now, found = time.time(), list[LimitInfo]()
+    now, found = clock.now(), list[LimitInfo]()
     rows = db.execute(
         "select key, most, rate, next, free from limited where exchange = ? order by key", (exchange,)
     ).fetchall()

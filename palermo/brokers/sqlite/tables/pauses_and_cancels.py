@@ -1,9 +1,9 @@
 """Pauses of queues and cancels of jobs, as rows; file/schema/schema_2.sql explains the columns."""
 
 import sqlite3
-import time
 from collections.abc import Iterable
 
+from palermo.contract import clock
 from palermo.core.message import Message
 
 #: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
@@ -24,7 +24,7 @@ def paused(db: sqlite3.Connection, exchange: str) -> set[str]:
 
 def cancel(db: sqlite3.Connection, exchange: str, ids: Iterable[str], by: str, created_at: int | None) -> None:
     # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
-    at = max(int(time.time()), created_at or 0)
+    at = max(int(clock.now()), created_at or 0)
     db.executemany(
         "insert or replace into cancel (exchange, message_id, at, by) values (?, ?, ?, ?)",
         ((exchange, id, at, by) for id in ids),

@@ -3,13 +3,13 @@
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import insert_many, to_row
+from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, OrphanedKey
 from palermo.core import unique_rules
@@ -48,7 +48,7 @@ class SqliteKeys:
 
     async def known(self) -> list[Key]:
         def find(db: sqlite3.Connection) -> list[Key]:
-            now = time.time()
+            now = clock.now()
             rows = db.execute("select state from key where exchange = ? order by name", (self._exchange,)).fetchall()
             keys = (unique_rules.current(Key.from_plain(json.loads(state)), now) for (state,) in rows)
             return [key for key in keys if not key.is_free]
@@ -57,7 +57,7 @@ class SqliteKeys:
 
     async def free(self, names: Iterable[str]) -> list[str]:
         def do(db: sqlite3.Connection) -> list[str]:
-            now, freed = time.time(), []
+            now, freed = clock.now(), []
             for name in dict.fromkeys(names):
                 key = _load(db, self._exchange, name)
                 if not unique_rules.current(key, now).is_free:
@@ -79,7 +79,7 @@ class SqliteKeys:
                 (self._exchange,),
             ).fetchall()
             for (state,) in rows:
-                key = unique_rules.current(Key.from_plain(json.loads(state)), time.time())
+                key = unique_rules.current(Key.from_plain(json.loads(state)), clock.now())
                 holder = key.holder
                 if holder is not None and holder.until is None:
                     found.append(OrphanedKey(key=key.name, id=holder.id, queue=holder.queue, since=holder.since))
@@ -106,7 +106,7 @@ def start_run(
     if lock is None:
         return StartAnswer(why=unique_rules.StartReason.RUN)
     key = _load(db, exchange, lock.key)
-    step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=time.time())
+    step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=clock.now())
     _save(db, exchange, step)
     return answer
 
@@ -121,7 +121,7 @@ def end_run(db: sqlite3.Connection, exchange: str, message: Message, run_end: Ke
             run_end.how,
             serial=run_end.serial,
             starts=run_end.starts,
-            now=time.time(),
+            now=clock.now(),
             run_at=run_end.run_at,
         )
         _save(db, exchange, step)
@@ -133,7 +133,7 @@ def may_readmit(db: sqlite3.Connection, exchange: str, message: Message) -> bool
     lock = lock_of(message)
     if lock is None:
         return True
-    step, may = unique_rules.readmit(_load(db, exchange, lock.key), message, time.time())
+    step, may = unique_rules.readmit(_load(db, exchange, lock.key), message, clock.now())
     _save(db, exchange, step)
     return may
 
@@ -144,7 +144,7 @@ def job_removed(db: sqlite3.Connection, exchange: str, messages: Iterable[Messag
         lock = lock_of(message)
         if lock is not None:
             key = _load(db, exchange, lock.key)
-            _save(db, exchange, unique_rules.job_removed(key, message.id, time.time(), drop_next=drop_next))
+            _save(db, exchange, unique_rules.job_removed(key, message.id, clock.now(), drop_next=drop_next))
 
 
 def jobs_cancelled(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
@@ -152,7 +152,7 @@ def jobs_cancelled(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) ->
     for id in ids:
         rows = db.execute("select state from key where exchange = ? and holder = ?", (exchange, id)).fetchall()
         for (state,) in rows:
-            _save(db, exchange, unique_rules.job_removed(Key.from_plain(json.loads(state)), id, time.time()))
+            _save(db, exchange, unique_rules.job_removed(Key.from_plain(json.loads(state)), id, clock.now()))
 
 
 def next_due(db: sqlite3.Connection, exchange: str) -> float | None:
@@ -171,7 +171,7 @@ def publish_due(db: sqlite3.Connection, exchange: str, now: float) -> None:
 
 
 def _enqueue(db: sqlite3.Connection, exchange: str, claim: KeyRequest) -> EnqueueAnswer:
-    step, answer = unique_rules.enqueue(_load(db, exchange, claim.key), claim, time.time())
+    step, answer = unique_rules.enqueue(_load(db, exchange, claim.key), claim, clock.now())
     _save(db, exchange, step)
     return answer
 

@@ -1,0 +1,57 @@
+"""The clock of this process: the one place that tells the time for jobs.
+
+All code that gives a job an instant, or compares an instant of a job with the present, asks here: when it is enqueued,
+when it is due, when a key, a rate or an event is over, when a run began. Code that watches processes and connections
+asks the machine instead: `time.monotonic()`, and `time.time()` for locks that another process reads.
+
+The clock is one for the process, because jobs are enqueued, scheduled and run by several threads and sessions that must
+agree. `use` replaces it; only palermo.testing does that, to move it by hand.
+"""
+
+import sys
+import time
+from typing import Protocol
+
+#: CLOCK_REALTIME_COARSE, for which Python has no name. time.localtime(), strftime() and programs that call time(2) read
+#: it. It stands still between two ticks of the kernel, and so lags behind time.time() by up to 10 ms.
+_COARSE = 5
+
+
+class Clock(Protocol):
+    """A clock, in Unix seconds."""
+
+    def now(self) -> float:
+        """The time."""
+
+    def reached(self) -> float:
+        """The time that all clocks of this machine have reached."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def reached(self) -> float:
+        return time.clock_gettime(_COARSE) if sys.platform == "linux" else time.time()
+
+
+_clock: Clock = SystemClock()
+
+
+def now() -> float:
+    """The Unix time."""
+    return _clock.now()
+
+
+def wall_clock() -> float:
+    """The Unix time that all clocks of this machine have reached: a job that is due now sees no earlier time."""
+    return _clock.reached()
+
+
+def use(clock: Clock) -> Clock:
+    """Make this the clock of the process; returns the one before."""
+    global _clock
+    before, _clock = _clock, clock
+    return before

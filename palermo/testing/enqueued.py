@@ -1,0 +1,191 @@
+"""The jobs that wait on a broker, as a test compares them with what it expects."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from palermo.client.client import Client
+from palermo.contract import clock
+from palermo.contract.broker import Broker
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.serialization import Accept
+from palermo.core import arguments
+from palermo.core.message import Message
+from palermo.core.topology import is_failed
+from palermo.errors import PalermoError
+from palermo.jobs import registry
+from palermo.jobs.definition import JobDefinition
+
+#: How many messages are read at a time.
+_PAGE = 500
+
+#: The most jobs that a message shows.
+_SHOWN = 20
+
+#: A job: a decorated function or class, its definition, or its wire name.
+AnyJob = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnqueuedJob:
+    """A job that waits: in its queue, for its time, for a retry, or for a unique key."""
+
+    id: str
+    #: Its wire name.
+    job: str
+    queue: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    #: When it is due; None for at once.
+    run_at: datetime | None = None
+    #: Which run comes next, from 1. A job that waits for a retry has a higher one.
+    attempt: int = 1
+    #: Its tenant; "" for none.
+    tenant: str = ""
+    priority: int = 0
+    message: Message = field(repr=False)
+
+    def __str__(self) -> str:
+        shown = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        due = ""
+        if self.run_at is not None and (wait := self.run_at.timestamp() - clock.now()) > 0:
+            due = f", due in {wait:.0f} s"
+        tenant = f", tenant {self.tenant}" if self.tenant else ""
+        run = f", run {self.attempt}" if self.attempt > 1 else ""
+        return f"{self.job}({', '.join(shown)}) in queue {self.queue}{due}{tenant}{run}"
+
+
+async def waiting_messages(broker: Broker) -> list[Message]:
+    """The messages of all jobs that wait and are not cancelled: by queue, then those that are due later."""
+    found: list[Message] = []
+    for queue in await broker.queues():
+        if is_failed(queue.name):
+            continue
+        offset, total = 0, 1
+        while offset < total:
+            page = await broker.browse(queue.name, offset=offset, limit=_PAGE)
+            found += (one for one in page.messages if one.id not in page.cancelled)
+            offset, total = offset + _PAGE, page.total
+    offset, total = 0, 1
+    while offset < total:
+        later = await broker.scheduled(ScheduledFilter(), offset=offset, limit=_PAGE)
+        found += (one for one in later.messages if one.id not in later.cancelled)
+        offset, total = offset + _PAGE, later.total
+    # Jobs of debounce and throttle, and the next job behind one that has their key, are kept with the key.
+    for key in await broker.keys.known():
+        if key.next is not None:
+            found.append(replace(key.next.message, run_at=key.due))
+    return found
+
+
+class Enqueued:
+    """Finds jobs among those that wait, by job and arguments."""
+
+    def __init__(self, client: Client, accept: Accept) -> None:
+        self._client = client
+        self._accept = accept
+
+    def all(self) -> list[EnqueuedJob]:
+        """All jobs that wait."""
+        return [self._job(message) for message in self._client.run(waiting_messages)]
+
+    def find(self, job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[EnqueuedJob]:
+        """The waiting jobs of this name, with these arguments if any are given. Raises ArgumentsInvalid."""
+        name, definition = named(job)
+        there = [one for one in self.all() if one.job == name]
+        if not args and not kwargs:
+            return there
+        wanted = self._wanted(name, definition, args, kwargs)
+        return [one for one in there if _call(definition, one.args, one.kwargs) in wanted]
+
+    def _wanted(
+        self, name: str, definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Any]:
+        """The call with these arguments as it is written, and as it is after a way through the serializer."""
+        if definition is not None:
+            definition.bind(args, kwargs)
+        wanted = [_call(definition, args, kwargs)]
+        try:
+            settings, one = self._client.settings, definition is not None and definition.one
+            encoded = self._client.serializers.encode(
+                args,
+                kwargs,
+                job=name,
+                id="expected",
+                serializer=(definition.serializer if definition else None) or settings.serializer,
+                compression="",
+                sign=False,
+                one=one,
+            )
+            message = Message(
+                id="expected",
+                queue="",
+                job=name,
+                body=encoded.body,
+                content_type=encoded.content_type,
+                content_encoding=encoded.content_encoding,
+                arguments=encoded.arguments,
+            )
+            wanted.append(_call(definition, *self._arguments(message, definition)))
+        except PalermoError:  # such as unittest.mock.ANY, which no serializer knows
+            pass
+        return wanted
+
+    def _job(self, message: Message) -> EnqueuedJob:
+        try:
+            args, kwargs = self._arguments(message, registry.find(message.job))
+        except PalermoError as error:  # the worker will say the same of it
+            args, kwargs = [f"<{error}>"], {}
+        return EnqueuedJob(
+            id=message.id,
+            job=message.job,
+            queue=message.queue,
+            args=tuple(args),
+            kwargs=kwargs,
+            run_at=None if message.run_at is None else datetime.fromtimestamp(message.run_at, UTC),
+            attempt=message.attempt,
+            tenant=message.tenant,
+            priority=message.priority,
+            message=message,
+        )
+
+    def _arguments(self, message: Message, definition: JobDefinition | None) -> tuple[list[Any], dict[str, Any]]:
+        classes = definition.classes if definition is not None else {}
+        value = self._client.serializers.decode(message, accept=self._accept, classes=classes)
+        return arguments.unpack(value, message.arguments, one=definition is not None and definition.one)
+
+
+def named(job: AnyJob) -> tuple[str, JobDefinition | None]:
+    """The wire name of a job, and its definition if its code is imported here. Raises TypeError for anything else."""
+    if isinstance(job, str):
+        return job, registry.find(job)
+    definition = job if isinstance(job, JobDefinition) else getattr(job, "definition", None)
+    if not isinstance(definition, JobDefinition):
+        raise TypeError(f"{job!r} is no job; give a function or class with @palermo.job, or a wire name.")
+    return definition.name, definition
+
+
+def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """A job with its arguments, for a message; without arguments any of its jobs is meant."""
+    if not args and not kwargs:
+        return named(job)[0]
+    shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+    return f"{named(job)[0]}({', '.join(shown)})"
+
+
+def listing(jobs: Sequence[EnqueuedJob]) -> str:
+    """The jobs, one on each line, for a message."""
+    lines = [f"  {job}" for job in jobs[:_SHOWN]]
+    if len(jobs) > _SHOWN:
+        lines.append(f"  and {len(jobs) - _SHOWN:,} more")
+    return "\n".join(lines)
+
+
+def _call(definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The arguments in a form that is equal for equal calls: by name, with defaults."""
+    if definition is None or definition.one:
+        return [*args], {**kwargs}
+    bound = definition.signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)

@@ -1,0 +1,93 @@
+"""The failures of the jobs that ran in a test, with the exceptions themselves."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from palermo.core.lifecycle import Raised, Result, Retrying
+from palermo.core.message import Message
+from palermo.errors import JobFailed
+from palermo.worker.child.executor import OWN_FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailure:
+    """One failed run of a job."""
+
+    id: str
+    #: Its wire name.
+    job: str
+    queue: str
+    #: Which run it was, from 1.
+    attempt: int
+    #: The exception that the job raised, with its traceback.
+    error: BaseException
+    #: Seconds until the job runs again; None if it does not, and is among the failed jobs.
+    retry_in: float | None
+
+    @property
+    def will_retry(self) -> bool:
+        """Whether the job runs again."""
+        return self.retry_in is not None
+
+
+def failures_of(
+    messages: Sequence[Message], results: Iterable[Result], errors: Mapping[str, BaseException]
+) -> list[JobFailure]:
+    """The failures among these results. `errors` has the exceptions, by job id."""
+    found: list[JobFailure] = []
+    for message, result in zip(messages, results, strict=True):
+        error = errors.get(message.id)
+        match result:
+            case Raised():
+                retry_in = None
+            case Retrying(failure, delay) if failure is not None:
+                retry_in = delay
+            case _:
+                continue
+        if error is not None:
+            found.append(_failure(message, error, retry_in))
+    return found
+
+
+def _failure(message: Message, error: BaseException, retry_in: float | None) -> JobFailure:
+    then = "it is among the failed jobs" if retry_in is None else f"it runs again in {retry_in:.0f} s"
+    note = f"Raised by job {message.job} {message.id} in run {message.attempt}; {then}."
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    return JobFailure(
+        id=message.id,
+        job=message.job,
+        queue=message.queue,
+        attempt=message.attempt,
+        error=error.with_traceback(_without_own_frames(error.__traceback__)),
+        retry_in=retry_in,
+    )
+
+
+def failure_without_run(message: Message) -> JobFailure:
+    """The failure of a job that the worker put among the failed ones without running it."""
+    failure = message.failure
+    kind, text = ("", "") if failure is None else (failure.exception_class, failure.message)
+    error = JobFailed(f"job {message.id} was not run: {kind}: {text}", state="failed", error=kind, message=text)
+    return JobFailure(
+        id=message.id, job=message.job, queue=message.queue, attempt=message.attempt, error=error, retry_in=None
+    )
+
+
+def raise_all(failures: Sequence[JobFailure]) -> None:
+    """Raise the error of the only failure as it is, or a group of several."""
+    __tracebackhide__ = True
+    errors = list({id(one.error): one.error for one in failures}.values())
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise BaseExceptionGroup(f"{len(errors)} jobs failed", errors)
+
+
+def _without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without Palermo's frames at its start, unless it has no others."""
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename in OWN_FILES:
+        first = first.tb_next
+    return first or trace

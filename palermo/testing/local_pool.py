@@ -1,0 +1,209 @@
+"""The pool of a worker in a test: one slot, whose jobs run in the thread that called `work`.
+
+It stands between the worker's loop and the executor where the other pools have processes and socket pairs. A message
+goes to the executor as a slot gets it, with the fields that a frame has. Limits of time are enforced as in a thread
+pool: an error is raised in the job. No job can be killed.
+"""
+
+import asyncio
+import contextvars
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palermo.core.lifecycle import INTERRUPTED, RunResult, results_of_each
+from palermo.core.message import Message
+from palermo.errors import JobCancelled, JobCrashed, JobError, JobTerminated, JobTimeout
+from palermo.jobs.job_registry import Registry
+from palermo.testing.failures import JobFailure, failures_of
+from palermo.worker.child.async_slots import is_awaitable
+from palermo.worker.child.executor import Executor, OnError
+from palermo.worker.child.reporting import Reporter
+from palermo.worker.child.shared_interrupts import SharedInterrupts
+from palermo.worker.ipc.frames import HEADER, load
+from palermo.worker.ipc.messages import pack_message, unpack_message
+from palermo.worker.ipc.reports import unpack_report
+from palermo.worker.limits import Limits, lock_expired
+from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
+from palermo.worker.registered import Registered
+
+#: Makes the executor of the pool's slot.
+MakeExecutor = Callable[[SharedInterrupts, OnError], Executor]
+
+
+class LocalPool:
+    """A pool of one slot in this process."""
+
+    def __init__(
+        self,
+        make_executor: MakeExecutor,
+        jobs: Registry,
+        registered: Registered,
+        *,
+        hand_over: Callable[["LocalRun"], object],
+        failed: Callable[[list[JobFailure]], None],
+    ) -> None:
+        """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there."""
+        self.on_report: OnReport = ignore_report
+        self.gone = asyncio.Event()
+        self._interrupts = SharedInterrupts()
+        self._executor = make_executor(self._interrupts, self._note_error)
+        self._jobs = jobs
+        self._registered = registered
+        self._hand_over = hand_over
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._run: LocalRun | None = None
+        #: The exceptions of the present run, by job id.
+        self._errors: dict[str, BaseException] = {}
+
+    async def start(self) -> Registered:
+        return self._registered
+
+    async def prepare(self, slot: int) -> None:
+        """Nothing is to be prepared."""
+
+    def run(self, slot: int, message: Message, done: OnResult) -> None:
+        limited = Limits().limited(message, self._registered.timeouts, self._registered.locks)
+        sent = unpack_message(load(pack_message("run", limited)[HEADER:])[1])
+        definition = self._jobs.find(sent.job)
+        run = LocalRun(self, slot, sent, done, awaitable=definition is not None and is_awaitable(definition))
+        self._run, self._errors = run, {}
+        self._interrupts.begin()
+        if limited.timeout is not None:
+            error: JobError = JobTimeout(f"the job ran longer than its timeout of {limited.timeout:g} s")
+            run.timers.append(self._loop.call_later(limited.timeout, self._interrupts.interrupt, error))
+        if limited.lock_for is not None:
+            error = lock_expired(limited.lock_for)
+            run.timers.append(self._loop.call_later(limited.lock_for, self._interrupts.interrupt, error))
+        self._hand_over(run)
+
+    async def stack(self, slot: int) -> str:
+        frame = sys._current_frames().get(self._run.thread if self._run is not None else 0)
+        return "" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+
+    def kill_jobs(self) -> None:
+        self._interrupts.interrupt(JobCrashed("the job was ended by the operator (USR1)"))
+
+    def cancel(self, slot: int) -> None:
+        self._interrupts.interrupt(JobCancelled("the job was cancelled; clean up and leave"))
+
+    def terminate(self) -> None:
+        self._interrupts.interrupt(
+            JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
+        )
+
+    async def hook(self, name: str) -> None:
+        """The hooks of a worker's processes do not run: there are no such processes."""
+
+    def drain(self) -> None:
+        """There is no process that could be started."""
+
+    def kill(self) -> None:
+        """Give the running job back. Its code goes on, and its result is ignored."""
+        if self._run is not None:
+            self.end(self._run, INTERRUPTED)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+    # Called in the thread that performs the run.
+
+    def execute(self, run: "LocalRun", reporter: Reporter) -> RunResult:
+        """Run the job in this thread."""
+        run.thread = threading.get_ident()
+        return self._executor.run(run.message, reporter)
+
+    async def execute_async(self, run: "LocalRun", reporter: Reporter) -> RunResult:
+        """Run a coroutine job in this thread's event loop, as a task of its own."""
+        run.thread = threading.get_ident()
+        task = asyncio.ensure_future(self._executor.run_async(run.message, reporter))
+        self._interrupts.job_task = task
+        return await task
+
+    def performed(self, run: "LocalRun", result: RunResult) -> None:
+        """Note the failures of a run, and tell the worker's loop how it ended."""
+        messages = (run.message, *run.message.companions)
+        self._failed(failures_of(messages, results_of_each(result, len(messages)), self._errors))
+        self._loop.call_soon_threadsafe(self.end, run, result)
+
+    def report(self, run: "LocalRun", frame: dict[str, Any]) -> None:
+        """Tell the worker's loop what the job reports."""
+        if (report := unpack_report(frame)) is not None:
+            self._loop.call_soon_threadsafe(self.on_report, run.slot, report)
+
+    def _note_error(self, error: BaseException, messages: Sequence[Message]) -> None:
+        self._errors |= {message.id: error for message in messages}
+
+    # In the worker's loop.
+
+    def end(self, run: "LocalRun", result: RunResult) -> None:
+        """Give the worker the result of a run, unless it has one."""
+        if run is not self._run:
+            return
+        self._run = None
+        for timer in run.timers:
+            timer.cancel()
+        run.done(result)
+
+
+class LocalRun:
+    """One run of a job, or of a batch, for the thread that performs it."""
+
+    def __init__(self, pool: LocalPool, slot: int, message: Message, done: OnResult, *, awaitable: bool) -> None:
+        self.slot = slot
+        self.message = message
+        self.done = done
+        #: Whether the job is a coroutine function.
+        self.awaitable = awaitable
+        #: The timers of its limits.
+        self.timers: list[asyncio.TimerHandle] = []
+        #: The thread that performs it; 0 before.
+        self.thread = 0
+        self._pool = pool
+        #: For the reporter: the process, and where the reports go.
+        self.pid = os.getpid()
+
+    def perform(self) -> None:
+        """Run the job in this thread. A coroutine job gets another one if this thread is busy with an event loop."""
+        if self.awaitable and asyncio._get_running_loop() is not None:
+            context = contextvars.copy_context()
+            other = threading.Thread(target=context.run, args=(self._perform,), name="palermo-testing-job")
+            other.start()
+            other.join()
+        else:
+            self._perform()
+
+    async def perform_async(self) -> None:
+        """Run the job in this thread, a coroutine job in its event loop."""
+        if not self.awaitable:
+            self._perform()
+            return
+        reporter = Reporter(self)
+        result: RunResult = INTERRUPTED
+        try:
+            result = await self._pool.execute_async(self, reporter)
+        finally:
+            reporter.end()
+            self._pool.performed(self, result)
+
+    def _perform(self) -> None:
+        reporter = Reporter(self)
+        result: RunResult = INTERRUPTED
+        try:
+            result = self._pool.execute(self, reporter)
+        finally:
+            reporter.end()
+            self._pool.performed(self, result)
+
+    def put(self, reporter: Reporter) -> None:
+        """See palermo.worker.child.reporting.Sender."""
+        self.deliver(reporter)
+
+    def deliver(self, reporter: Reporter, *, last: bool = False) -> None:
+        """See palermo.worker.child.reporting.Sender."""
+        if (frame := reporter.take(last=last)) is not None:
+            self._pool.report(self, frame)

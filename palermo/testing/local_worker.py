@@ -1,0 +1,186 @@
+"""The worker of a test: `Worker` as it is, with a pool of this process and nothing else around it."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from palermo.client import prepare_recurring
+from palermo.client.client import Client
+from palermo.contract import clock
+from palermo.contract.broker import Broker
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.serialization import Accept
+from palermo.core.journal_records import RecordKind
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import worker_tag
+from palermo.errors import PalermoError
+from palermo.jobs import registry
+from palermo.jobs.job_registry import Registry
+from palermo.testing.failures import JobFailure
+from palermo.testing.local_pool import LocalPool, LocalRun
+from palermo.worker.child import registration
+from palermo.worker.child.executor import Executor, OnError
+from palermo.worker.child.return_values import ReturnValues
+from palermo.worker.child.shared_interrupts import SharedInterrupts
+from palermo.worker.options import WorkerFailed, WorkerOptions
+from palermo.worker.parent.idle_watch import count_pending
+from palermo.worker.parent.leader_duties import LeaderDuties, declare
+from palermo.worker.parent.shutdown import DONE, FORCED
+from palermo.worker.parent.worker import Worker, subscribe_groups
+from palermo.worker.registered import Registered
+from palermo.worker.signals import Action
+
+#: Seconds within which jobs that are due must be in their queues.
+_SCHEDULER_TIMEOUT = 30.0
+
+#: Tells the workers of one process apart: a job of one may start another.
+_numbers = itertools.count(1)
+
+
+class LocalWorker:
+    """A burst worker in this process that runs at most so many jobs."""
+
+    def __init__(
+        self,
+        client: Client,
+        jobs_here: Registry,
+        selection: QueueSelection,
+        accept: Accept,
+        *,
+        jobs: int,
+        hand_over: Callable[[LocalRun], object],
+        failed: Callable[[list[JobFailure]], None],
+    ) -> None:
+        """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there."""
+        self._client = client
+        self._registry = jobs_here
+        self._accept = accept
+        self._left = jobs
+        self._ran = 0
+        self._hand_over = hand_over
+        self._failed = failed
+        #: Failures of runs that were noted and not counted yet.
+        self._noted = 0
+        #: How many jobs failed without a run, such as one whose unique key another job has.
+        self.failed_unrun = 0
+        self._host = f"test-{next(_numbers)}"
+        self._options = WorkerOptions(
+            settings=client.settings,
+            modules=("palermo.testing",),
+            queues=selection,
+            pool="thread",
+            burst=True,
+            # Their time comes when the test moves the clock, or when the job ends that this worker runs in.
+            burst_waits_for_limits=False,
+            accept=accept,
+            scheduler=False,
+        )
+        self._worker: Worker | None = None
+        self._abandoned = False
+
+    async def run(self) -> int:
+        """Run jobs until so many have run, or none is due; returns how many ran. Raises WorkerFailed."""
+        if self._abandoned:
+            return 0
+        registered = registered_here(self._client)
+        pool = LocalPool(self._executor, self._registry, registered, hand_over=self._hand_over, failed=self._note)
+        self._worker = Worker(
+            self._options, pool, registered, host=self._host, pid=os.getpid(), show_title=lambda title: None
+        )
+        self._worker.job_events.count_run = self._count
+        code = await self._worker.run()
+        if code not in (DONE, FORCED):
+            raise WorkerFailed(f"the worker of the test ended with {code}; its log says why.")
+        return self._ran
+
+    def abandon(self) -> None:
+        """End at once, and give the running job back. Called in the worker's loop."""
+        self._abandoned = True
+        if self._worker is not None:
+            self._worker.order(Action.ABANDON)
+
+    def _note(self, failures: list[JobFailure]) -> None:
+        self._noted += len(failures)
+        self._failed(failures)
+
+    def _count(self, kind: str, queue: str, job: str, wait: float | None, took: float | None) -> None:
+        if kind in (RecordKind.FAILED, RecordKind.RETRIED):
+            if self._noted:
+                self._noted -= 1
+            else:
+                self.failed_unrun += 1
+        self._ran += 1
+        self._left -= 1
+        if not self._left and self._worker is not None:
+            self._worker.order(Action.FINISH)
+
+    def _executor(self, interrupts: SharedInterrupts, on_error: OnError) -> Executor:
+        settings, serializers = self._client.settings, self._client.serializers
+        return Executor(
+            registry=self._registry,
+            serializers=serializers,
+            accept=self._accept,
+            worker=worker_tag(os.getpid(), self._host, 1),
+            interrupts=interrupts,
+            return_values=ReturnValues(serializers, serializer=settings.serializer, limit=settings.max_result),
+            now=clock.now,
+            on_error=on_error,
+        )
+
+
+def registered_here(client: Client) -> Registered:
+    """What this process has registered, without the hooks of a worker's processes: there are no such processes."""
+    return replace(registration.collect(registry, client), hooks=frozenset())
+
+
+def subscribe(client: Client) -> None:
+    """Subscribe the groups of this process, as a worker does when it begins."""
+    subscriptions = registered_here(client).subscriptions
+    if subscriptions:
+        client.run(lambda broker: subscribe_groups(broker, subscriptions))
+
+
+def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> None:
+    """Put recurring jobs on the broker, as a worker did that began at `since`: those of these jobs, or all."""
+    entries = [
+        replace(entry, since=since)
+        for entry in prepare_recurring.declarations(client)
+        if not jobs or entry.recurring.job in jobs
+    ]
+    client.run(lambda broker: declare(broker, LeaderDuties(recurring=tuple(entries))))
+
+
+async def count_due(broker: Broker, selection: QueueSelection) -> int:
+    """How many jobs wait in these queues."""
+    return await count_pending(broker, selection, ())
+
+
+async def publish_due(broker: Broker) -> None:
+    """Have the broker put the jobs into their queues that are due by now."""
+    if not await _has_due(broker):
+        return
+    scheduler = asyncio.ensure_future(broker.run_scheduler())
+    until = time.monotonic() + _SCHEDULER_TIMEOUT
+    try:
+        while await _has_due(broker):
+            if scheduler.done():
+                scheduler.result()
+            if time.monotonic() > until:
+                raise PalermoError(f"jobs that are due did not come into their queues within {_SCHEDULER_TIMEOUT:g} s.")
+            await asyncio.sleep(0)
+    finally:
+        scheduler.cancel()
+        await asyncio.wait({scheduler})
+
+
+async def _has_due(broker: Broker) -> bool:
+    """Whether a scheduled job, a recurring job or a job that is kept with its key is due."""
+    now = clock.wall_clock()
+    if (await broker.scheduled(ScheduledFilter(due=(0.0, now)), limit=1)).total:
+        return True
+    if any(entry.next is not None and entry.next <= now for entry in await broker.recurring()):
+        return True
+    return any(key.alarm is not None and key.alarm <= now for key in await broker.keys.known())

@@ -1,0 +1,53 @@
+"""A clock that a test moves by hand."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+from palermo.core.times import unix_seconds
+
+
+class MovableClock:
+    """Palermo's clock in a test. It goes like any clock, and a test moves it or stops it.
+
+    Only Palermo asks it: when jobs are due, and how old keys, results and events are. `time.time()` and
+    `datetime.now()` in your own code do not move.
+    """
+
+    def __init__(self) -> None:
+        self._moved = 0.0
+        self._stopped_at: float | None = None
+
+    def now(self) -> float:
+        """The time, in Unix seconds."""
+        return (time.time() if self._stopped_at is None else self._stopped_at) + self._moved
+
+    def reached(self) -> float:
+        """The same: all clocks of a test show the same time."""
+        return self.now()
+
+    @property
+    def time(self) -> datetime:
+        """The time, as a datetime in UTC."""
+        return datetime.fromtimestamp(self.now(), UTC)
+
+    def advance(self, by: float | timedelta) -> None:
+        """Move the clock forward, by seconds or a timedelta. `work()` then runs the jobs that have become due."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
+        if seconds < 0:
+            raise ValueError(f"a clock does not go back by advance({by!r}); use travel_to.")
+        self._moved += seconds
+
+    def travel_to(self, instant: datetime | float) -> None:
+        """Set the clock to this instant: a datetime with a time zone, or Unix seconds. From there it goes on."""
+        self._moved += unix_seconds(instant) - self.now()
+
+    def freeze(self) -> None:
+        """Stop the clock. It can still be moved."""
+        if self._stopped_at is None:
+            self._stopped_at = time.time()
+
+    def unfreeze(self) -> None:
+        """Let the clock go on, from the time that it shows."""
+        if self._stopped_at is not None:
+            self._moved -= time.time() - self._stopped_at
+            self._stopped_at = None

@@ -1,0 +1,397 @@
+"""Palermo in a test: a fresh embedded broker, and the worker's own code in the process of the test."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from contextvars import ContextVar
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from palermo.client import client as clients
+from palermo.client.client import NOTHING, Call, Client
+from palermo.client.failed_queues import browse_failed
+from palermo.client.handle import Job
+from palermo.contract import clock as process_clock
+from palermo.contract.serialization import Accept
+from palermo.core.queue_selection import QueueSelection
+from palermo.errors import UsageError
+from palermo.inspector.inspector import Inspector
+from palermo.jobs import registry
+from palermo.jobs.definition import JobDefinition
+from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
+from palermo.settings.settings import Settings
+from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, listing, named
+from palermo.testing.failures import JobFailure, failure_without_run, raise_all
+from palermo.testing.local_pool import LocalRun
+from palermo.testing.local_worker import LocalWorker, count_due, declare_entries, publish_due, subscribe
+from palermo.testing.loop_thread import LoopThread
+from palermo.testing.movable_clock import MovableClock
+
+#: The most rounds of `work_until_idle`: jobs that enqueue each other without end must not hang the test.
+MAX_ROUNDS = 1_000
+
+#: The folder of a file system in memory, on Linux: no test waits for a disk.
+_MEMORY = "/dev/shm"
+
+#: How many of the newest failed jobs are read to find those that failed without a run.
+_LATEST = 1_000
+
+#: Gets each run, and None at the end.
+Put = Callable[[LocalRun | None], object]
+
+#: Whether this code runs in a job that a test has started.
+_inside: ContextVar[bool] = ContextVar("palermo.testing.inside", default=False)
+
+
+class Palermo:
+    """An embedded broker for one test, and a worker in the test's process. The fixture `palermo` is one.
+
+    While it is open, everything that the program enqueues goes to this broker, and `palermo.connect()` does not change
+    that. Jobs wait until the test calls `work` or `work_until_idle`; with `inline` they run as soon as they are
+    enqueued. They run in the thread that made the call, by the code of a real worker: with hooks, retries, unique keys,
+    limits, results, events and batches.
+    """
+
+    def __init__(
+        self, *, inline: bool = False, raise_failures: bool = True, accept: Iterable[str] = (), **settings: Any
+    ) -> None:
+        """`accept` names serializers that the worker accepts besides the safe ones. `settings` are Palermo's settings.
+
+        Raises SettingInvalid.
+        """
+        #: Whether a job runs as soon as it is enqueued. May be changed at any time.
+        self.inline = inline
+        #: Whether `work`, or an inline enqueue, raises what jobs have raised. May be changed at any time.
+        self.raise_failures = raise_failures
+        #: The failed runs of this test, in their order, whether they were raised or not.
+        self.failures: list[JobFailure] = []
+        #: The clock by which jobs are due.
+        self.clock = MovableClock()
+        self._accept = Accept.default().also(*accept)
+        self._stack = ExitStack()
+        # Not `:memory:`, which ends when the client is closed, as it is before a fork.
+        self._folder = tempfile.mkdtemp(prefix="palermo-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+        self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        given = {"url": f"sqlite:///{self._folder}/jobs.db", "journal": "all"}
+        self._client = _TestClient(Settings.load(**{**given, **settings}), self)
+        self._enqueued = Enqueued(self._client, self._accept)
+        self._thread: LoopThread | None = None
+        self._since = 0.0
+        #: The failures that no call has raised yet.
+        self._unraised: list[JobFailure] = []
+
+    def __enter__(self) -> Self:
+        before = process_clock.use(self.clock)
+        self._stack.callback(process_clock.use, before)
+        self._since = self.clock.now()
+        self._stack.enter_context(clients.lend(self._client))
+        self._stack.callback(self._close_thread)
+        try:
+            subscribe(self._client)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def __repr__(self) -> str:
+        return f"<palermo in a test, {len(self.failures)} failed runs>"
+
+    @property
+    def client(self) -> Client:
+        """The client of this test, which is the default client meanwhile."""
+        return self._client
+
+    def inspector(self) -> Inspector:
+        """An inspector of this test's broker, as `palermo.inspector()` gives it."""
+        return Inspector(self._client)
+
+    def enqueue(
+        self, job: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = NOTHING, **options: Unpack[EnqueueOptions]
+    ) -> Job:
+        """`palermo.enqueue` of the module, which the name of the fixture hides in a test."""
+        return self._client.enqueue(job, args, kwargs, **options)
+
+    def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        """`palermo.publish` of the module, which the name of the fixture hides in a test."""
+        return self._client.publish(topic, payload, **options)
+
+    # Running jobs.
+
+    def work(self, queues: str | Iterable[str] = "*") -> int:
+        """Run the jobs that are due now, once; returns how many ran.
+
+        It runs as many jobs as are due when it begins, in the order in which a worker takes them. Jobs that these
+        enqueue, and retries, wait for the next call. Raises the errors of the jobs, unless `raise_failures` is false.
+        """
+        __tracebackhide__ = True
+        return self._run_all(queues, once=True)
+
+    def work_until_idle(self, queues: str | Iterable[str] = "*") -> int:
+        """Run jobs until none is due any more, those that jobs enqueue meanwhile too; returns how many ran.
+
+        Jobs that are due later stay: move the clock, and work again. Raises the errors of the jobs when all have run,
+        unless `raise_failures` is false.
+        """
+        __tracebackhide__ = True
+        return self._run_all(queues, once=False)
+
+    async def work_async(self, queues: str | Iterable[str] = "*") -> int:
+        """`work` for asyncio tests: coroutine jobs run in the event loop of the test."""
+        __tracebackhide__ = True
+        return await self._run_all_async(queues, once=True)
+
+    async def work_until_idle_async(self, queues: str | Iterable[str] = "*") -> int:
+        """`work_until_idle` for asyncio tests: coroutine jobs run in the event loop of the test."""
+        __tracebackhide__ = True
+        return await self._run_all_async(queues, once=False)
+
+    def declare_recurring(self, *jobs: AnyJob) -> None:
+        """Have these recurring jobs run at their times, as if a worker had declared them when the test began.
+
+        Without arguments: all recurring jobs that this process has imported, and those of the setting `schedule`. Move
+        the clock, and call `work`.
+        """
+        names = {named(job)[0] for job in jobs}
+        declare_entries(self._client, names, since=self._since)
+
+    # Looking at what is enqueued.
+
+    def enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> list[EnqueuedJob]:
+        """The jobs that wait: all, all of this job, or those with these arguments.
+
+        Jobs that wait for their time, for a retry or for a unique key are among them; failed and cancelled jobs are
+        not. Arguments with their default values may be left out. `unittest.mock.ANY` is equal to each value.
+        """
+        return self._enqueued.all() if job is None else self._enqueued.find(job, args, kwargs)
+
+    def assert_enqueued(self, job: AnyJob, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
+        """Fail unless such a job waits; see `enqueued`. Returns it, the first one if there are several."""
+        __tracebackhide__ = True
+        found = self.enqueued(job, *args, **kwargs)
+        if not found:
+            raise AssertionError(f"no job {call_text(job, args, kwargs)} is enqueued. {self._there()}")
+        return found[0]
+
+    def refute_enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> None:
+        """Fail if such a job waits; see `enqueued`. Without arguments: if any job waits."""
+        __tracebackhide__ = True
+        found = self.enqueued(job, *args, **kwargs)
+        if found:
+            what = "a job" if job is None else f"job {call_text(job, args, kwargs)}"
+            raise AssertionError(f"{what} is enqueued:\n{listing(found)}")
+
+    def _there(self) -> str:
+        there = self._enqueued.all()
+        return f"Enqueued are:\n{listing(there)}" if there else "Nothing is enqueued."
+
+    # Inside.
+
+    def _run_all(self, queues: str | Iterable[str], *, once: bool) -> int:
+        __tracebackhide__ = True
+        selection, total = QueueSelection.parse(queues), 0
+        for _ in _rounds(once):
+            due = self._due(selection)
+            ran = self._perform(selection, due) if due else 0
+            total += ran
+            if not ran:
+                break
+        self._raise()
+        return total
+
+    async def _run_all_async(self, queues: str | Iterable[str], *, once: bool) -> int:
+        __tracebackhide__ = True
+        selection, total = QueueSelection.parse(queues), 0
+        for _ in _rounds(once):
+            due = self._due(selection)
+            ran = await self._perform_async(selection, due) if due else 0
+            total += ran
+            if not ran:
+                break
+        self._raise()
+        return total
+
+    def _due(self, selection: QueueSelection) -> int:
+        """How many jobs are due in these queues."""
+        self._client.run(publish_due)
+        return self._client.run(lambda broker: count_due(broker, selection))
+
+    def _start(self, selection: QueueSelection, jobs: int, put: Put) -> "_Round":
+        """Start a worker that runs so many jobs. `put` gets each run, and None at the end."""
+        if self._thread is None:
+            self._thread = LoopThread()
+        started = _Round(self._thread.loop, self._failed)
+        started.worker = LocalWorker(
+            self._client, registry, selection, self._accept, jobs=jobs, hand_over=put, failed=started.failed
+        )
+        started.future = self._thread.start(started.worker.run())
+        started.future.add_done_callback(lambda _: put(None))
+        return started
+
+    def _perform(self, selection: QueueSelection, jobs: int) -> int:
+        """Run the jobs of one round in this thread."""
+        runs: SimpleQueue[LocalRun | None] = SimpleQueue()
+        started = self._start(selection, jobs, runs.put)
+        token = _inside.set(True)
+        try:
+            while (run := runs.get()) is not None:
+                run.perform()
+                started.check()
+            return self._ended(started)
+        except BaseException:
+            started.abandon()
+            raise
+        finally:
+            _inside.reset(token)
+
+    async def _perform_async(self, selection: QueueSelection, jobs: int) -> int:
+        """Run the jobs of one round in this event loop."""
+        loop = asyncio.get_running_loop()
+        runs: asyncio.Queue[LocalRun | None] = asyncio.Queue()
+        started = self._start(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run))
+        token = _inside.set(True)
+        try:
+            while (run := await runs.get()) is not None:
+                await run.perform_async()
+                started.check()
+            return self._ended(started)
+        except BaseException:
+            started.abandon()
+            raise
+        finally:
+            _inside.reset(token)
+
+    def _ended(self, started: "_Round") -> int:
+        """How many jobs ran in a round that has ended. Notes the jobs that failed without a run."""
+        ran = started.future.result()
+        if started.worker.failed_unrun:
+            known = {one.id for one in self.failures}
+            page = self._client.run(lambda broker: browse_failed(broker, offset=0, limit=_LATEST, newest=True))
+            self._failed([failure_without_run(one) for one in page.messages if one.id not in known])
+        return ran
+
+    def _failed(self, failures: list[JobFailure]) -> None:
+        self.failures += failures
+        self._unraised += failures
+
+    def _raise(self) -> None:
+        """Raise what jobs have raised. In a job nothing is raised: the call in the test does that."""
+        __tracebackhide__ = True
+        if _inside.get():
+            return
+        unraised, self._unraised = self._unraised, []
+        if self.raise_failures:
+            raise_all(unraised)
+
+    def _after_enqueue(self) -> None:
+        __tracebackhide__ = True
+        if self.inline:
+            self.work_until_idle()
+
+    async def _after_enqueue_async(self) -> None:
+        __tracebackhide__ = True
+        if self.inline:
+            await self.work_until_idle_async()
+
+    def _close_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+
+
+class _Round:
+    """One round of work: a worker in the loop thread that hands its runs over."""
+
+    worker: LocalWorker
+    future: "Future[int]"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[list[JobFailure]], None]) -> None:
+        self.loop = loop
+        self._failed = failed
+        self._interrupt: BaseException | None = None
+
+    def failed(self, failures: list[JobFailure]) -> None:
+        """Note failures. Ctrl-C in a job ends the test."""
+        self._failed(failures)
+        for one in failures:
+            if isinstance(one.error, KeyboardInterrupt):
+                self._interrupt = one.error
+
+    def check(self) -> None:
+        """Raise the KeyboardInterrupt that came in a job."""
+        if self._interrupt is not None:
+            raise self._interrupt
+
+    def abandon(self) -> None:
+        """End the worker at once, and wait for its end."""
+        if not self.future.done():
+            self.loop.call_soon_threadsafe(self.worker.abandon)
+        wait([self.future])
+
+
+class _TestClient(Client):
+    """The client of a test: in inline mode it has the jobs run that it has stored."""
+
+    def __init__(self, settings: Settings, test: Palermo) -> None:
+        super().__init__(settings)
+        self._test = test
+
+    def enqueue(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job:
+        __tracebackhide__ = True
+        made = super().enqueue(job, args, kwargs, **options)
+        self._test._after_enqueue()
+        return made
+
+    async def enqueue_async(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job:
+        __tracebackhide__ = True
+        made = await super().enqueue_async(job, args, kwargs, **options)
+        await self._test._after_enqueue_async()
+        return made
+
+    def enqueue_many(self, calls: Iterable[Call], **options: Unpack[ManyOptions]) -> list[Job]:
+        __tracebackhide__ = True
+        made = super().enqueue_many(calls, **options)
+        self._test._after_enqueue()
+        return made
+
+    def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        __tracebackhide__ = True
+        made = super().publish(topic, payload, **options)
+        self._test._after_enqueue()
+        return made
+
+    async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
+        __tracebackhide__ = True
+        made = await super().publish_async(topic, payload, **options)
+        await self._test._after_enqueue_async()
+        return made
+
+
+def _rounds(once: bool) -> Iterable[int]:
+    yield 0
+    if once:
+        return
+    yield from range(1, MAX_ROUNDS)
+    raise UsageError(
+        f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other without end."
+    )

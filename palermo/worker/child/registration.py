@@ -1,0 +1,36 @@
+"""Collects the jobs, hooks and subscriptions that this process has registered, for the worker's loop."""
+
+from collections.abc import Sequence
+
+from palermo.client import prepare_recurring, subscribe
+from palermo.client.client import Client
+from palermo.jobs import hooks
+from palermo.jobs.job_registry import Registry, declaring
+from palermo.settings.settings import Settings
+from palermo.worker.registered import Registered
+
+
+def queues(jobs: Registry, settings: Settings) -> tuple[str, ...]:
+    """The queues of these jobs and of the groups among them, sorted."""
+    groups = subscribe.subscriptions(jobs, settings.exchange, settings.prefix)
+    return tuple(sorted({*jobs.queues(settings.default_queue), *(one.queue for one, _ in groups)}))
+
+
+def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) -> Registered:
+    """What is registered in this process. With the names of modules in `recurring`, also the recurring jobs.
+
+    Raises OptionInvalid if two recurring jobs have one name.
+    """
+    settings = client.settings
+    return Registered(
+        jobs=jobs.names(),
+        queues=queues(jobs, settings),
+        hooks=frozenset(name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)),
+        timeouts=declaring(jobs, "timeout"),
+        locks=declaring(jobs, "lock_for"),
+        prioritized=frozenset(jobs.get(name).queue or settings.default_queue for name in declaring(jobs, "priority")),
+        batches={name: (size, jobs.get(name).batch_wait) for name, size in declaring(jobs, "batch").items()},
+        recurring=tuple(prepare_recurring.declarations(client)) if recurring else (),
+        modules=tuple(prepare_recurring.loaded(recurring)) if recurring else (),
+        subscriptions=tuple(subscribe.subscriptions(jobs, settings.exchange, settings.prefix)),
+    )

@@ -1,0 +1,70 @@
+"""The jobs, hooks and subscriptions of the user's modules, as far as the worker's loop must know of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import RecurringEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The jobs, hooks and subscriptions that the user's modules registered."""
+
+    jobs: tuple[str, ...]
+    #: The patterns of the queues to serve.
+    queues: tuple[str, ...]
+    #: The kinds of worker hooks that are registered.
+    hooks: frozenset[str]
+    #: By job, the seconds that a run may take if its message does not say.
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+    #: By job, the seconds of its `lock_for` if its message does not say.
+    locks: Mapping[str, float] = field(default_factory=dict)
+    #: The queues for which a job with a priority is declared.
+    prioritized: frozenset[str] = frozenset()
+    #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
+    batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    #: The recurring jobs, as they are put on the broker.
+    recurring: tuple[RecurringEntry, ...] = ()
+    #: The modules that may have declared recurring jobs.
+    modules: tuple[str, ...] = ()
+    #: The groups that subscribe to events, each with whether it begins from the start.
+    subscriptions: tuple[tuple[Subscription, bool], ...] = ()
+
+    def to_plain(self) -> dict[str, Any]:
+        """As JSON values, for the way from the template to the parent."""
+        return {
+            "jobs": self.jobs,
+            "queues": self.queues,
+            "hooks": sorted(self.hooks),
+            "timeouts": self.timeouts,
+            "locks": self.locks,
+            "prioritized": sorted(self.prioritized),
+            "batches": self.batches,
+            "recurring": [entry.to_plain() for entry in self.recurring],
+            "modules": self.modules,
+            "subscriptions": [(one.to_plain(), from_start) for one, from_start in self.subscriptions],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The value that to_plain wrote."""
+        return cls(
+            jobs=_texts(plain["jobs"]),
+            queues=_texts(plain["queues"]),
+            hooks=frozenset(_texts(plain["hooks"])),
+            timeouts=plain["timeouts"],
+            locks=plain["locks"],
+            prioritized=frozenset(_texts(plain["prioritized"])),
+            batches={job: (most, wait) for job, (most, wait) in plain["batches"].items()},
+            recurring=tuple(map(RecurringEntry.from_plain, plain["recurring"])),
+            modules=_texts(plain["modules"]),
+            subscriptions=tuple(
+                (Subscription.from_plain(one), bool(from_start)) for one, from_start in plain["subscriptions"]
+            ),
+        )
+
+
+def _texts(values: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(str(value) for value in values)

@@ -1,0 +1,113 @@
+"""Inline mode: an enqueue runs the job at once, by the same code."""
+
+import asyncio
+from unittest.mock import ANY
+
+import pytest
+
+from palermo.testing import Palermo
+from tests.testing import jobs
+from tests.testing.jobs import Broken, ran
+
+pytestmark = pytest.mark.palermo(inline=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def test_an_enqueue_runs_the_job_at_once(palermo: Palermo) -> None:
+    job = jobs.add.enqueue(1)
+
+    assert ran == [(1, 2)]
+    assert job.status() == "done"
+    palermo.refute_enqueued()
+
+
+def test_the_result_is_there_after_the_enqueue(palermo: Palermo) -> None:
+    assert jobs.kept.enqueue(2).result(timeout=30) == 4
+
+
+def test_a_job_that_a_job_enqueues_runs_inside_of_it(palermo: Palermo) -> None:
+    jobs.outer.enqueue(1)
+
+    assert ran == ["outer 1 begins", "outer 0 begins", "outer 0 ends", "outer 1 ends"]
+
+
+def test_many_jobs_and_events_run_at_once(palermo: Palermo) -> None:
+    jobs.add.enqueue_many([(1,), (2,)])
+    palermo.publish("test.done", 3)
+
+    assert ran == [(1, 2), (2, 2), ("heard", 3)]
+
+
+def test_the_enqueue_raises_the_error_of_the_job(palermo: Palermo) -> None:
+    with pytest.raises(Broken):
+        jobs.broken.enqueue()
+
+
+def test_an_inner_error_is_raised_in_the_test_and_not_in_the_outer_job(palermo: Palermo) -> None:
+    with pytest.raises(Broken):
+        jobs.outer_of_broken.enqueue()
+
+    assert ran == ["broken", "outer goes on"]
+    assert [one.job for one in palermo.failures] == ["tests.testing.jobs.broken"]
+
+
+def test_a_retry_waits_for_its_time(palermo: Palermo) -> None:
+    palermo.raise_failures = False
+    jobs.retried.enqueue(1)
+
+    assert ran == [1]
+    palermo.assert_enqueued(jobs.retried)
+    palermo.clock.advance(61)
+    palermo.work()
+    assert ran == [1, 2]
+
+
+def test_a_delayed_job_waits_for_its_time(palermo: Palermo) -> None:
+    jobs.add.enqueue_in(60, 1)
+
+    assert ran == []
+    palermo.clock.advance(61)
+    palermo.work()
+    assert ran == [(1, 2)]
+
+
+def test_a_unique_key_is_free_after_the_run(palermo: Palermo) -> None:
+    assert jobs.unique.enqueue("a")
+    assert jobs.unique.enqueue("a")
+    assert ran == ["a", "a"]
+
+    palermo.inline = False
+    assert jobs.unique.enqueue("a")
+    assert not jobs.unique.enqueue("a")
+
+
+def test_a_limit_holds_for_a_job_that_enqueues_its_like(palermo: Palermo) -> None:
+    jobs.limited.enqueue(1)
+
+    assert ran == ["limited 1 begins", "limited 1 ends", "limited 0 begins", "limited 0 ends"]
+
+
+def test_inline_can_be_switched_on_and_off(palermo: Palermo) -> None:
+    palermo.inline = False
+    jobs.add.enqueue(1)
+    assert ran == []
+
+    palermo.inline = True
+    jobs.add.enqueue(2)
+    assert ran == [(1, 2), (2, 2)]
+
+
+def test_an_asyncio_test(palermo: Palermo) -> None:
+    async def test() -> None:
+        jobs.loops.clear()
+        await jobs.in_loop.enqueue_async()
+        assert jobs.loops == [asyncio.get_running_loop()]
+        jobs.coroutine.enqueue("not awaited")
+
+    asyncio.run(test())
+
+    assert ran == [("not awaited", ANY)]

@@ -1,0 +1,150 @@
+"""The clock that a test moves by hand: delays, retries, recurring jobs, keys and expiry."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from palermo.contract import clock as process_clock
+from palermo.errors import JobExpired, OptionInvalid
+from palermo.testing import MovableClock, Palermo
+from tests.testing import jobs
+from tests.testing.jobs import ran
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def test_a_clock_goes_on_and_is_moved_and_stopped() -> None:
+    clock = MovableClock()
+    began = clock.now()
+
+    clock.advance(60)
+    assert began + 60 <= clock.now() < began + 120
+    clock.travel_to(datetime(2030, 1, 1, tzinfo=UTC))
+    assert clock.time.date() == datetime(2030, 1, 1).date()
+    clock.freeze()
+    stopped = clock.now()
+    assert clock.now() == stopped
+    clock.advance(timedelta(hours=1))
+    assert clock.now() == stopped + 3600
+    clock.unfreeze()
+    assert clock.now() >= stopped + 3600
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.advance(-1)
+    with pytest.raises(OptionInvalid, match="no time zone"):
+        clock.travel_to(datetime(2030, 1, 1))
+
+
+def test_the_clock_of_the_process_comes_back() -> None:
+    before = process_clock._clock
+    with Palermo() as palermo:
+        palermo.clock.advance(1_000_000)
+        assert process_clock.now() == pytest.approx(palermo.clock.now(), abs=60)
+
+    assert process_clock._clock is before
+
+
+def test_a_delayed_job_runs_when_the_clock_has_moved(palermo: Palermo) -> None:
+    jobs.add.enqueue_in(3600, 1)
+    jobs.add.enqueue_at(palermo.clock.time + timedelta(hours=2), 2)
+
+    palermo.clock.advance(3599)
+    assert palermo.work() == 0
+    palermo.clock.advance(timedelta(seconds=2))
+    assert palermo.work() == 1
+    palermo.clock.advance(3600)
+    assert palermo.work() == 1
+    assert ran == [(1, 2), (2, 2)]
+
+
+def test_a_job_that_is_due_at_once_runs_while_the_clock_stands(palermo: Palermo) -> None:
+    palermo.clock.freeze()
+    jobs.add.enqueue(1)
+    jobs.add.options(retries=1).enqueue(2)
+
+    assert palermo.work() == 2
+
+
+def test_a_job_knows_the_time_of_the_clock(palermo: Palermo) -> None:
+    palermo.clock.travel_to(datetime(2030, 1, 1, tzinfo=UTC))
+
+    created = jobs.add.enqueue(1).created_at
+
+    assert created is not None
+    assert datetime.fromtimestamp(created, UTC).year == 2030
+
+
+def test_a_recurring_job_runs_at_its_times(palermo: Palermo) -> None:
+    palermo.clock.travel_to(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    palermo.declare_recurring(jobs.nightly)
+    assert palermo.work() == 1  # for all the times since the test began
+    ran.clear()
+
+    palermo.clock.travel_to(datetime(2030, 1, 2, 2, 59, tzinfo=UTC))
+    assert palermo.work() == 0
+    palermo.clock.travel_to(datetime(2030, 1, 2, 3, 0, 1, tzinfo=UTC))
+    assert palermo.work() == 1
+    assert palermo.work() == 0
+    assert ran == ["nightly"]
+
+
+def test_missed_times_of_a_recurring_job_are_made_up_for(palermo: Palermo) -> None:
+    palermo.declare_recurring(jobs.every_minute)
+
+    palermo.clock.advance(180)
+    assert palermo.work() == 3
+
+
+def test_recurring_jobs_of_other_modules_do_not_run_unasked(palermo: Palermo) -> None:
+    palermo.clock.advance(timedelta(days=400))
+
+    assert palermo.work() == 0
+
+
+def test_all_recurring_jobs_may_be_declared(palermo: Palermo) -> None:
+    palermo.declare_recurring()
+
+    names = {row["name"] for row in palermo.inspector().recurring()}
+    assert {"tests.testing.jobs.nightly", "tests.testing.jobs.every_minute"} <= names
+
+
+def test_a_job_expires_with_the_clock(palermo: Palermo) -> None:
+    jobs.add.options(expires=60).enqueue(1)
+    palermo.clock.advance(61)
+
+    with pytest.raises(JobExpired):
+        palermo.work()
+
+
+def test_a_debounced_job_runs_after_the_burst(palermo: Palermo) -> None:
+    for number in range(3):
+        jobs.add.options(debounce=60).enqueue(number)
+        palermo.clock.advance(30)
+
+    assert palermo.work() == 0
+    palermo.clock.advance(31)
+    assert palermo.work() == 1
+    assert ran == [(2, 2)]
+
+
+def test_a_key_with_seconds_is_free_after_them(palermo: Palermo) -> None:
+    assert jobs.add.options(unique=600).enqueue(1)
+    palermo.work()
+    assert not jobs.add.options(unique=600).enqueue(1)
+
+    palermo.clock.advance(601)
+    assert jobs.add.options(unique=600).enqueue(1)
+
+
+def test_a_rate_gives_its_turns_with_the_clock(palermo: Palermo) -> None:
+    for number in range(3):
+        jobs.add.options(rate="1/min").enqueue(number)
+
+    assert palermo.work_until_idle() == 1
+    assert palermo.work_until_idle() == 0
+    palermo.clock.advance(62)
+    assert palermo.work_until_idle() == 1
+    palermo.clock.advance(62)
+    assert palermo.work_until_idle() == 1

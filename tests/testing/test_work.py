@@ -1,0 +1,296 @@
+"""`work` and `work_until_idle`: what runs, where it runs, and what is raised."""
+
+import asyncio
+import threading
+import traceback
+from dataclasses import replace
+
+import pytest
+
+import palermo as module
+from palermo.errors import JobFailed, JobTimeout, UsageError
+from palermo.testing import Palermo
+from tests.helpers import eventually
+from tests.testing import jobs
+from tests.testing.jobs import Broken, ran
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def test_work_runs_what_is_due_once(palermo: Palermo) -> None:
+    jobs.outer.enqueue(2)
+    jobs.add.enqueue(1)
+
+    assert palermo.work() == 2
+    assert ran == ["outer 2 begins", "outer 2 ends", (1, 2)]
+    assert palermo.work() == 1
+    assert palermo.work() == 1
+    assert palermo.work() == 0
+
+
+def test_work_until_idle_runs_what_jobs_enqueue_too(palermo: Palermo) -> None:
+    jobs.outer.enqueue(3)
+
+    assert palermo.work_until_idle() == 4
+    palermo.refute_enqueued()
+
+
+def test_jobs_that_enqueue_each_other_without_end_are_an_error(
+    palermo: Palermo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palermo.testing.palermo.MAX_ROUNDS", 5)
+    jobs.endless.enqueue()
+
+    with pytest.raises(UsageError, match="without end"):
+        palermo.work_until_idle()
+
+
+def test_work_serves_the_queues_that_are_named(palermo: Palermo) -> None:
+    jobs.mail.enqueue("a")
+    jobs.add.enqueue(1)
+
+    assert palermo.work("mail") == 1
+    assert ran == ["a"]
+    palermo.assert_enqueued(jobs.add)
+
+
+def test_jobs_run_in_the_thread_of_the_test(palermo: Palermo) -> None:
+    jobs.where.enqueue()
+    jobs.coroutine.enqueue("a")
+
+    palermo.work()
+
+    here = threading.current_thread().name
+    assert ran == [here, ("a", here)]
+
+
+def test_the_error_of_a_job_is_raised_with_the_traceback_of_the_job(palermo: Palermo) -> None:
+    job = jobs.broken.enqueue()
+
+    with pytest.raises(Broken, match="it broke") as caught:
+        palermo.work()
+
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-2:] == ["broken", "break_down"]
+    assert not [name for name in names if name in ("_steps", "call")]
+    assert caught.value.__notes__ == [
+        f"Raised by job tests.testing.jobs.broken {job.id} in run 1; it is among the failed jobs."
+    ]
+    assert job.status() == "failed"
+
+
+def test_all_jobs_run_before_the_errors_of_several_are_raised_together(palermo: Palermo) -> None:
+    jobs.broken.enqueue()
+    jobs.add.enqueue(1)
+    jobs.broken.enqueue()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        palermo.work()
+
+    assert [type(error) for error in caught.value.exceptions] == [Broken, Broken]
+    assert ran == ["broken", (1, 2), "broken"]
+
+
+def test_errors_are_collected_if_the_test_says_so(palermo: Palermo) -> None:
+    palermo.raise_failures = False
+    job = jobs.retried.enqueue()
+
+    assert palermo.work_until_idle() == 1
+    palermo.clock.advance(61)
+    assert palermo.work_until_idle() == 1
+    palermo.clock.advance(61)
+    assert palermo.work_until_idle() == 1
+
+    assert [(one.id, one.attempt, one.retry_in, str(one.error)) for one in palermo.failures] == [
+        (job.id, 1, 60.0, "run 1"),
+        (job.id, 2, 60.0, "run 2"),
+        (job.id, 3, None, "run 3"),
+    ]
+    assert [one.will_retry for one in palermo.failures] == [True, True, False]
+    assert job.status() == "failed"
+
+
+def test_an_error_is_raised_once(palermo: Palermo) -> None:
+    jobs.broken.enqueue()
+
+    with pytest.raises(Broken):
+        palermo.work()
+
+    assert palermo.work() == 0
+
+
+def test_an_error_of_a_job_that_runs_again_is_raised_too(palermo: Palermo) -> None:
+    jobs.retried.enqueue(1)
+
+    with pytest.raises(Broken, match="run 1"):
+        palermo.work_until_idle()
+
+    assert palermo.work_until_idle() == 0
+    assert palermo.assert_enqueued(jobs.retried, 1).attempt == 2
+    palermo.clock.advance(61)
+    assert palermo.work_until_idle() == 1
+
+
+def test_a_job_whose_code_is_unknown_fails(palermo: Palermo) -> None:
+    palermo.enqueue("no.such.job")
+
+    with pytest.raises(module.PalermoError, match=r"no job 'no\.such\.job'"):
+        palermo.work()
+
+
+def test_a_job_that_fails_without_a_run_is_a_failure_too(palermo: Palermo) -> None:
+    jobs.unique.enqueue_in(60, "a")
+    (holder,) = palermo.enqueued()
+    stranger = replace(holder.message, id="stranger", run_at=None)
+    palermo.client.run(lambda broker: broker.publish(stranger))
+
+    with pytest.raises(JobFailed, match=r"job stranger was not run: .*DuplicateJob"):
+        palermo.work()
+
+    assert [one.id for one in palermo.failures] == ["stranger"]
+    assert ran == []
+
+
+def test_ctrl_c_in_a_job_ends_the_test_at_once(palermo: Palermo) -> None:
+    palermo.raise_failures = False
+    jobs.interrupted.enqueue()
+    jobs.add.enqueue(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        palermo.work()
+
+    assert ran == []
+
+
+def test_a_timeout_ends_a_job(palermo: Palermo) -> None:
+    jobs.turns.options(timeout=0.1).enqueue()
+
+    with pytest.raises(JobTimeout):
+        palermo.work()
+
+    assert ran == ["turning", "turned"]
+
+
+def test_a_running_job_is_cancelled(palermo: Palermo) -> None:
+    job = jobs.turns.enqueue()
+
+    def cancel() -> None:
+        eventually(lambda: ran)
+        palermo.inspector().cancel(job.id)
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    assert palermo.work() == 1
+    canceller.join()
+
+    assert ran == ["turning", "turned"]
+    assert job.status() == "cancelled"
+
+
+def test_results_are_there_after_work(palermo: Palermo) -> None:
+    job = jobs.kept.enqueue(4)
+
+    palermo.work()
+
+    assert job.status() == "done"
+    assert job.result(timeout=30) == 8
+
+
+def test_an_event_comes_to_the_groups_of_this_process(palermo: Palermo) -> None:
+    palermo.publish("test.done", 7)
+    palermo.work()
+
+    assert ran == [("heard", 7)]
+
+
+def test_work_in_an_asyncio_test(palermo: Palermo) -> None:
+    async def test() -> None:
+        here = asyncio.get_running_loop()
+        jobs.loops.clear()
+        await jobs.in_loop.enqueue_async()
+        await jobs.add.enqueue_async(1)
+
+        assert await palermo.work_async() == 2
+        assert jobs.loops == [here]
+        await jobs.outer.enqueue_async(1)
+        assert await palermo.work_until_idle_async() == 2
+        await jobs.broken.enqueue_async()
+        with pytest.raises(Broken):
+            await palermo.work_async()
+
+    asyncio.run(test())
+
+
+def test_work_without_await_in_an_asyncio_test(palermo: Palermo) -> None:
+    async def test() -> None:
+        jobs.coroutine.enqueue("a")
+        jobs.where.enqueue()
+        assert palermo.work() == 2
+
+    asyncio.run(test())
+
+    assert ran == [("a", "palermo-testing-job"), threading.current_thread().name]
+
+
+def test_several_threads_may_work(palermo: Palermo) -> None:
+    for number in range(20):
+        jobs.add.enqueue(number)
+
+    threads = [threading.Thread(target=palermo.work_until_idle) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(ran) == [(number, 2) for number in range(20)]
+
+
+def test_a_client_that_is_closed_keeps_the_jobs(palermo: Palermo) -> None:
+    jobs.add.enqueue(1)
+    palermo.client.close()
+
+    assert palermo.work() == 1
+
+
+def test_the_default_client_is_lent_and_comes_back() -> None:
+    before = module.connect("sqlite:///:memory:")
+    try:
+        with Palermo() as palermo:
+            assert jobs.add.enqueue(1)
+            assert module.connect("amqp://elsewhere.example") is palermo.client
+            palermo.assert_enqueued(jobs.add)
+
+        assert module.client.client.default_client() is before
+        assert before.enqueue(jobs.add.definition, (1,))
+    finally:
+        before.close()
+
+
+def test_each_test_has_a_broker_of_its_own() -> None:
+    with Palermo() as first:
+        jobs.add.enqueue(1)
+        with Palermo() as second:
+            second.refute_enqueued()
+            jobs.add.enqueue(2)
+        first.assert_enqueued(jobs.add, 1)
+        first.refute_enqueued(jobs.add, 2)
+
+
+def test_settings_hold(palermo: Palermo) -> None:
+    with Palermo(default_queue="ours", failed_per_queue=True, raise_failures=False) as other:
+        jobs.broken.enqueue()
+        other.work()
+
+        assert [row["queue"] for row in other.inspector().failed()] == ["ours"]
+
+
+def test_a_serializer_that_runs_code_is_accepted_only_if_the_test_says_so() -> None:
+    for accept, ran_before in ((), 0), (("pickle",), 1):
+        ran.clear()
+        with Palermo(serializer="pickle", accept=accept, raise_failures=False) as palermo:
+            jobs.add.enqueue(1)
+            palermo.work()
+        assert len(ran) == ran_before
