@@ -20,6 +20,7 @@ from palermo.core.suggestion import nearest
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.settings.environment import from_environment
+from palermo.settings.program import from_program
 from palermo.settings.readers import READERS, WrongValue
 from palermo.settings.settings_file import from_file
 
@@ -119,13 +120,13 @@ class Settings:
 
     @classmethod
     def load(cls, **overrides: Any) -> "Settings":
-        """The settings of this process, from file, environment and, strongest, the arguments; None counts as not given.
+        """The settings of this process, from file, program, environment and, strongest, arguments; None is not given.
 
         Raises SettingInvalid naming the setting, its value and where it came from.
         """
         found: dict[str, Any] = {}
         given = (("", name, value) for name, value in overrides.items())
-        for source, name, value in (*from_file(), *from_environment(), *given):
+        for source, name, value in (*from_file(), *from_program(), *from_environment(), *given):
             if name not in READERS:
                 where = f" in {source}" if source else ""
                 known = ", ".join(READERS)
@@ -210,7 +211,7 @@ def setting_origins(**overrides: Any) -> list[SettingOrigin]:
     """The settings that Settings.load(**overrides) would not take from the defaults, each with what decides it."""
     settings = Settings.load(**overrides)
     given = (("given", name, value) for name, value in overrides.items() if value is not None)
-    origins = {name: origin for origin, name, _ in (*from_file(), *from_environment(), *given)}
+    origins = {name: origin for origin, name, _ in (*from_file(), *from_program(), *from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
     shown |= dict.fromkeys(("web_secret", "metrics_token"), "not shown")

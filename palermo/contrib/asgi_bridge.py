@@ -1,0 +1,133 @@
+"""A bridge: synchronous code, such as a view under WSGI, calls an ASGI application and gets its whole answer.
+
+The application runs in an event loop of its own, in a thread that all requests of the process share. Both are made by
+the first request: a server that imports the application and then forks has nothing to inherit. A stream of events has
+no end, and would hold a thread of the server for minutes. So it is answered with 204, which tells a browser not to ask
+again; Palermo's pages then ask for news now and then.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from starlette.types import ASGIApp, Message, Scope
+
+_EVENTS = b"text/event-stream"
+
+
+class Answer(NamedTuple):
+    """The whole answer of the application."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+NO_STREAM = Answer(204, [("Cache-Control", "no-store")], b"")
+
+
+class Bridge:
+    """Calls one ASGI application, which `make` makes when it is first called in a process."""
+
+    def __init__(self, make: Callable[[], ASGIApp]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._started: tuple[int, ASGIApp, asyncio.AbstractEventLoop] | None = None
+
+    def call(self, scope: Scope, body: bytes = b"") -> Answer:
+        """The application's answer to one request. Raises what the application raises."""
+        app, loop = self._start()
+        return asyncio.run_coroutine_threadsafe(_answer(app, scope, body), loop).result()
+
+    def close(self) -> None:
+        """End the thread. The next call makes another."""
+        with self._lock:
+            started, self._started = self._started, None
+        if started is not None and started[0] == os.getpid():
+            started[2].call_soon_threadsafe(started[2].stop)
+
+    def _start(self) -> tuple[ASGIApp, asyncio.AbstractEventLoop]:
+        with self._lock:
+            if self._started is None or self._started[0] != os.getpid():
+                loop = asyncio.new_event_loop()
+                self._started = (os.getpid(), self._make(), loop)
+                threading.Thread(target=_run, args=(loop,), name="palermo pages", daemon=True).start()
+            return self._started[1:]
+
+
+def http_scope(
+    *,
+    method: str,
+    root: str,
+    path: str,
+    raw_path: str | bytes | None,
+    query: str | bytes,
+    headers: Iterable[tuple[str, str]],
+    scheme: str,
+    client: str,
+) -> dict[str, Any]:
+    """The ASGI scope of a request for `path`, which is decoded and includes `root`, where the application is mounted.
+
+    `raw_path` is the path as the client wrote it, or the whole address; None if the server does not tell. Then a name
+    with a slash in it cannot be told from two names.
+    """
+    if isinstance(raw_path, str):
+        raw_path = (urlsplit(raw_path).path if "://" in raw_path else raw_path.partition("?")[0]).encode("latin-1")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": scheme,
+        "root_path": root,
+        "path": path,
+        "raw_path": raw_path or quote(path).encode(),
+        "query_string": query.encode("latin-1") if isinstance(query, str) else query,
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers],
+        "client": (client, 0) if client else None,
+        "server": None,
+    }
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _answer(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
+    start: Message = {"status": 500, "headers": []}
+    parts: list[bytes] = []
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    streaming = asyncio.Event()
+
+    async def receive() -> Message:
+        return waiting.pop() if waiting else await asyncio.Future[Message]()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            start.update(message)
+            if any(name.lower() == b"content-type" and value.startswith(_EVENTS) for name, value in message["headers"]):
+                streaming.set()
+        elif not streaming.is_set():
+            parts.append(message.get("body", b""))
+
+    async def run() -> None:
+        await app(scope, receive, send)
+
+    running, stream = asyncio.create_task(run()), asyncio.create_task(streaming.wait())
+    await asyncio.wait((running, stream), return_when=asyncio.FIRST_COMPLETED)
+    stream.cancel()
+    if streaming.is_set():
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        return NO_STREAM
+    await running  # raises what it raised
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
+    return Answer(start["status"], headers, b"".join(parts))
