@@ -9,7 +9,7 @@ again; Palermo's pages then ask for news now and then.
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -91,6 +91,13 @@ def http_scope(
         "client": (client, 0) if client else None,
         "server": None,
     }
+
+
+def raw_path_of(environ: Mapping[str, Any]) -> str | None:
+    """The path as the client wrote it, in the environment of a WSGI request; None if the server does not tell."""
+    # Of gunicorn and Werkzeug; of uWSGI and mod_wsgi.
+    found: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
+    return found
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -8,22 +8,29 @@ travel in the environment, where no listing of processes shows them.
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from palermo.settings.settings import Settings, environment
 
+NOTHING: Mapping[str, str] = {}
+
 
 def become_worker(
-    settings: Settings, modules: Iterable[str], arguments: Sequence[str], *, folders: Iterable[str] = ()
+    settings: Settings,
+    modules: Iterable[str],
+    arguments: Sequence[str],
+    *,
+    folders: Iterable[str] = (),
+    variables: Mapping[str, str] = NOTHING,
 ) -> NoReturn:
     """Replace this process by a worker of these modules, with arguments of `palermo worker`.
 
-    It finds modules in `folders` too, which are for PYTHONPATH.
+    It finds modules in `folders` too, which are for PYTHONPATH. `variables` are added to its environment.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, _command(modules, arguments), _environment(settings, folders))
+    os.execve(sys.executable, _command(modules, arguments), {**_environment(settings, folders), **variables})
 
 
 def run_worker_process(

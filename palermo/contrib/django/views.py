@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 from starlette.types import ASGIApp
 
 from palermo.client.client import default_client
-from palermo.contrib.asgi_bridge import Bridge, http_scope
+from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
 from palermo.contrib.django.configuration import configuration
 from palermo.webui import Role, User, create_app
 
@@ -73,9 +73,7 @@ def _raw_path(request: HttpRequest) -> str | bytes | None:
     if scope is not None:
         raw: bytes | None = scope.get("raw_path")
         return raw
-    # gunicorn and Werkzeug; uWSGI and mod_wsgi.
-    found: str | None = request.META.get("RAW_URI") or request.META.get("REQUEST_URI")
-    return found
+    return raw_path_of(request.META)
 
 
 def _login() -> str:
