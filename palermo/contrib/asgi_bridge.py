@@ -16,6 +16,8 @@ from urllib.parse import quote, urlsplit
 
 from starlette.types import ASGIApp, Message, Scope
 
+from palermo.client.client import Client, default_client
+
 _EVENTS = b"text/event-stream"
 
 
@@ -30,33 +32,46 @@ class Answer(NamedTuple):
 NO_STREAM = Answer(204, [("Cache-Control", "no-store")], b"")
 
 
-class Bridge:
-    """Calls one ASGI application, which `make` makes when it is first called in a process."""
+class _Started(NamedTuple):
+    pid: int
+    client: Client
+    app: ASGIApp
+    loop: asyncio.AbstractEventLoop
 
-    def __init__(self, make: Callable[[], ASGIApp]) -> None:
+
+class Bridge:
+    """Calls the ASGI application that `make` makes of the default client, anew in each process and for each client."""
+
+    def __init__(self, make: Callable[[Client], ASGIApp]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._started: tuple[int, ASGIApp, asyncio.AbstractEventLoop] | None = None
+        self._started: _Started | None = None
 
     def call(self, scope: Scope, body: bytes = b"") -> Answer:
         """The application's answer to one request. Raises what the application raises."""
-        app, loop = self._start()
+        app, loop = self._start(default_client())
         return asyncio.run_coroutine_threadsafe(_answer(app, scope, body), loop).result()
 
     def close(self) -> None:
         """End the thread. The next call makes another."""
         with self._lock:
-            started, self._started = self._started, None
-        if started is not None and started[0] == os.getpid():
-            started[2].call_soon_threadsafe(started[2].stop)
+            self._end()
 
-    def _start(self) -> tuple[ASGIApp, asyncio.AbstractEventLoop]:
+    def _start(self, client: Client) -> tuple[ASGIApp, asyncio.AbstractEventLoop]:
         with self._lock:
-            if self._started is None or self._started[0] != os.getpid():
+            started = self._started
+            if started is None or started.client is not client or started.pid != os.getpid():
+                self._end()
                 loop = asyncio.new_event_loop()
-                self._started = (os.getpid(), self._make(), loop)
+                started = self._started = _Started(os.getpid(), client, self._make(client), loop)
                 threading.Thread(target=_run, args=(loop,), name="palermo pages", daemon=True).start()
-            return self._started[1:]
+            return started.app, started.loop
+
+    def _end(self) -> None:
+        started, self._started = self._started, None
+        # After a fork the thread exists only in the parent.
+        if started is not None and started.pid == os.getpid():
+            started.loop.call_soon_threadsafe(started.loop.stop)
 
 
 def http_scope(

@@ -18,7 +18,7 @@ from flask.typing import ResponseReturnValue
 
 from palermo import hook
 from palermo.cli import main
-from palermo.client.client import Client, chosen_settings, default_client, use
+from palermo.client.client import Client, chosen_settings, use
 from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
 from palermo.contrib.worker_command import become_worker
 from palermo.jobs.definition import JobDefinition
@@ -78,8 +78,7 @@ class Palermo:
         """
         root = "/" + path.strip("/")
 
-        def make_pages() -> Any:
-            client = default_client()
+        def make_pages(client: Client) -> Any:
             secret = client.settings.web_secret or _derived(app.secret_key)
             given = {"secret": secret or None, **options}
             return create_app(client, auth=lambda request: request.scope[_USER], **given)

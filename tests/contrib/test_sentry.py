@@ -101,7 +101,7 @@ def test_a_try_that_is_retried_is_no_event_and_the_last_one_is(sentry: Kept, exe
     assert isinstance(executor.run(message(name)), Retrying)
     assert sentry.errors == []
 
-    executor.run(message(name, retries=1))
+    executor.run(message(name, retries=1, policy_retries=1))
 
     assert [event["contexts"]["palermo"]["attempt"] for event in sentry.errors] == [2]
 

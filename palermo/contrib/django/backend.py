@@ -16,7 +16,7 @@ from typing import Any
 from django.core import checks
 
 from palermo.client.client import default_client
-from palermo.client.decorator import FunctionJob, declare
+from palermo.client.decorator import job
 from palermo.client.ids import new_id
 from palermo.client.status import JobStatus, State
 from palermo.errors import NotFound, PalermoError, ResultError
@@ -48,6 +48,9 @@ _STATUS: Mapping[State, Any] = {
 }
 
 
+#: Seconds that the broker has to tell the result of a task that is done.
+_RESULT_SECONDS = 30.0
+
 #: The tasks by the names of their jobs. Django makes a backend object for each thread.
 _tasks: dict[str, Any] = {}
 
@@ -71,7 +74,7 @@ class PalermoBackend(BaseTaskBackend):
         known = _tasks.get(task.module_path)
         if known is None or known.func is not task.func:
             _tasks[task.module_path] = task
-            declare(_job_function(self, task), {**self._job_options, "name": task.module_path, "queue": _queue(task)})
+            job(**{**self._job_options, "name": task.module_path, "queue": _queue(task)})(_job_function(self, task))
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Store one task on the broker. Raises what `Client.enqueue` raises."""
@@ -95,19 +98,19 @@ class PalermoBackend(BaseTaskBackend):
 
         Raises TaskResultDoesNotExist, BrokerUnavailable.
         """
-        job = default_client().job_by_id(str(result_id))
+        found = default_client().job_by_id(str(result_id))
         try:
-            status = job.status()
+            status = found.status()
         except NotFound as error:
             raise TaskResultDoesNotExist(result_id) from error
         task = _tasks.get(status.job)
         if status.state not in _STATUS or task is None:
             raise TaskResultDoesNotExist(result_id)
-        result = _result(task, self.alias, job.id, _STATUS[status.state])
+        result = _result(task, self.alias, found.id, _STATUS[status.state])
         _fill(result, status)
         if status.state is State.DONE and status.result_kept:
             try:
-                object.__setattr__(result, "_return_value", job.result(timeout=default_client().settings.publish_timeout))
+                object.__setattr__(result, "_return_value", found.result(timeout=_RESULT_SECONDS))
             except ResultError as error:
                 raise TaskResultDoesNotExist(result_id) from error
         return result
@@ -115,7 +118,7 @@ class PalermoBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """The system check of the backend's OPTIONS."""
         try:
-            declare(_nothing, {**self._job_options, "name": f"{_nothing.__module__}.check"})
+            job(**{**self._job_options, "name": f"{_nothing.__module__}.check"})(_nothing)
         except PalermoError as error:
             return [checks.Error(f"TASKS[{self.alias!r}]['OPTIONS']: {error}", id="palermo.E002")]
         finally:
@@ -200,13 +203,13 @@ def _result(
 
 
 def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    job = current_job()
-    result = _result(task, backend.alias, job.id if job else "", TaskResultStatus.RUNNING, args, kwargs)
+    current = current_job()
+    result = _result(task, backend.alias, current.id if current else "", TaskResultStatus.RUNNING, args, kwargs)
     _set(result, started_at=datetime.now(UTC), last_attempted_at=datetime.now(UTC))
-    if job is not None:
-        result.worker_ids.extend([job.worker] * job.attempt)
-        if job.created_at is not None:
-            _set(result, enqueued_at=datetime.fromtimestamp(job.created_at, UTC))
+    if current is not None:
+        result.worker_ids.extend([current.worker] * current.attempt)
+        if current.created_at is not None:
+            _set(result, enqueued_at=datetime.fromtimestamp(current.created_at, UTC))
     return result
 
 

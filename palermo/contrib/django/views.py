@@ -15,7 +15,7 @@ from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
 from starlette.types import ASGIApp
 
-from palermo.client.client import default_client
+from palermo.client.client import Client
 from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
 from palermo.contrib.django.configuration import configuration
 from palermo.webui import Role, User, create_app
@@ -24,9 +24,8 @@ from palermo.webui import Role, User, create_app
 _USER = "palermo.contrib.user"
 
 
-def make_pages() -> ASGIApp:
-    """Palermo's pages for the default client; the view has checked the host and the user of each request."""
-    client = default_client()
+def make_pages(client: Client) -> ASGIApp:
+    """Palermo's pages; the view has checked the host and the user of each request."""
     # The same in all processes of the project, without another secret to configure.
     secret = client.settings.web_secret or salted_hmac("palermo.contrib.django", "web", algorithm="sha256").hexdigest()
     return create_app(client, auth=lambda request: request.scope[_USER], hosts=["*"], secret=secret)

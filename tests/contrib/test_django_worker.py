@@ -1,0 +1,119 @@
+"""Workers of a Django project, as `manage.py` starts them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.client.client import Client
+from tests.contrib import django_site
+
+django_site.set_up()
+
+from django.core.management import CommandError, call_command  # noqa: E402
+
+from tests.contrib import django_jobs  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+
+#: Runs `manage.py` with these arguments; its output.
+Manage = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _hooks(_own_world: None) -> Iterator[None]:
+    django_site.add_hooks()
+    yield
+
+
+@pytest.fixture
+def manage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manage:
+    monkeypatch.setenv("SHOP_DATA", str(tmp_path))
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.contrib.django_settings")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(*arguments: str, code: int = 0, **variables: str) -> str:
+        command = [sys.executable, str(django_site.PROJECT / "manage.py"), *arguments]
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    run("migrate", "-v0")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [("look", ("-c", "2")), ("look_async", ("-c", "4", "--pool", "async"))],
+)
+def test_the_connections_of_a_worker_do_not_grow_over_1_000_jobs(
+    job: str, options: tuple[str, ...], manage: Manage, client: Client, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    client.enqueue_many((job, (str(notes),), {}) for _ in range(1_000))
+
+    manage("palermo_worker", "tests.contrib.django_jobs", "--burst", *options, DEBUG="1")
+
+    lines = [[int(word) for word in line.split()] for line in notes.read_text().splitlines()]
+    pids, before, after, queries = (set(column) for column in zip(*lines, strict=True))
+    assert len(lines) == 1_000
+    if job == "look":
+        assert (before, after, queries) == ({0}, {1}, {0})
+    else:
+        # One for each coroutine under way. A thread of one that has ended may still be closing its own.
+        assert len(pids) == 1
+        assert max(after) <= 2 * 4
+
+
+def test_the_worker_and_the_commands_find_the_project_by_themselves(manage: Manage, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/project.db"
+    own = {"PALERMO_URL": "", "PALERMO_DEFAULT_QUEUE": "found"}
+    assert "Pending" in manage("palermo", "queues", **own)
+    manage("palermo", "enqueue", "orders.jobs.send_receipt", "--args", "[1]", **own)
+    assert (tmp_path / "jobs.db").exists()
+    assert not (tmp_path / "project.db").exists()
+
+    log = manage("palermo_worker", "--burst", "--url", url, **own)
+    assert "queues=mail" in log
+    assert f"broker={url}" in log
+    assert "job=orders.jobs.send_receipt" not in log
+
+    log = manage("palermo", "worker", "--burst", "--settings", "django_shop.settings", **own)
+    assert "Order matching query does not exist" in log
+
+
+def test_the_help_is_that_of_the_worker(manage: Manage) -> None:
+    for arguments in (("palermo_worker", "--help"), ("help", "palermo_worker"), ("palermo", "worker", "--help")):
+        assert "--concurrency" in manage(*arguments)
+    assert "manage.py palermo_worker [OPTIONS]" in manage("palermo_worker", "--help")
+    assert "No such option: --burts" in manage("palermo_worker", "--burts", code=2)
+
+
+def test_a_program_runs_the_worker_beside_itself(
+    manage: Manage, client: Client, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.enqueue("orders.jobs.send_receipt", [1], queue="mail")
+
+    call_command("palermo_worker", "--burst")
+
+    assert "worker stopped" in capfd.readouterr().err
+    with pytest.raises(CommandError, match="exit code 2"):
+        call_command("palermo_worker", "--concurrency", "0")
+
+
+def test_the_results_of_djangos_tasks_are_found(manage: Manage, client: Client) -> None:
+    done, failed = django_jobs.add.enqueue(1, b=2), django_jobs.break_down.enqueue()
+
+    manage("palermo_worker", "tests.contrib.django_jobs", "--burst")
+
+    done.refresh()
+    assert (done.status, done.return_value, done.args) == (django_jobs.TaskResultStatus.SUCCESSFUL, 3, [1])
+    assert None not in (done.started_at, done.finished_at)
+    assert done.attempts == 1
+    found = django_jobs.break_down.get_result(failed.id)
+    assert found.status == django_jobs.TaskResultStatus.FAILED
+    assert [error.exception_class for error in found.errors] == [ValueError]
