@@ -1,7 +1,7 @@
-"""A bridge: synchronous code, such as a view under WSGI, calls an ASGI application and gets its whole answer.
+"""A bridge: synchronous code, such as a view under WSGI, calls the web pages and gets their whole answer.
 
-The application runs in an event loop of its own, in a thread that all requests of the process share. Both are made by
-the first request: a server that imports the application and then forks has nothing to inherit. A stream of events has
+The pages run in an event loop of their own, in a thread that all requests of the process share. Both are made by the
+first request: a server that imports the program and then forks has nothing to inherit. A stream of events has
 no end, and would hold a thread of the server for minutes. So it is answered with 204, which tells a browser not to ask
 again; Palermo's pages then ask for news now and then.
 """
@@ -10,10 +10,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Scope
 
 from palermo.client.client import Client, default_client
@@ -22,7 +23,7 @@ _EVENTS = b"text/event-stream"
 
 
 class Answer(NamedTuple):
-    """The whole answer of the application."""
+    """A whole answer."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -35,25 +36,27 @@ NO_STREAM = Answer(204, [("Cache-Control", "no-store")], b"")
 class _Started(NamedTuple):
     pid: int
     client: Client
-    app: ASGIApp
+    app: FastAPI
     loop: asyncio.AbstractEventLoop
+    #: Entered: it ends what the pages read in threads of their own.
+    lifespan: AbstractAsyncContextManager[Any]
 
 
 class Bridge:
-    """Calls the ASGI application that `make` makes of the default client, anew in each process and for each client."""
+    """Calls the pages that `make` makes of the default client, anew in each process and for each client."""
 
-    def __init__(self, make: Callable[[Client], ASGIApp]) -> None:
+    def __init__(self, make: Callable[[Client], FastAPI]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._started: _Started | None = None
 
     def call(self, scope: Scope, body: bytes = b"") -> Answer:
-        """The application's answer to one request. Raises what the application raises."""
+        """The answer of the pages to one request. Raises what they raise."""
         app, loop = self._start(default_client())
         return asyncio.run_coroutine_threadsafe(_answer(app, scope, body), loop).result()
 
     def close(self) -> None:
-        """End the thread. The next call makes another."""
+        """End the thread. The next call starts another."""
         with self._lock:
             self._end()
 
@@ -62,15 +65,18 @@ class Bridge:
             started = self._started
             if started is None or started.client is not client or started.pid != os.getpid():
                 self._end()
-                loop = asyncio.new_event_loop()
-                started = self._started = _Started(os.getpid(), client, self._make(client), loop)
+                app, loop = self._make(client), asyncio.new_event_loop()
+                lifespan = app.router.lifespan_context(app)
                 threading.Thread(target=_run, args=(loop,), name="palermo pages", daemon=True).start()
+                asyncio.run_coroutine_threadsafe(lifespan.__aenter__(), loop).result()
+                started = self._started = _Started(os.getpid(), client, app, loop, lifespan)
             return started.app, started.loop
 
     def _end(self) -> None:
         started, self._started = self._started, None
         # After a fork the thread exists only in the parent.
         if started is not None and started.pid == os.getpid():
+            asyncio.run_coroutine_threadsafe(started.lifespan.__aexit__(None, None, None), started.loop).result()
             started.loop.call_soon_threadsafe(started.loop.stop)
 
 
@@ -85,7 +91,7 @@ def http_scope(
     scheme: str,
     client: str,
 ) -> dict[str, Any]:
-    """The ASGI scope of a request for `path`, which is decoded and includes `root`, where the application is mounted.
+    """The ASGI scope of a request for `path`, which is decoded and includes `root`, where the pages are mounted.
 
     `raw_path` is the path as the client wrote it, or the whole address; None if the server does not tell. Then a name
     with a slash in it cannot be told from two names.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from fastapi import FastAPI
 from flask import Flask, Response, request
 from flask.cli import ScriptInfo
 from flask.typing import ResponseReturnValue
@@ -42,10 +43,11 @@ Authenticate = Callable[[], User | ResponseReturnValue | None]
 
 
 class Palermo:
-    """The extension. It keeps nothing of an application, so one object may serve several."""
+    """The extension. One object may serve several applications."""
 
     def __init__(self, app: Flask | None = None) -> None:
         """With an application it is the same as `init_app`."""
+        self._bridges: list[Bridge] = []
         if app is not None:
             self.init_app(app)
 
@@ -78,12 +80,13 @@ class Palermo:
         """
         root = "/" + path.strip("/")
 
-        def make_pages(client: Client) -> Any:
+        def make_pages(client: Client) -> FastAPI:
             secret = client.settings.web_secret or _derived(app.secret_key)
             given = {"secret": secret or None, **options}
             return create_app(client, auth=lambda request: request.scope[_USER], **given)
 
         bridge = Bridge(make_pages)
+        self._bridges.append(bridge)
 
         def palermo_pages(path: str) -> ResponseReturnValue:
             user = auth()
@@ -109,6 +112,12 @@ class Palermo:
         app.add_url_rule(f"{root}/", view_func=palermo_pages, defaults={"path": ""}, methods=methods)
         app.add_url_rule(f"{root}/<path:path>", view_func=palermo_pages, methods=methods)
         return palermo_pages
+
+
+    def close_pages(self) -> None:
+        """End what the pages do in threads of their own, at the end of a test. They go on with the next request."""
+        for bridge in self._bridges:
+            bridge.close()
 
 
 def _derived(key: str | bytes | None) -> str:

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import shutil
 import sys
 import tempfile
 from functools import cache
@@ -12,8 +13,11 @@ PROJECT = EXAMPLES / "django_shop"
 
 
 @cache
-def set_up() -> None:
-    """Set Django up, once in a process; the hooks of the app are added for each test by `add_hooks`."""
+def set_up() -> Path:
+    """Set Django up, once in a process; returns an empty database with all tables, to be copied.
+
+    The hooks of the app are added for each test by `add_hooks`.
+    """
     folder = tempfile.TemporaryDirectory(prefix="django_shop-")
     atexit.register(folder.cleanup)
     os.environ["SHOP_DATA"] = folder.name
@@ -25,6 +29,7 @@ def set_up() -> None:
 
         django.setup()
         call_command("migrate", verbosity=0)
+        return shutil.copy(Path(folder.name, "shop.db"), Path(folder.name, "empty.db"))
     finally:
         del os.environ["SHOP_DATA"], os.environ["DJANGO_SETTINGS_MODULE"]
 

@@ -25,7 +25,7 @@ from django.test import Client as Browser  # noqa: E402
 from orders.jobs import send_receipt  # type: ignore[import-not-found] # noqa: E402
 from orders.models import Order  # type: ignore[import-not-found] # noqa: E402
 
-from palermo.contrib.django import enqueue_on_commit  # noqa: E402
+from palermo.contrib.django import enqueue_on_commit, views  # noqa: E402
 
 Waiting = Callable[[], list[str]]
 
@@ -35,6 +35,7 @@ def _clean_site(_own_world: None) -> Iterator[None]:
     django_site.clear()
     django_site.add_hooks()
     yield
+    views.bridge.close()
 
 
 def order(**more: Any) -> tuple[str, dict[str, Any]]:

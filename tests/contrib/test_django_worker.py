@@ -1,6 +1,7 @@
 """Workers of a Django project, as `manage.py` starts them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -42,7 +43,7 @@ def manage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manage:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    run("migrate", "-v0")
+    shutil.copy(django_site.set_up(), tmp_path / "shop.db")
     return run
 
 
@@ -71,32 +72,30 @@ def test_the_connections_of_a_worker_do_not_grow_over_1_000_jobs(
 
 def test_the_worker_and_the_commands_find_the_project_by_themselves(manage: Manage, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/project.db"
-    own = {"PALERMO_URL": "", "PALERMO_DEFAULT_QUEUE": "found"}
-    assert "Pending" in manage("palermo", "queues", **own)
-    manage("palermo", "enqueue", "orders.jobs.send_receipt", "--args", "[1]", **own)
-    assert (tmp_path / "jobs.db").exists()
-    assert not (tmp_path / "project.db").exists()
+    manage("palermo", "enqueue", "orders.jobs.send_receipt", "--args", "[1]", PALERMO_URL="")
 
-    log = manage("palermo_worker", "--burst", "--url", url, **own)
-    assert "queues=mail" in log
-    assert f"broker={url}" in log
-    assert "job=orders.jobs.send_receipt" not in log
+    elsewhere = manage("palermo_worker", "--burst", "--url", url, PALERMO_URL="")
+    here = manage("palermo", "worker", "--burst", "--settings", "django_shop.settings", PALERMO_URL="")
 
-    log = manage("palermo", "worker", "--burst", "--settings", "django_shop.settings", **own)
-    assert "Order matching query does not exist" in log
+    assert "queues=mail" in elsewhere
+    assert f"broker={url}" in elsewhere
+    assert "job=orders.jobs.send_receipt" not in elsewhere
+    assert "Order matching query does not exist" in here
 
 
-def test_the_help_is_that_of_the_worker(manage: Manage) -> None:
-    for arguments in (("palermo_worker", "--help"), ("help", "palermo_worker"), ("palermo", "worker", "--help")):
-        assert "--concurrency" in manage(*arguments)
-    assert "manage.py palermo_worker [OPTIONS]" in manage("palermo_worker", "--help")
-    assert "No such option: --burts" in manage("palermo_worker", "--burts", code=2)
+def test_the_help_is_that_of_the_worker_and_wrong_options_are_told(manage: Manage) -> None:
+    text = manage("palermo_worker", "--help")
+
+    assert "manage.py palermo_worker [OPTIONS]" in text
+    assert "--concurrency" in text
+    assert "No such option" in manage("palermo_worker", "--burts", code=2)
 
 
 def test_a_program_runs_the_worker_beside_itself(
-    manage: Manage, client: Client, capfd: pytest.CaptureFixture[str]
+    manage: Manage, client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client.enqueue("orders.jobs.send_receipt", [1], queue="mail")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(django_site.PROJECT))))
 
     call_command("palermo_worker", "--burst")
 

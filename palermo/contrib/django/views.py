@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
-from starlette.types import ASGIApp
+from fastapi import FastAPI
 
 from palermo.client.client import Client
 from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
@@ -24,14 +24,14 @@ from palermo.webui import Role, User, create_app
 _USER = "palermo.contrib.user"
 
 
-def make_pages(client: Client) -> ASGIApp:
+def make_pages(client: Client) -> FastAPI:
     """Palermo's pages; the view has checked the host and the user of each request."""
     # The same in all processes of the project, without another secret to configure.
     secret = client.settings.web_secret or salted_hmac("palermo.contrib.django", "web", algorithm="sha256").hexdigest()
     return create_app(client, auth=lambda request: request.scope[_USER], hosts=["*"], secret=secret)
 
 
-_bridge = Bridge(make_pages)
+bridge = Bridge(make_pages)
 
 
 @csrf_exempt
@@ -55,7 +55,7 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
         client=request.META.get("REMOTE_ADDR", ""),
     )
     scope[_USER] = User(user.get_username(), role)
-    answer = _bridge.call(scope, request.body)
+    answer = bridge.call(scope, request.body)
     response = HttpResponse(answer.body, status=answer.status)
     del response.headers["Content-Type"]
     for name, value in answer.headers:
