@@ -1,8 +1,8 @@
 """A shop on Flask and SQLAlchemy: an order is stored, and after the commit a job sends the receipt.
 
-    flask --app flask_shop run                    # in one terminal
-    flask --app flask_shop palermo worker         # in another
-    curl -d email=a@example.com -d total=30 -d card=good http://127.0.0.1:5000/orders
+flask --app flask_shop run                    # in one terminal
+flask --app flask_shop palermo worker         # in another
+curl -d email=a@example.com -d total=30 -d card=good http://127.0.0.1:5000/orders
 """
 
 import os

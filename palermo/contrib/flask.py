@@ -113,7 +113,6 @@ class Palermo:
         app.add_url_rule(f"{root}/<path:path>", view_func=palermo_pages, methods=methods)
         return palermo_pages
 
-
     def close_pages(self) -> None:
         """End what the pages do in threads of their own, at the end of a test. They go on with the next request."""
         for bridge in self._bridges:
@@ -124,7 +123,9 @@ def _derived(key: str | bytes | None) -> str:
     """A secret for the pages, the same in all processes of an application that has a secret key."""
     if not key:
         return ""
-    return hmac.new(key if isinstance(key, bytes) else key.encode(), b"palermo.contrib.flask", hashlib.sha256).hexdigest()
+    return hmac.new(
+        key if isinstance(key, bytes) else key.encode(), b"palermo.contrib.flask", hashlib.sha256
+    ).hexdigest()
 
 
 @click.command(

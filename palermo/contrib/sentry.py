@@ -73,9 +73,7 @@ def report_to_sentry(report: FailureReport) -> None:
         return
     run = _scope.get()
     with use_isolation_scope(run) if run is not None else sentry_sdk.isolation_scope() as scope:
-        _describe(
-            scope, id=report.id, job=report.job, queue=report.queue, attempt=report.attempt, worker=report.worker
-        )
+        _describe(scope, id=report.id, job=report.job, queue=report.queue, attempt=report.attempt, worker=report.worker)
         scope.set_transaction_name(report.job or report.queue, source="task")
         event, hint = event_from_exception(
             report.error,

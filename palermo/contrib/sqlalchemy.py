@@ -10,12 +10,11 @@ job is enqueued twice, with the same id.
 
 import logging
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import BigInteger, Column, Double, Integer, MetaData, String, Table, Text, delete, event, func, select
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection, Engine, RowMapping
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
@@ -146,7 +145,9 @@ class Outbox:
         id = options.pop("id", None) or new_id()
         now = time.time()
         # A delay counts from now, and not from when the row is moved.
-        run_at = due_at(now, delay=options.pop("delay", None), run_at=options.pop("run_at", None), declared=definition.delay)
+        run_at = due_at(
+            now, delay=options.pop("delay", None), run_at=options.pop("run_at", None), declared=definition.delay
+        )
         if run_at is not None:
             options["run_at"] = run_at
         json = default_client().serializers.get("json")
@@ -204,7 +205,7 @@ class Outbox:
             connection.commit()
         return len(done), len(rows)
 
-    def _enqueue_row(self, client: Client, row: Mapping[str, Any]) -> None:
+    def _enqueue_row(self, client: Client, row: RowMapping) -> None:
         definition = jobs.find(row["job"])
         json = client.serializers.get("json")
         call: Any = json.loads(row["arguments"].encode(), definition.classes if definition is not None else {})

@@ -25,7 +25,7 @@ class FailureReport:
     worker: str
     #: Which run this was, from 1.
     attempt: int = 1
-    #: The exception itself. A job whose process ended gets a JobCrashed, JobTimeout or JobOutOfMemory without traceback.
+    #: The exception. It has no traceback if the job's process ended: JobCrashed, JobTimeout or JobOutOfMemory.
     error: BaseException | None = field(default=None, repr=False, compare=False)
 
 

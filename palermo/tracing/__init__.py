@@ -1,6 +1,6 @@
 """Traces with OpenTelemetry: a span for each enqueue and each run, joined by the message's headers.
 
-Another tracer, such as Sentry's, adds headers by `add_header_source`, and its hooks read them in `current_job().headers`.
+Another tracer, such as Sentry's, adds headers by `add_header_source`. Its hooks read them in `current_job().headers`.
 
 A program is traced if it has given OpenTelemetry a tracer provider (docs/guides/monitoring.md). In all
 other programs nothing is imported and no header is written; the check costs a look into

@@ -111,9 +111,7 @@ def test_the_app_finds_settings_and_jobs(monkeypatch: pytest.MonkeyPatch) -> Non
         (["url"], "settings.PALERMO is ['url'] and must be a dict"),
     ],
 )
-def test_wrong_settings_are_told_by_the_system_check(
-    given: Any, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_settings_are_told_by_the_system_check(given: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PALERMO_URL")
     with override_settings(PALERMO=given):
         if isinstance(given, dict):

@@ -1,6 +1,6 @@
 """Django's own tasks interface on Palermo: `@task` functions are jobs, and their results are found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,6 @@ from tests.contrib import django_site
 django_site.set_up()
 
 from palermo.contrib.django import backend as backends  # noqa: E402
-
 from tests.contrib.django_jobs import (  # noqa: E402
     TaskResultDoesNotExist,
     TaskResultStatus,
@@ -32,9 +31,8 @@ Waiting = Callable[[], list[str]]
 
 
 @pytest.fixture(autouse=True)
-def _hooks(_own_world: None) -> Iterator[None]:
+def _hooks(_own_world: None) -> None:
     django_site.add_hooks()
-    yield
 
 
 @pytest.fixture

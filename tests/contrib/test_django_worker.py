@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,8 @@ Manage = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def _hooks(_own_world: None) -> Iterator[None]:
+def _hooks(_own_world: None) -> None:
     django_site.add_hooks()
-    yield
 
 
 @pytest.fixture

@@ -86,7 +86,10 @@ def test_a_failed_job_is_one_event_with_its_exception_and_breadcrumbs(sentry: Ke
     assert exception["mechanism"] == {"type": "palermo", "handled": False}
     assert event["tags"] == {"palermo.job": "shop.send", "palermo.queue": "mail"}
     assert event["contexts"]["palermo"] == {
-        **{"id": "7", "job": "shop.send", "queue": "mail", "attempt": 1},
+        "id": "7",
+        "job": "shop.send",
+        "queue": "mail",
+        "attempt": 1,
         "worker": "pid:1@h/worker-1",
     }
     assert [crumb["message"] for crumb in event["breadcrumbs"]["values"]] == ["connecting"]

@@ -1,9 +1,9 @@
 """The jobs of the shop. Django finds this module by its name."""
 
 from django.core.mail import send_mail
-from orders.models import Order
 
 import palermo
+from orders.models import Order
 
 
 @palermo.job(queue="mail", retries=5)

@@ -1,4 +1,4 @@
-"""What the shop stores."""
+"""The tables of the shop."""
 
 from django.db import models
 

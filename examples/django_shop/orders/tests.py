@@ -6,10 +6,10 @@ from pathlib import Path
 from django.contrib.auth.models import User
 from django.core import mail
 from django.test import TestCase
-from orders.jobs import send_receipt
-from orders.models import Order
 
 import palermo
+from orders.jobs import send_receipt
+from orders.models import Order
 
 
 class ShopTest(TestCase):
@@ -29,14 +29,14 @@ class ShopTest(TestCase):
         return {row["name"]: row["pending"] for row in palermo.inspector().queues() if row["pending"]}
 
     def test_an_order_has_its_receipt_sent(self) -> None:
-        self.assertEqual(self.order(), 201)
+        assert self.order() == 201
 
-        self.assertEqual(self.waiting(), {"mail": 1})
+        assert self.waiting() == {"mail": 1}
 
     def test_a_refused_card_leaves_no_order_and_no_job(self) -> None:
-        self.assertEqual(self.order(card="expired"), 402)
+        assert self.order(card="expired") == 402
 
-        self.assertEqual((Order.objects.count(), self.waiting()), (0, {}))
+        assert (Order.objects.count(), self.waiting()) == (0, {})
 
     def test_a_receipt_is_sent_once_even_if_the_job_runs_twice(self) -> None:
         order = Order.objects.create(email="a@example.com", total=30)
@@ -44,13 +44,13 @@ class ShopTest(TestCase):
         send_receipt(order.pk)
         send_receipt(order.pk)
 
-        self.assertEqual([each.to for each in mail.outbox], [["a@example.com"]])
+        assert [each.to for each in mail.outbox] == [["a@example.com"]]
 
     def test_the_pages_of_jobs_are_for_staff(self) -> None:
-        self.assertEqual(self.client.get("/ops/jobs/queues").url, "/admin/login/?next=/ops/jobs/queues")
+        assert self.client.get("/ops/jobs/queues").url == "/admin/login/?next=/ops/jobs/queues"
         self.client.force_login(User.objects.create_user("bob"))
-        self.assertEqual(self.client.get("/ops/jobs/queues").status_code, 403)
+        assert self.client.get("/ops/jobs/queues").status_code == 403
 
         self.client.force_login(User.objects.create_user("ann", is_staff=True))
 
-        self.assertContains(self.client.get("/ops/jobs/queues"), "Palermo")
+        assert b"Palermo" in self.client.get("/ops/jobs/queues").content

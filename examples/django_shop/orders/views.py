@@ -4,9 +4,9 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
+
 from orders.jobs import send_receipt
 from orders.models import Order
-
 from palermo.contrib.django import enqueue_on_commit
 
 

@@ -36,9 +36,7 @@ def configuration() -> Configuration:
         given["autodiscover"] = tuple(given["autodiscover"])
     found = Configuration(**given)
     if found.staff_role not in ("viewer", "operator", "admin"):
-        raise SettingInvalid(
-            f"staff_role in {SOURCE} is {found.staff_role!r} and must be viewer, operator or admin."
-        )
+        raise SettingInvalid(f"staff_role in {SOURCE} is {found.staff_role!r} and must be viewer, operator or admin.")
     return found
 
 

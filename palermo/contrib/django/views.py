@@ -50,7 +50,10 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
         raw_path=_raw_path(request),
         query=request.META.get("QUERY_STRING", ""),
         # The host and the scheme as the project's settings have Django see them, behind proxies too.
-        headers=[*((name, value) for name, value in request.headers.items() if name != "Host"), ("host", request.get_host())],
+        headers=[
+            *((name, value) for name, value in request.headers.items() if name != "Host"),
+            ("host", request.get_host()),
+        ],
         scheme=request.scheme,
         client=request.META.get("REMOTE_ADDR", ""),
     )
