@@ -1,6 +1,6 @@
 """The rooms of the house and who may import whom (docs/internals/design.md), read from the source.
 
-cli  demo  webui  testing  contrib.*  __main__   outermost: people, and frameworks
+cli  demo  webui  testing  contrib  __main__ outermost: people and frameworks
 worker.*  client.*  inspector.*  …           runtime: carries values
 jobs.*  settings.*                           declarations: a program's jobs and settings
 contract.*                                   contracts

@@ -142,6 +142,16 @@ def test_the_outbox_keeps_jobs_with_the_data_until_it_is_swept(engine: Engine, w
     assert (outbox.sweep(engine), outbox.waiting(engine)) == (0, (0, 0.0))
 
 
+def test_dedupe_refuses_a_row_that_is_moved_a_second_time(engine: Engine, waiting: Waiting) -> None:
+    for _ in range(2):  # as after a sweep that was killed before it deleted the row
+        with Session(engine) as session, session.begin():
+            outbox.enqueue(session, send.options(dedupe=3600, id="one"), 1)
+
+        assert outbox.sweep(engine) == 1
+
+    assert waiting() == ["send(1)"]
+
+
 def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, client: Client) -> None:
     with Session(engine) as session, session.begin():
         id = outbox.enqueue(session, send.options(delay=3600), 1)
