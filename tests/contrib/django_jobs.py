@@ -8,6 +8,7 @@ from django.db import connection, connections
 from orders.models import Order  # type: ignore[import-not-found]
 
 import palermo
+from palermo.contrib.django import backend
 
 try:
     from django.tasks import TaskResultStatus, task, task_backends
@@ -16,7 +17,7 @@ except ImportError:
     from django_tasks import TaskResultStatus, task, task_backends
     from django_tasks.exceptions import TaskResultDoesNotExist
 
-__all__ = ["TaskResultDoesNotExist", "TaskResultStatus", "task_backends"]
+__all__ = ["TaskResultDoesNotExist", "TaskResultStatus", "backend", "task_backends"]
 
 # As modules do it that should not: a worker must not let its slots inherit this connection.
 Order.objects.exists()

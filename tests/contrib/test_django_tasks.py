@@ -13,26 +13,13 @@ from palermo.jobs import registry
 from palermo.worker.child.executor import Executor
 from tests.contrib import django_site
 
-django_site.set_up()
-
-from palermo.contrib.django import backend as backends  # noqa: E402
-from tests.contrib.django_jobs import (  # noqa: E402
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    add,
-    attempt,
-    break_down,
-    greet,
-    task_backends,
-    wait_for,
-)
-
 Waiting = Callable[[], list[str]]
 
 
 @pytest.fixture(autouse=True)
-def _hooks(_own_world: None) -> None:
-    django_site.add_hooks()
+def tasks(_own_world: None) -> Any:
+    """The module with the tasks."""
+    return django_site.start().tasks
 
 
 @pytest.fixture
@@ -56,35 +43,35 @@ def _inspector(client: Client) -> Any:
     return Inspector(client)
 
 
-def test_a_task_is_a_job_of_its_own_name(waiting: Waiting, client: Client) -> None:
-    result = add.enqueue(1, b=2)
+def test_a_task_is_a_job_of_its_own_name(tasks: Any, waiting: Waiting, client: Client) -> None:
+    result = tasks.add.enqueue(1, b=2)
 
-    assert (result.status, result.args, result.kwargs) == (TaskResultStatus.READY, [1], {"b": 2})
+    assert (result.status, result.args, result.kwargs) == (tasks.TaskResultStatus.READY, [1], {"b": 2})
     assert result.enqueued_at is not None
     [row] = _inspector(client).jobs("jobs").rows
     assert (row["id"], row["job"]) == (result.id, "tests.contrib.django_jobs.add")
 
 
-def test_queue_and_priority_are_those_of_the_task(client: Client) -> None:
-    greet.enqueue("Ann")
-    add.using(queue_name="mail", priority=-5).enqueue(1)
+def test_queue_and_priority_are_those_of_the_task(tasks: Any, client: Client) -> None:
+    tasks.greet.enqueue("Ann")
+    tasks.add.using(queue_name="mail", priority=-5).enqueue(1)
 
     messages = client.run(lambda broker: broker.browse("mail")).messages
     assert [message.priority for message in messages] == [5, 0]
 
 
-def test_a_task_for_later_is_a_scheduled_job(client: Client) -> None:
-    result = add.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue(1)
+def test_a_task_for_later_is_a_scheduled_job(tasks: Any, client: Client) -> None:
+    result = tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue(1)
 
     assert client.job_by_id(result.id).status() == "scheduled"
-    assert add.get_result(result.id).status == TaskResultStatus.READY
+    assert tasks.add.get_result(result.id).status == tasks.TaskResultStatus.READY
 
 
 @pytest.mark.parametrize(
-    ("chosen", "args", "returned"), [(add, (1,), 2), (wait_for, (3,), 3), (greet, ("Ann",), "hello Ann")]
+    ("chosen", "args", "returned"), [("add", (1,), 2), ("wait_for", (3,), 3), ("greet", ("Ann",), "hello Ann")]
 )
-def test_a_worker_runs_the_function(chosen: Any, args: Any, returned: Any, run: Callable[[], Any]) -> None:
-    chosen.enqueue(*args)
+def test_a_worker_runs_the_function(tasks: Any, chosen: str, args: Any, returned: Any, run: Callable[[], Any]) -> None:
+    getattr(tasks, chosen).enqueue(*args)
 
     result = run()
 
@@ -93,23 +80,23 @@ def test_a_worker_runs_the_function(chosen: Any, args: Any, returned: Any, run: 
     assert str(returned) in str(result.value)
 
 
-def test_a_task_with_context_gets_it_and_nobody_passes_it(run: Callable[[], Any]) -> None:
-    result = attempt.enqueue(10)
+def test_a_task_with_context_gets_it_and_nobody_passes_it(tasks: Any, run: Callable[[], Any]) -> None:
+    result = tasks.attempt.enqueue(10)
 
     assert result.id in str(run().value)
 
 
-def test_signals_are_sent_around_a_run(run: Callable[[], Any]) -> None:
+def test_signals_are_sent_around_a_run(tasks: Any, run: Callable[[], Any]) -> None:
     heard: list[Any] = []
 
     def hear(sender: Any, task_result: Any, **_: Any) -> None:
         heard.append((task_result.task.name, str(task_result.status)))
 
-    signals = (backends.task_enqueued, backends.task_started, backends.task_finished)
+    signals = (tasks.backend.task_enqueued, tasks.backend.task_started, tasks.backend.task_finished)
     for signal in signals:
         signal.connect(hear)
     try:
-        break_down.enqueue()
+        tasks.break_down.enqueue()
         run()
     finally:
         for signal in signals:
@@ -118,13 +105,13 @@ def test_signals_are_sent_around_a_run(run: Callable[[], Any]) -> None:
     assert heard == [("break_down", "READY"), ("break_down", "RUNNING"), ("break_down", "FAILED")]
 
 
-def test_a_result_that_nobody_knows_does_not_exist(client: Client) -> None:
-    with pytest.raises(TaskResultDoesNotExist):
-        add.get_result("nobody")
+def test_a_result_that_nobody_knows_does_not_exist(tasks: Any, client: Client) -> None:
+    with pytest.raises(tasks.TaskResultDoesNotExist):
+        tasks.add.get_result("nobody")
 
 
-def test_options_that_mean_nothing_are_told_by_the_system_check() -> None:
-    wrong = backends.PalermoBackend("other", {"OPTIONS": {"retires": 3}})
+def test_options_that_mean_nothing_are_told_by_the_system_check(tasks: Any) -> None:
+    wrong = tasks.backend.PalermoBackend("other", {"OPTIONS": {"retires": 3}})
 
-    assert list(task_backends["default"].check()) == []
+    assert list(tasks.task_backends["default"].check()) == []
     assert ["retires" in each.msg for each in wrong.check()] == [True]

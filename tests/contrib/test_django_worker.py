@@ -6,17 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from palermo.client.client import Client
 from tests.contrib import django_site
-
-django_site.set_up()
-
-from django.core.management import CommandError, call_command  # noqa: E402
-
-from tests.contrib import django_jobs  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,8 +20,8 @@ Manage = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
-def _hooks(_own_world: None) -> None:
-    django_site.add_hooks()
+def site(_own_world: None) -> Any:
+    return django_site.start()
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def manage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manage:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    shutil.copy(django_site.set_up(), tmp_path / "shop.db")
+    shutil.copy(django_site.empty_database(), tmp_path / "shop.db")
     return run
 
 
@@ -91,27 +86,27 @@ def test_the_help_is_that_of_the_worker_and_wrong_options_are_told(manage: Manag
 
 
 def test_a_program_runs_the_worker_beside_itself(
-    manage: Manage, client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    site: Any, manage: Manage, client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     client.enqueue("orders.jobs.send_receipt", [1], queue="mail")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(django_site.PROJECT))))
 
-    call_command("palermo_worker", "--burst")
+    site.call_command("palermo_worker", "--burst")
 
     assert "worker stopped" in capfd.readouterr().err
-    with pytest.raises(CommandError, match="exit code 2"):
-        call_command("palermo_worker", "--concurrency", "0")
+    with pytest.raises(site.CommandError, match="exit code 2"):
+        site.call_command("palermo_worker", "--concurrency", "0")
 
 
-def test_the_results_of_djangos_tasks_are_found(manage: Manage, client: Client) -> None:
-    done, failed = django_jobs.add.enqueue(1, b=2), django_jobs.break_down.enqueue()
+def test_the_results_of_djangos_tasks_are_found(site: Any, manage: Manage, client: Client) -> None:
+    done, failed = site.tasks.add.enqueue(1, b=2), site.tasks.break_down.enqueue()
 
     manage("palermo_worker", "tests.contrib.django_jobs", "--burst")
 
     done.refresh()
-    assert (done.status, done.return_value, done.args) == (django_jobs.TaskResultStatus.SUCCESSFUL, 3, [1])
+    assert (done.status, done.return_value, done.args) == (site.tasks.TaskResultStatus.SUCCESSFUL, 3, [1])
     assert None not in (done.started_at, done.finished_at)
     assert done.attempts == 1
-    found = django_jobs.break_down.get_result(failed.id)
-    assert found.status == django_jobs.TaskResultStatus.FAILED
+    found = site.tasks.break_down.get_result(failed.id)
+    assert found.status == site.tasks.TaskResultStatus.FAILED
     assert [error.exception_class for error in found.errors] == [ValueError]
