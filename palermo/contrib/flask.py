@@ -21,7 +21,7 @@ from palermo import hook
 from palermo.cli import main
 from palermo.client.client import Client, chosen_settings, use
 from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
-from palermo.contrib.worker_command import become_worker
+from palermo.contrib.worker_command import become_worker, worker_arguments
 from palermo.jobs.definition import JobDefinition
 from palermo.settings.program import declare_settings
 from palermo.settings.settings import Settings
@@ -138,9 +138,10 @@ def _derived(key: str | bytes | None) -> str:
 @click.pass_context
 def _command(context: click.Context, arguments: tuple[str, ...]) -> None:
     # Flask has made the application to find this command, and so its settings are declared.
-    if arguments[:1] == ("worker",) and not {"--help", "-h"} & set(arguments):
+    given = worker_arguments(arguments)
+    if given is not None:
         settings = Settings.load()
         info = context.find_object(ScriptInfo)
         variables = {"FLASK_APP": info.app_import_path} if info is not None and info.app_import_path else {}
-        become_worker(settings, (AUTOLOAD, *settings.imports), arguments[1:], variables=variables)
+        become_worker(settings, (AUTOLOAD, *settings.imports), given, variables=variables)
     main.main(list(arguments), prog_name=context.command_path)

@@ -16,6 +16,19 @@ from palermo.settings.settings import Settings, environment
 NOTHING: Mapping[str, str] = {}
 
 
+def worker_arguments(arguments: Sequence[str]) -> list[str] | None:
+    """The worker's arguments, if a command line of `palermo` runs a worker, and does not only ask for its help.
+
+    `--url X worker -c 2` has an option before the command; the worker takes it too.
+    """
+    place = 0
+    while place < len(arguments) and arguments[place].startswith("-"):
+        place += 2 if arguments[place] in ("--url", "--exchange") else 1
+    if list(arguments[place : place + 1]) != ["worker"] or {"--help", "-h"} & set(arguments):
+        return None
+    return [*arguments[:place], *arguments[place + 1 :]]
+
+
 def become_worker(
     settings: Settings,
     modules: Iterable[str],

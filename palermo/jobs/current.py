@@ -38,7 +38,7 @@ class CurrentJob:
     tenant: str = ""
     #: If the job takes batches, the ids of all jobs that this call is for, in their order; else empty.
     batch: tuple[str, ...] = ()
-    #: The headers of its message that mean nothing to Palermo, such as those of a tracer.
+    #: The other headers of its message, such as those of a tracer.
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _reports: ProgressReports | None = field(default=None, repr=False, compare=False)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from palermo.client.client import Client
+from palermo.contrib.worker_command import worker_arguments
 from tests.contrib import django_site
 
 ROOT = Path(__file__).parents[2]
@@ -68,8 +69,8 @@ def test_the_worker_and_the_commands_find_the_project_by_themselves(manage: Mana
     url = f"sqlite:///{tmp_path}/project.db"
     manage("palermo", "enqueue", "orders.jobs.send_receipt", "--args", "[1]", PALERMO_URL="")
 
-    elsewhere = manage("palermo_worker", "--burst", "--url", url, PALERMO_URL="")
-    here = manage("palermo", "worker", "--burst", "--settings", "django_shop.settings", PALERMO_URL="")
+    elsewhere = manage("palermo", "--url", url, "worker", "--burst", PALERMO_URL="")
+    here = manage("palermo_worker", "--burst", "--settings", "django_shop.settings", PALERMO_URL="")
 
     assert "queues=mail" in elsewhere
     assert f"broker={url}" in elsewhere
@@ -110,3 +111,19 @@ def test_the_results_of_djangos_tasks_are_found(site: Any, manage: Manage, clien
     found = site.tasks.break_down.get_result(failed.id)
     assert found.status == site.tasks.TaskResultStatus.FAILED
     assert [error.exception_class for error in found.errors] == [ValueError]
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("worker -c 2", "-c 2"),
+        ("--url x --debug worker shop.jobs", "--url x --debug shop.jobs"),
+        ("--url=x worker", "--url=x"),
+        ("worker --help", None),
+        ("--url worker queues", None),
+        ("queues worker", None),
+        ("", None),
+    ],
+)
+def test_a_command_line_that_runs_a_worker_is_known(words: str, given: str | None) -> None:
+    assert worker_arguments(words.split()) == (None if given is None else given.split())

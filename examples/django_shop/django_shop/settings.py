@@ -49,5 +49,6 @@ ROOT_URLCONF = "django_shop.urls"
 WSGI_APPLICATION = "django_shop.wsgi.application"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": DATA_DIR / "shop.db"}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"

@@ -1,6 +1,7 @@
 """`manage.py palermo`: every command of `palermo`, with the settings and the jobs of the project."""
 
-from palermo.contrib.django.command_line import ClickCommand, run_command, show_worker_help, start_worker
+from palermo.contrib.django.command_line import ClickCommand, run_command, start_worker
+from palermo.contrib.worker_command import worker_arguments
 
 
 class Command(ClickCommand):
@@ -10,9 +11,8 @@ class Command(ClickCommand):
 
     def run_click(self, arguments: list[str], folders: list[str], program: str) -> None:
         """Run it here; a worker takes the process over."""
-        if arguments[:1] != ["worker"]:
+        given = worker_arguments(arguments)
+        if given is None:
             run_command(arguments, program)
-        elif {"--help", "-h"} & set(arguments):
-            show_worker_help(f"{program} worker")
         else:
-            start_worker(arguments[1:], folders, take_over=True)
+            start_worker(given, folders, take_over=True)
