@@ -1,9 +1,9 @@
 """The settings: where they come from, how they are checked, and what they mean.
 
-From weakest to strongest: the defaults below; a file; `PALERMO_*` variables; arguments of the
-program, or flags. The file is the first one found going up from the current directory:
-`palermo.toml` with the settings at its top, or a `pyproject.toml` that has a table
-[tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
+From weakest to strongest: the defaults below; a file; what the configuration of a framework holds
+(palermo/settings/program.py); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one
+found going up from the current directory: `palermo.toml` with the settings at its top, or a `pyproject.toml` that has a
+table [tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
 Only this folder reads the environment.
 """
 
