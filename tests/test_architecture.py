@@ -1,6 +1,6 @@
 """The rooms of the house and who may import whom (docs/internals/design.md), read from the source.
 
-cli  demo  webui  testing  __main__          outermost: people
+cli  demo  webui  testing  contrib  __main__ outermost: people and frameworks
 worker.*  client.*  inspector.*  …           runtime: carries values
 jobs.*  settings.*                           declarations: a program's jobs and settings
 contract.*                                   contracts
@@ -23,7 +23,10 @@ _REPOSITORY = Path(__file__).parents[1]
 
 _MAX_LINES = 600
 
-_OUTERMOST = ("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__")
+_OUTERMOST = (
+    *("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__"),
+    "palermo.contrib",
+)
 _CONTRACTS = ("palermo.contract",)
 _DECLARATIONS = ("palermo.jobs", "palermo.settings")
 _CORE = ("palermo.core", "palermo.errors")
@@ -58,10 +61,18 @@ _HOMES: dict[str, tuple[str, ...]] = {
     # Besides the serializer: what the worker's own parent writes to its children, and nobody else can.
     "pickle": ("palermo.serializers.pickle", "palermo.worker.ipc", "palermo.worker.child.template"),
     "zstandard": ("palermo.serializers.compression",),
-    "click": ("palermo.cli", "palermo.demo"),
+    # Besides the commands: the frameworks that have Palermo's among their own.
+    "click": ("palermo.cli", "palermo.demo", "palermo.contrib.django.command_line", "palermo.contrib.flask"),
     "rich": ("palermo.cli", "palermo.demo"),
-    "fastapi": ("palermo.webui",),
-    "starlette": ("palermo.webui",),
+    "fastapi": ("palermo.webui", "palermo.contrib"),
+    "starlette": ("palermo.webui", "palermo.contrib"),
+    # A program with one framework imports no other.
+    "django": ("palermo.contrib.django",),
+    "django_tasks": ("palermo.contrib.django.backend",),
+    "asgiref": ("palermo.contrib.django.database",),
+    "flask": ("palermo.contrib.flask", "palermo.contrib.flask_autoload"),
+    "sqlalchemy": ("palermo.contrib.sqlalchemy",),
+    "sentry_sdk": ("palermo.contrib.sentry",),
     "pydantic": ("palermo.webui",),
     "argon2": ("palermo.webui",),
     "prometheus_client": ("palermo.metrics",),

@@ -29,10 +29,11 @@ _NAME_IN_FILE = re.compile(r"`([A-Za-z_][\w.]*)`\s+\(([\w/]+\.py)\)")
 _METHOD = re.compile(r"`([A-Z]\w*)\.(\w+)`")
 _DOTTED = re.compile(r"(?<![\w./~@-])palermo(?:\.\w+)+(?!\w*[/-])")
 
-#: Dotted names that are no Python names: a file, entry points, attributes of spans, a logger, numbers of `/stats.txt`.
+#: Dotted names that are no Python names: a file, entry points, attributes of spans and tags, loggers, numbers of
+#: `/stats.txt`.
 _OTHER_NAMES = re.compile(
     r"palermo\.(toml|compressions|attempt|outcome|crashed|failure"
-    r"|audit|pending|in_progress|processed|failed|workers|working)$"
+    r"|audit|outbox|queue|pending|in_progress|processed|failed|workers|working)$"
 )
 
 

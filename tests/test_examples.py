@@ -26,6 +26,11 @@ ON_RABBITMQ = [
     *(ROOT / "docs" / page for page in ("guides/events.md", "guides/unique.md")),
 ]
 
+#: Guides whose examples are files of a project, or tests: tests/contrib/test_guides.py and tests/testing run them.
+ELSEWHERE = [
+    ROOT / "docs/guides" / f"{name}.md" for name in ("django", "fastapi", "flask", "sentry", "sqlalchemy", "testing")
+]
+
 #: The languages of blocks that hold commands. A block that names no language may hold some.
 _SHELL = ("sh", "")
 
@@ -42,7 +47,8 @@ def name(page: Path) -> str:
 
 
 def with_examples() -> list[Path]:
-    return [page for page in PAGES if any(block.language == "python" or block.is_run for block in blocks(page))]
+    pages = [page for page in PAGES if page not in ELSEWHERE]
+    return [page for page in pages if any(block.language == "python" or block.is_run for block in blocks(page))]
 
 
 def run_examples(page: Path, folder: Path, **environment: str) -> tuple[int, int]:

@@ -54,6 +54,11 @@ class Enqueuer(Generic[P]):
         self._id = id
         self._options = options
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that it was made with."""
+        return self._options if self._id is None else {**self._options, "id": self._id}
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store one job on the broker; its arguments are the job's own.
 

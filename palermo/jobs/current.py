@@ -1,9 +1,9 @@
 """The current job, as its own code sees it: its name and id, and the progress and log lines that it reports."""
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ class CurrentJob:
     tenant: str = ""
     #: If the job takes batches, the ids of all jobs that this call is for, in their order; else empty.
     batch: tuple[str, ...] = ()
+    #: The other headers of its message, such as those of a tracer.
+    headers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _reports: ProgressReports | None = field(default=None, repr=False, compare=False)
 
     def progress(self, fraction: float | None, text: str = "") -> None:

@@ -1,7 +1,7 @@
 """Failure back ends: functions of the user that get a report of each failed job."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo.errors import OptionInvalid
@@ -23,6 +23,10 @@ class FailureReport:
     failure: "Failure"
     #: The tag of the slot that ran it.
     worker: str
+    #: Which run this was, from 1.
+    attempt: int = 1
+    #: The exception. It has no traceback if the job's process ended: JobCrashed, JobTimeout or JobOutOfMemory.
+    error: BaseException | None = field(default=None, repr=False, compare=False)
 
 
 B = TypeVar("B", bound=Callable[[FailureReport], Any])

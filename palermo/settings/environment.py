@@ -50,3 +50,8 @@ def service_manager(pid: int | None = None) -> ServiceManager | None:
 def colours_refused() -> bool:
     """Whether NO_COLOR asks for text without colours (no-color.org)."""
     return bool(os.environ.get("NO_COLOR"))
+
+
+def flask_app() -> str:
+    """The application that FLASK_APP names, as Flask's own commands find it; "" for none."""
+    return os.environ.get("FLASK_APP", "")

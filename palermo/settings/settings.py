@@ -1,9 +1,9 @@
 """The settings: where they come from, how they are checked, and what they mean.
 
-From weakest to strongest: the defaults below; a file; `PALERMO_*` variables; arguments of the
-program, or flags. The file is the first one found going up from the current directory:
-`palermo.toml` with the settings at its top, or a `pyproject.toml` that has a table
-[tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
+From weakest to strongest: the defaults below; a file; what the configuration of a framework holds
+(palermo/settings/program.py); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one
+found going up from the current directory: `palermo.toml` with the settings at its top, or a `pyproject.toml` that has a
+table [tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
 Only this folder reads the environment.
 """
 
@@ -23,6 +23,7 @@ from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.settings.environment import from_environment
+from palermo.settings.program import from_program
 from palermo.settings.readers import READERS, WrongValue
 
 if TYPE_CHECKING:
@@ -127,13 +128,13 @@ class Settings:
 
     @classmethod
     def load(cls, **overrides: Any) -> "Settings":
-        """The settings of this process, from file, environment and, strongest, the arguments; None counts as not given.
+        """The settings of this process, from file, program, environment and, strongest, arguments; None is not given.
 
         Raises SettingInvalid naming the setting, its value and where it came from.
         """
         found: dict[str, Any] = {}
         given = (("", name, value) for name, value in overrides.items())
-        for source, name, value in (*from_file(), *from_environment(), *given):
+        for source, name, value in (*from_file(), *from_program(), *from_environment(), *given):
             if name not in READERS:
                 where = f" in {source}" if source else ""
                 known = ", ".join(READERS)
@@ -218,7 +219,7 @@ def setting_origins(**overrides: Any) -> list[SettingOrigin]:
     """The settings that Settings.load(**overrides) would not take from the defaults, each with what decides it."""
     settings = Settings.load(**overrides)
     given = (("given", name, value) for name, value in overrides.items() if value is not None)
-    origins = {name: origin for origin, name, _ in (*from_file(), *from_environment(), *given)}
+    origins = {name: origin for origin, name, _ in (*from_file(), *from_program(), *from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
     shown |= dict.fromkeys(("web_secret", "metrics_token"), "not shown")

@@ -1,11 +1,15 @@
 """Traces with OpenTelemetry: a span for each enqueue and each run, joined by the message's headers.
 
+Another tracer, such as Sentry's, adds headers by `add_header_source`. Its hooks read them in `current_job().headers`.
+
 A program is traced if it has given OpenTelemetry a tracer provider (docs/guides/monitoring.md). In all
 other programs nothing is imported and no header is written; the check costs a look into
 `sys.modules`. An error in OpenTelemetry is logged, and costs a job nothing but its span.
 """
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from palermo.core.lifecycle import RunResult
@@ -57,12 +61,34 @@ class _Untraced:
 
 _UNTRACED = _Untraced()
 
+#: Functions that return headers for the messages of the context that enqueues.
+_header_sources: list[Callable[[], Mapping[str, str]]] = []
+
+
+def add_header_source(function: Callable[[], Mapping[str, str]]) -> None:
+    """Have this function called at each enqueue, for headers. It must not raise. OpenTelemetry comes before it."""
+    if function not in _header_sources:
+        _header_sources.append(function)
+
+
+class _WithHeaders(_Untraced):
+    """The span of an enqueue that only other tracers know of."""
+
+    __slots__ = ()
+
+    def traced(self, message: Message) -> Message:
+        headers = {name: value for function in _header_sources for name, value in function().items()}
+        return replace(message, extra={**message.extra, **headers}) if headers else message
+
+
+_WITH_HEADERS = _WithHeaders()
+
 
 def enqueuing(job: "JobDefinition | str | None") -> Enqueuing:
     """The span of enqueuing a job; with None, of one call that enqueues any number of any jobs."""
     provider = _provider()
     if provider is None:
-        return _UNTRACED
+        return _WITH_HEADERS if _header_sources else _UNTRACED
     from palermo.tracing.spans import EnqueueSpan
 
     return EnqueueSpan(provider, "" if job is None else job if isinstance(job, str) else job.name)

@@ -12,7 +12,8 @@ import pytest
 from palermo.core.address import DEFAULT_URL
 from palermo.core.times import parse_duration
 from palermo.errors import SettingInvalid, UrlInvalid
-from palermo.settings.settings import Settings, environment
+from palermo.settings import program
+from palermo.settings.settings import Settings, environment, setting_origins
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,25 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytes
     assert (settings.failed_max_age, settings.failed_max_count) == (30 * 86_400.0, 1_000)
     assert settings.imports == ("a", "b")
     assert settings.url == DEFAULT_URL
+
+
+def test_what_a_program_declares_wins_over_a_file_and_not_over_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "palermo.toml").write_text('exchange = "file"\ndefault_queue = "file"\nserializer = "msgpack"\n')
+    monkeypatch.setattr(program, "_declared", {})
+    monkeypatch.setenv("PALERMO_SERIALIZER", "pickle")
+    program.declare_settings("settings.PALERMO", {"exchange": "old", "compression": "gzip"})
+    program.declare_settings("settings.PALERMO", {"default_queue": "program", "serializer": "json"})
+
+    settings = Settings.load()
+
+    assert (settings.exchange, settings.default_queue, settings.serializer) == ("file", "program", "pickle")
+    assert settings.compression == ""
+    assert {each.setting: each.origin for each in setting_origins()}["default_queue"] == "settings.PALERMO"
+    program.declare_settings("settings.PALERMO", {"default_queu": "x"})
+    with pytest.raises(SettingInvalid, match=r"there is no setting 'default_queu' in settings.PALERMO"):
+        Settings.load()
 
 
 def test_the_nearest_file_going_up_is_the_only_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import palermo
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Succeeded
 from palermo.core.message import Message
+from palermo.errors import JobNotFound
 from palermo.jobs import failure_backends, hooks
 from tests.worker.bench import Bench
 
@@ -182,6 +183,22 @@ def test_every_failed_job_is_reported_to_the_back_ends_and_theirs_are_only_logge
         ("1", "nobody", "", "palermo.errors.JobNotFound", worker),
     ]
     assert caplog.text.count("failure back end failed") == 2
+
+
+def test_a_report_has_the_exception_and_the_attempt(bench: Bench) -> None:
+    cause = ValueError("the cause")
+
+    def again() -> None:
+        raise palermo.Retry("once more") from cause
+
+    palermo.failure_backend(lambda report: bench.seen.append((report.error, report.attempt)))
+    bench.job(again, retries=0)
+    bench.failure()
+    bench.failure(job="nobody")
+
+    [first, second] = bench.seen
+    assert first == (cause, 1)
+    assert isinstance(second[0], JobNotFound)
 
 
 def test_hooks_and_back_ends_hear_of_a_crash_with_the_jobs_arguments(bench: Bench) -> None:

@@ -208,7 +208,7 @@ class Executor:
                 # Without the traceback: it holds no frame of the user's, and Palermo's say no more than the error text.
                 failure = self._failure(error.with_traceback(None))
                 self._on_error(error, (each,))
-                call.refuse(self._run_failures.unrunnable(each, failure))
+                call.refuse(self._run_failures.unrunnable(each, error, failure))
         return call
 
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
@@ -246,6 +246,7 @@ class Executor:
             created_at=message.created_at,
             topic=message.topic,
             tenant=message.tenant,
+            headers=message.extra,
             batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
             _reports=reports,
         )
@@ -266,7 +267,7 @@ class Executor:
                 # Its process died before the arguments were decoded, or they decode differently now: there are no
                 # arguments to call a hook with.
                 log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
-                call.refuse(self._run_failures.unrunnable(each, failure))
+                call.refuse(self._run_failures.unrunnable(each, _fatal(failure), failure))
         if call.definition is None:
             return call.ended()
         self._enter(message, batched=call.batched)

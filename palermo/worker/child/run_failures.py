@@ -61,11 +61,11 @@ class RunFailures:
                 return Dropped(because[:_MAX_REASON])
         if decision.exhausted:
             self._call("on_exhausted", run, error)
-        return self._report_failed(run.message, failure, run.args, run.kwargs)
+        return self._report_failed(run.message, error, failure, run.args, run.kwargs)
 
-    def unrunnable(self, message: Message, failure: Failure) -> Result:
+    def unrunnable(self, message: Message, error: BaseException, failure: Failure) -> Result:
         """The result of a message that no job could be called with. It is not retried: that would end the same way."""
-        return self._report_failed(message, failure, [], {})
+        return self._report_failed(message, error, failure, [], {})
 
     def _decide(self, run: JobRun, error: BaseException) -> Decision:
         policy, message = run.definition.policy, run.message
@@ -90,7 +90,9 @@ class RunFailures:
             except BaseException:
                 log.exception(f"{kind} hook failed hook=%s job=%s", name_of(hook), run.definition.name)
 
-    def _report_failed(self, message: Message, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
+    def _report_failed(
+        self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Result:
         """Report a failed job to the failure back ends. An exception in one of them does not lose the job."""
         backends = failure_backends.failure_backends()
         if not backends:
@@ -102,6 +104,8 @@ class RunFailures:
             preview=message.preview if message.preview is not None else arguments.preview(args, kwargs),
             failure=failure,
             worker=self._worker,
+            attempt=message.attempt,
+            error=_cause(error),
         )
         for backend in backends:
             try:
@@ -118,8 +122,14 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def _blamed(error: BaseException, failure: Failure) -> Failure:
     """The failure to store: for `raise palermo.Retry(…) from error`, that error's with the whole traceback."""
-    cause = error.__cause__ if isinstance(error, Retry) else None
-    if cause is None:
+    cause = _cause(error)
+    if cause is error:
         return failure
     text = failure.message or from_exception(cause, failed_at=failure.failed_at).message
     return replace(failure, exception_class=class_name(type(cause)), message=text)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error to blame: for `raise palermo.Retry(…) from error`, that error."""
+    cause = error.__cause__ if isinstance(error, Retry) else None
+    return error if cause is None else cause

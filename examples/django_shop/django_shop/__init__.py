@@ -1,0 +1,1 @@
+"""The project: settings, URLs, and the entry points of servers."""

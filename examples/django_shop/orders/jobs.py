@@ -1,0 +1,17 @@
+"""The jobs of the shop. Django finds this module by its name."""
+
+from django.core.mail import send_mail
+
+import palermo
+from orders.models import Order
+
+
+@palermo.job(queue="mail", retries=5)
+def send_receipt(order_id: int) -> None:
+    """Send the receipt of an order. A job may run twice: an order whose receipt was sent is left alone."""
+    order = Order.objects.get(pk=order_id)
+    if order.receipt_sent:
+        return
+    send_mail("Your receipt", f"You paid {order.total}.", None, [order.email])
+    order.receipt_sent = True
+    order.save(update_fields=["receipt_sent"])

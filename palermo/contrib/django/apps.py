@@ -1,0 +1,39 @@
+"""The Django app: it finds the settings and the jobs of a project, and adds the hooks."""
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.utils.module_loading import autodiscover_modules
+
+import palermo
+from palermo.contrib.django import configuration
+from palermo.contrib.django.database import around_process_django, before_fork_close_django_connections
+from palermo.contrib.django.model_arguments import before_enqueue_refuse_models
+from palermo.errors import PalermoError
+
+
+class PalermoConfig(AppConfig):
+    """The app "palermo.contrib.django"."""
+
+    name = "palermo.contrib.django"
+    label = "palermo"
+    verbose_name = "Palermo"
+
+    def ready(self) -> None:
+        """Run after the models of all apps are loaded."""
+        configuration.declare()
+        palermo.hook(around_process_django)
+        palermo.hook(before_fork_close_django_connections)
+        palermo.hook(before_enqueue_refuse_models)
+        checks.register(check_settings)
+        autodiscover_modules(*configuration.configuration().autodiscover)
+
+
+def check_settings(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
+    """The system check of settings.PALERMO."""
+    try:
+        configuration.check()
+    except PalermoError as error:
+        return [checks.Error(str(error), id="palermo.E001")]
+    return []

@@ -1,0 +1,8 @@
+"""The module that a worker imports for a Django project: it sets Django up, and the app finds all jobs.
+
+`manage.py palermo_worker` is `palermo worker palermo.contrib.django.autoload`, with DJANGO_SETTINGS_MODULE set.
+"""
+
+import django
+
+django.setup()

@@ -1,0 +1,256 @@
+"""A backend for Django's own tasks interface: functions with Django's `@task` run on Palermo's workers.
+
+    TASKS = {"default": {"BACKEND": "palermo.contrib.django.backend.PalermoBackend"}}
+
+Each task is a job that has the task's dotted name, so every page and command shows it like any other job. Django has
+the interface from 6.0 on; the package django-tasks brings it to older versions.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from inspect import Parameter, iscoroutinefunction, signature
+from typing import Any
+
+from django.core import checks
+
+from palermo.client.client import default_client
+from palermo.client.decorator import job
+from palermo.client.ids import new_id
+from palermo.client.status import JobStatus, State
+from palermo.errors import NotFound, PalermoError, ResultError
+from palermo.jobs.current import current_job
+from palermo.jobs.job_registry import registry
+
+try:
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django.tasks.exceptions import TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+    from django.utils.json import normalize_json
+except ImportError:
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskError, TaskResult, TaskResultStatus
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.signals import task_enqueued, task_finished, task_started
+    from django_tasks.utils import normalize_json
+
+_STATUS: Mapping[State, Any] = {
+    State.PENDING: TaskResultStatus.READY,
+    State.SCHEDULED: TaskResultStatus.READY,
+    State.RETRYING: TaskResultStatus.READY,
+    State.WORKING: TaskResultStatus.RUNNING,
+    State.DONE: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.DISCARDED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+#: Seconds that the broker has to tell the result of a task that is done.
+_RESULT_SECONDS = 30.0
+
+#: The tasks by the names of their jobs. Django makes a backend object for each thread.
+_tasks: dict[str, Any] = {}
+
+
+class PalermoBackend(BaseTaskBackend):
+    """Runs tasks as jobs. OPTIONS are options of `@palermo.job` for all its tasks: `{"retries": 3, "timeout": 60}`."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        # Without kept results, get_result could not tell what a task returned.
+        self._job_options = {"keep_result": True, **self.options}
+
+    def validate_task(self, task: Any) -> None:
+        """Check a task, and declare its job when it is first seen. Raises InvalidTask, OptionInvalid."""
+        super().validate_task(task)
+        known = _tasks.get(task.module_path)
+        if known is None or known.func is not task.func:
+            _tasks[task.module_path] = task
+            job(**{**self._job_options, "name": task.module_path, "queue": _queue(task)})(_job_function(self, task))
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Store one task on the broker. Raises what `Client.enqueue` raises."""
+        self.validate_task(task)
+        result = _result(task, self.alias, new_id(), TaskResultStatus.READY, args, kwargs)
+        default_client().enqueue(
+            registry.get(task.module_path),
+            result.args,
+            result.kwargs,
+            id=result.id,
+            queue=_queue(task),
+            run_at=task.run_after,
+            priority=_priority(task),
+        )
+        object.__setattr__(result, "enqueued_at", datetime.now(UTC))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """The state of a task, and what it returned. It has no arguments: a job that has ended no longer has them.
+
+        Raises TaskResultDoesNotExist, BrokerUnavailable.
+        """
+        found = default_client().job_by_id(str(result_id))
+        try:
+            status = found.status()
+        except NotFound as error:
+            raise TaskResultDoesNotExist(result_id) from error
+        task = _tasks.get(status.job)
+        if status.state not in _STATUS or task is None:
+            raise TaskResultDoesNotExist(result_id)
+        result = _result(task, self.alias, found.id, _STATUS[status.state])
+        _fill(result, status)
+        if status.state is State.DONE and status.result_kept:
+            try:
+                object.__setattr__(result, "_return_value", found.result(timeout=_RESULT_SECONDS))
+            except ResultError as error:
+                raise TaskResultDoesNotExist(result_id) from error
+        return result
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """The system check of the backend's OPTIONS."""
+        try:
+            job(**{**self._job_options, "name": f"{_nothing.__module__}.check"})(_nothing)
+        except PalermoError as error:
+            return [checks.Error(f"TASKS[{self.alias!r}]['OPTIONS']: {error}", id="palermo.E002")]
+        finally:
+            registry.unregister(f"{_nothing.__module__}.check")
+        return []
+
+
+def _nothing() -> None:
+    """A function to check options with."""
+
+
+def _queue(task: Any) -> str | None:
+    """The queue of Palermo: the default one for Django's default queue."""
+    return None if task.queue_name == DEFAULT_TASK_QUEUE_NAME else str(task.queue_name)
+
+
+def _priority(task: Any) -> int | None:
+    """From -100..100 to 0..9. A message without a priority has 0, so tasks below Django's default cannot be lower."""
+    return math.ceil(task.priority * 9 / 100) if task.priority > 0 else None
+
+
+def _job_function(backend: PalermoBackend, task: Any) -> Any:
+    """The function that a worker calls for the task: it also sends Django's signals."""
+
+    def begin(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+        result = _running(backend, task, args, kwargs)
+        task_started.send(type(backend), task_result=result)
+        return result, ([TaskContext(task_result=result), *args] if task.takes_context else args)
+
+    if iscoroutinefunction(task.func):
+
+        @wraps(task.func)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            result, given = begin(args, kwargs)
+            try:
+                return _succeeded(backend, result, await task.func(*given, **kwargs))
+            except BaseException as error:
+                _failed(backend, result, error)
+                raise
+
+        run: Any = run_async
+    else:
+
+        @wraps(task.func)
+        def run_plain(*args: Any, **kwargs: Any) -> Any:
+            result, given = begin(args, kwargs)
+            try:
+                return _succeeded(backend, result, task.func(*given, **kwargs))
+            except BaseException as error:
+                _failed(backend, result, error)
+                raise
+
+        run = run_plain
+    own = signature(task.func)
+    parameters: list[Parameter] = list(own.parameters.values())
+    run.__signature__ = own.replace(parameters=parameters[1:] if task.takes_context else parameters)
+    return run
+
+
+def _result(
+    task: Any,
+    backend: str,
+    id: str,
+    status: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    return TaskResult(
+        task=task,
+        id=id,
+        status=status,
+        enqueued_at=None,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=list(args),
+        kwargs=dict(kwargs or {}),
+        backend=backend,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    current = current_job()
+    result = _result(task, backend.alias, current.id if current else "", TaskResultStatus.RUNNING, args, kwargs)
+    _set(result, started_at=datetime.now(UTC), last_attempted_at=datetime.now(UTC))
+    if current is not None:
+        result.worker_ids.extend([current.worker] * current.attempt)
+        if current.created_at is not None:
+            _set(result, enqueued_at=datetime.fromtimestamp(current.created_at, UTC))
+    return result
+
+
+def _succeeded(backend: PalermoBackend, result: Any, value: Any) -> Any:
+    _set(
+        result,
+        _return_value=normalize_json(value),
+        status=TaskResultStatus.SUCCESSFUL,
+        finished_at=datetime.now(UTC),
+    )
+    task_finished.send(type(backend), task_result=result)
+    return result._return_value
+
+
+def _failed(backend: PalermoBackend, result: Any, error: BaseException) -> None:
+    if result.status != TaskResultStatus.RUNNING:
+        return  # a receiver of the signal raised
+    import traceback
+
+    kind = type(error)
+    text = "".join(traceback.format_exception(error))
+    result.errors.append(TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text))
+    _set(result, status=TaskResultStatus.FAILED, finished_at=datetime.now(UTC))
+    task_finished.send(type(backend), task_result=result)
+
+
+def _fill(result: Any, status: JobStatus) -> None:
+    """What a status tells of the task's times and errors."""
+    ended, began = status.ended_at, status.started_at
+    if began is None and ended is not None and status.took is not None:
+        began = ended - status.took
+    for name, at in (("started_at", began), ("last_attempted_at", began), ("finished_at", ended)):
+        if at is not None:
+            _set(result, **{name: datetime.fromtimestamp(at, UTC)})
+    if status.worker and status.state is not State.PENDING:
+        result.worker_ids.extend([status.worker] * (status.attempt or 1))
+    if status.error:
+        path = status.error if "." in status.error else f"builtins.{status.error}"
+        result.errors.append(TaskError(exception_class_path=path, traceback=f"{status.error}: {status.message}"))
+
+
+def _set(result: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(result, name, value)

@@ -1,0 +1,64 @@
+"""`settings.PALERMO` of a Django project: Palermo's own settings by their names, and the three of this integration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.conf import settings
+
+from palermo.core.text import nearest
+from palermo.errors import SettingInvalid
+from palermo.settings.program import declare_settings
+from palermo.settings.readers import READERS
+
+SOURCE = "settings.PALERMO"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What only the integration understands of settings.PALERMO."""
+
+    #: The names of the modules in which installed apps declare their jobs.
+    autodiscover: tuple[str, ...] = ("jobs", "tasks")
+    #: Whether model instances may be arguments of jobs.
+    model_arguments: bool = False
+    #: The role of staff on the web pages; superusers are always administrators.
+    staff_role: str = "viewer"
+
+
+_OWN = tuple(field.name for field in fields(Configuration))
+
+
+def configuration() -> Configuration:
+    """The integration's own settings. Raises SettingInvalid for a staff_role that is none."""
+    given = {name: value for name, value in _given().items() if name in _OWN}
+    if "autodiscover" in given:
+        given["autodiscover"] = tuple(given["autodiscover"])
+    found = Configuration(**given)
+    if found.staff_role not in ("viewer", "operator", "admin"):
+        raise SettingInvalid(f"staff_role in {SOURCE} is {found.staff_role!r} and must be viewer, operator or admin.")
+    return found
+
+
+def declare() -> None:
+    """Have everything in this process find Palermo's own settings in settings.PALERMO."""
+    declare_settings(SOURCE, {name: value for name, value in _given().items() if name not in _OWN})
+
+
+def check() -> None:
+    """Raise SettingInvalid for a name or a value in settings.PALERMO that cannot be."""
+    from palermo.settings.settings import Settings
+
+    known = (*READERS, *_OWN)
+    for name in _given():
+        if name not in known:
+            raise SettingInvalid(f"there is no setting {name!r} in {SOURCE}.{nearest(name.lower(), known)}")
+    configuration()
+    Settings.load()
+
+
+def _given() -> Mapping[str, Any]:
+    found = getattr(settings, "PALERMO", {})
+    if not isinstance(found, Mapping):
+        raise SettingInvalid(f'{SOURCE} is {found!r} and must be a dict, such as {{"url": "amqp://…"}}.')
+    return found

@@ -1,0 +1,1 @@
+"""`manage.py palermo_worker` and `manage.py palermo`."""

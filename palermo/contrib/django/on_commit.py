@@ -1,0 +1,35 @@
+"""Enqueues jobs after the commit of the database transaction that they belong to."""
+
+from functools import partial
+from typing import Any, Protocol
+
+from django.db import transaction
+
+from palermo.contrib.django.model_arguments import refuse_models
+from palermo.jobs.definition import JobDefinition
+
+
+class Enqueueable(Protocol):
+    """A job, or a job with options: `send`, `send.options(queue="slow")`."""
+
+    @property
+    def definition(self) -> JobDefinition:
+        """The job's definition."""
+
+    @property
+    def enqueue(self) -> Any:
+        """Enqueues one, with the job's own arguments."""
+
+
+def enqueue_on_commit(job: Enqueueable, /, *args: Any, **kwargs: Any) -> None:
+    """Enqueue the job once the transaction of the default database is committed; never, if it is rolled back.
+
+    Without a transaction the job is enqueued at once. The arguments are checked now, and read at the commit: do not
+    change them in between. For another database write `transaction.on_commit(..., using="other")`.
+
+    Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is away: the data are stored then, and
+    the job is not.
+    """
+    job.definition.bind(args, kwargs)
+    refuse_models(job.definition, args, kwargs)
+    transaction.on_commit(partial(job.enqueue, *args, **kwargs))

@@ -1,0 +1,66 @@
+"""The worker that a framework's own command line starts: `manage.py palermo_worker`, `flask palermo worker`.
+
+That process has imported the whole application, and perhaps started threads. A worker's parent must have neither: it
+runs no code of users, and it forks. So `palermo worker` takes the process over, with the same pid, and the settings
+travel in the environment, where no listing of processes shows them.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+from palermo.settings.settings import Settings, environment
+
+NOTHING: Mapping[str, str] = {}
+
+
+def worker_arguments(arguments: Sequence[str]) -> list[str] | None:
+    """The worker's arguments, if a command line of `palermo` runs a worker, and does not only ask for its help.
+
+    `--url X worker -c 2` has an option before the command; the worker takes it too.
+    """
+    place = 0
+    while place < len(arguments) and arguments[place].startswith("-"):
+        place += 2 if arguments[place] in ("--url", "--exchange") else 1
+    if list(arguments[place : place + 1]) != ["worker"] or {"--help", "-h"} & set(arguments):
+        return None
+    return [*arguments[:place], *arguments[place + 1 :]]
+
+
+def become_worker(
+    settings: Settings,
+    modules: Iterable[str],
+    arguments: Sequence[str],
+    *,
+    folders: Iterable[str] = (),
+    variables: Mapping[str, str] = NOTHING,
+) -> NoReturn:
+    """Replace this process by a worker of these modules, with arguments of `palermo worker`.
+
+    It finds modules in `folders` too, which are for PYTHONPATH. `variables` are added to its environment.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, _command(modules, arguments), {**_environment(settings, folders), **variables})
+
+
+def run_worker_process(
+    settings: Settings, modules: Iterable[str], arguments: Sequence[str], *, folders: Iterable[str] = ()
+) -> int:
+    """Run the same worker as a process of its own until it ends; returns its exit code."""
+    command = _command(modules, arguments)
+    return subprocess.run(command, env=_environment(settings, folders), check=False).returncode
+
+
+def _command(modules: Iterable[str], arguments: Sequence[str]) -> list[str]:
+    flags = [f"-W{option}" for option in sys.warnoptions]
+    flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
+    return [sys.executable, *flags, "-m", "palermo", "worker", *dict.fromkeys(modules), *arguments]
+
+
+def _environment(settings: Settings, folders: Iterable[str]) -> dict[str, str]:
+    given = environment(settings)
+    path = [*folders, *given.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**given, "PYTHONPATH": os.pathsep.join(dict.fromkeys(one for one in path if one))}

@@ -1,0 +1,58 @@
+"""The integrations, with the real frameworks, on an embedded broker of the test's own.
+
+What they register in this process (hooks, jobs, settings, failure back ends) ends with the test.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.client import client as clients
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+from palermo.jobs import failure_backends, hooks, registry
+from palermo.settings import program
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PALERMO_URL", f"sqlite:///{tmp_path}/jobs.db")
+    monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "30")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
+    monkeypatch.setattr(failure_backends, "_backends", {})
+    monkeypatch.setattr(registry, "_jobs", dict(registry._jobs))
+    monkeypatch.setattr(program, "_declared", {})
+    monkeypatch.setattr(clients, "_default", None)
+    yield
+    if clients._default is not None:
+        clients._default.close()
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """The default client."""
+    with clients.use(Client()) as client:
+        yield client
+
+
+@pytest.fixture
+def waiting(client: Client) -> "Waiting":
+    return Waiting(client)
+
+
+class Waiting:
+    """The jobs that wait, in their order."""
+
+    def __init__(self, client: Client) -> None:
+        self._inspector = Inspector(client)
+
+    def __call__(self) -> list[str]:
+        """The last part of each job's name, with its arguments: `send(1)`."""
+        names = [row["name"] for row in self._inspector.queues() if row["pending"]]
+        rows = [row for name in names for row in self._inspector.jobs(name).rows]
+        return [f"{row['job'].rpartition('.')[2]}({row['preview']})" for row in rows]

@@ -1,0 +1,180 @@
+"""Palermo in a Django process: transactions, arguments, settings, pages."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from palermo.client.client import Client
+from palermo.errors import ArgumentsInvalid
+from palermo.inspector.inspector import Inspector
+from palermo.jobs import hooks, registry
+from palermo.settings.settings import Settings
+from tests.contrib import django_site
+from tests.helpers import eventually
+
+Waiting = Callable[[], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def shop(_own_world: None) -> Iterator[Any]:
+    site = django_site.start()
+    yield site
+    site.views.bridge.close()
+
+
+def order(**more: Any) -> tuple[str, dict[str, Any]]:
+    return "/orders/", {"email": "a@example.com", "total": 30, "card": "good", **more}
+
+
+def test_a_request_enqueues_on_commit(shop: Any, waiting: Waiting) -> None:
+    answer = shop.Client().post(*order())
+
+    assert answer.status_code == 201
+    assert waiting() == [f"send_receipt({answer.json()['order']})"]
+
+
+def test_a_request_that_is_rolled_back_enqueues_nothing(shop: Any, waiting: Waiting) -> None:
+    assert shop.Client().post(*order(card="expired")).status_code == 402
+
+    assert (waiting(), shop.Order.objects.count()) == ([], 0)
+
+
+def test_a_job_waits_for_the_outermost_commit(shop: Any, waiting: Waiting) -> None:
+    with shop.transaction.atomic():
+        with shop.transaction.atomic():
+            shop.enqueue_on_commit(shop.send_receipt, 1)
+            shop.enqueue_on_commit(shop.send_receipt.options(queue="slow"), order_id=2)
+        assert waiting() == []
+
+    assert waiting() == ["send_receipt(1)", "send_receipt(order_id=2)"]
+
+
+def test_without_a_transaction_a_job_is_enqueued_at_once(shop: Any, waiting: Waiting) -> None:
+    shop.enqueue_on_commit(shop.send_receipt, 1)
+
+    assert waiting() == ["send_receipt(1)"]
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, lambda one: [one], lambda one: {"order": one}])
+def test_a_model_instance_is_refused_with_advice(shop: Any, wrap: Callable[[Any], Any], client: Client) -> None:
+    stored = shop.Order.objects.create(email="a@example.com", total=30)
+
+    with pytest.raises(ArgumentsInvalid, match=rf"Pass its id, {stored.pk}, .*Order.objects.get\(pk="):
+        shop.send_receipt.enqueue(wrap(stored))
+    with shop.transaction.atomic(), pytest.raises(ArgumentsInvalid, match="model instance"):
+        shop.enqueue_on_commit(shop.send_receipt, wrap(stored))
+    with pytest.raises(ArgumentsInvalid, match=r"values_list\(.pk., flat=True\)"):
+        shop.send_receipt.enqueue(shop.Order.objects.all())
+
+
+def test_model_instances_pass_where_the_project_wants_them(shop: Any, client: Client) -> None:
+    with shop.override_settings(PALERMO={"model_arguments": True}):
+        job = shop.send_receipt.options(serializer="pickle").enqueue(shop.Order(email="a@example.com", total=30))
+
+    assert job.enqueued
+
+
+def test_the_app_finds_settings_and_jobs(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PALERMO_URL")
+    with shop.override_settings(PALERMO={"url": "sqlite:////tmp/of-the-project.db", "publish_timeout": 1}):
+        shop.configuration.declare()
+
+        assert Settings.load().url == "sqlite:////tmp/of-the-project.db"
+        assert Settings.load().publish_timeout == 30  # the variable is stronger
+
+    assert registry.find("orders.jobs.send_receipt") is not None
+    assert hooks.registered.of("around_process")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"URL": "amqp://"}, "there is no setting 'URL' in settings.PALERMO. Did you mean 'url'?"),
+        ({"publish_timeout": "soon"}, "setting publish_timeout is 'soon' (from settings.PALERMO)"),
+        ({"staff_role": "boss"}, "staff_role in settings.PALERMO is 'boss'"),
+        (["url"], "settings.PALERMO is ['url'] and must be a dict"),
+    ],
+)
+def test_wrong_settings_are_told_by_the_system_check(
+    shop: Any, given: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PALERMO_URL")
+    with shop.override_settings(PALERMO=given):
+        if isinstance(given, dict):
+            shop.configuration.declare()
+        errors = [str(each.msg) for each in shop.checks.run_checks() if str(each.id).startswith("palermo")]
+
+    assert len(errors) == 1
+    assert told in errors[0]
+
+
+def browser_of(shop: Any, **user: Any) -> Any:
+    browser = shop.Client()
+    browser.force_login(shop.User.objects.create_user("user", **user))
+    return browser
+
+
+def test_pages_are_for_staff_only(shop: Any) -> None:
+    anonymous, customer = shop.Client(), browser_of(shop)
+
+    assert anonymous.get("/ops/jobs/").url == "/admin/login/?next=/ops/jobs/"
+    assert anonymous.post("/ops/jobs/api/queues/mail/pause").status_code == 403
+    assert customer.get("/ops/jobs/").status_code == 403
+    assert customer.get("/ops/jobs/api/queues").status_code == 403
+
+
+def test_staff_look_and_superusers_change(shop: Any, client: Client) -> None:
+    shop.send_receipt.enqueue(1)
+    viewer = browser_of(shop, is_staff=True)
+    pause = {"path": "/ops/jobs/api/queues/mail/pause", "content_type": "application/json"}
+
+    assert [row["name"] for row in viewer.get("/ops/jobs/api/queues").json()["rows"]] == ["failed", "mail"]
+    assert viewer.post(**pause).status_code == 403
+    shop.User.objects.update(is_superuser=True)
+    assert viewer.post(**pause).status_code == 200
+    assert viewer.post(**pause, headers={"origin": "https://evil.example"}).status_code == 403
+
+    assert [row["paused"] for row in Inspector(client).queues() if row["name"] == "mail"] == [True]
+    eventually(lambda: {row["by"] for row in Inspector(client).audit().rows} == {"user"})
+
+
+def test_forms_of_the_pages_work_with_their_own_tokens(shop: Any, client: Client) -> None:
+    shop.send_receipt.enqueue(1)
+    with shop.override_settings(PALERMO={"staff_role": "operator"}):
+        browser = browser_of(shop, is_staff=True)
+        page = browser.get("/ops/jobs/queues").content.decode()
+        token = page.partition('name="token" value="')[2].partition('"')[0]
+        form = {"path": "/ops/jobs/queues/mail/pause", "content_type": "application/x-www-form-urlencoded"}
+
+        assert browser.post(**form, data="token=wrong").status_code == 403
+        assert browser.post(**form, data=f"token={token}").status_code == 303
+
+    assert [row["paused"] for row in Inspector(client).queues() if row["name"] == "mail"] == [True]
+
+
+def test_files_names_with_slashes_and_streams_pass_the_bridge(shop: Any, client: Client) -> None:
+    shop.send_receipt.options(queue="a/b").enqueue(1)
+    browser = browser_of(shop, is_staff=True)
+    path = "/ops/jobs/api/queues/a%2Fb/jobs"
+
+    assert b"EventSource" in browser.get("/ops/jobs/static/palermo.js").content
+    assert browser.get("/ops/jobs/live").status_code == 204  # the pages ask for news now and then instead
+    assert browser.get(path, RAW_URI=path).json()["total"] == 1
+    assert browser.get("/ops/jobs/nothing").status_code == 404
+
+
+def test_pages_work_under_asgi_too(shop: Any, client: Client) -> None:
+    shop.send_receipt.options(queue="a/b").enqueue(1)
+    staff = shop.User.objects.create_user("ann", is_staff=True)
+
+    async def visit() -> tuple[int, int, int]:
+        browser = shop.AsyncClient()
+        refused = await browser.get("/ops/jobs/queues")
+        await asyncio.to_thread(browser.force_login, staff)  # Django 4.2 has no other way
+        page = await browser.get("/ops/jobs/queues")
+        jobs = await browser.get("/ops/jobs/api/queues/mail/jobs")
+        return refused.status_code, page.status_code, jobs.status_code
+
+    assert asyncio.run(visit()) == (302, 200, 404)

@@ -1,0 +1,117 @@
+"""Django's own tasks interface on Palermo: `@task` functions are jobs, and their results are found."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from palermo.client.client import Client
+from palermo.contract.serialization import Accept
+from palermo.core.lifecycle import Succeeded
+from palermo.jobs import registry
+from palermo.worker.child.executor import Executor
+from tests.contrib import django_site
+
+Waiting = Callable[[], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def tasks(_own_world: None) -> Any:
+    """The module with the tasks."""
+    return django_site.start().tasks
+
+
+@pytest.fixture
+def run(client: Client) -> Callable[[], Any]:
+    """Runs the first job that waits, as a slot does; its result."""
+
+    def run() -> Any:
+        queues = [row["name"] for row in _inspector(client).queues() if row["pending"]]
+        [stored] = client.run(lambda broker: broker.browse(queues[0])).messages
+        executor = Executor(
+            registry=registry, serializers=client.serializers, accept=Accept.default(), worker="pid:1@h/worker-1"
+        )
+        return executor.run(stored)
+
+    return run
+
+
+def _inspector(client: Client) -> Any:
+    from palermo.inspector.inspector import Inspector
+
+    return Inspector(client)
+
+
+def test_a_task_is_a_job_of_its_own_name(tasks: Any, waiting: Waiting, client: Client) -> None:
+    result = tasks.add.enqueue(1, b=2)
+
+    assert (result.status, result.args, result.kwargs) == (tasks.TaskResultStatus.READY, [1], {"b": 2})
+    assert result.enqueued_at is not None
+    [row] = _inspector(client).jobs("jobs").rows
+    assert (row["id"], row["job"]) == (result.id, "tests.contrib.django_jobs.add")
+
+
+def test_queue_and_priority_are_those_of_the_task(tasks: Any, client: Client) -> None:
+    tasks.greet.enqueue("Ann")
+    tasks.add.using(queue_name="mail", priority=-5).enqueue(1)
+
+    messages = client.run(lambda broker: broker.browse("mail")).messages
+    assert [message.priority for message in messages] == [5, 0]
+
+
+def test_a_task_for_later_is_a_scheduled_job(tasks: Any, client: Client) -> None:
+    result = tasks.add.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue(1)
+
+    assert client.job_by_id(result.id).status() == "scheduled"
+    assert tasks.add.get_result(result.id).status == tasks.TaskResultStatus.READY
+
+
+@pytest.mark.parametrize(
+    ("chosen", "args", "returned"), [("add", (1,), 2), ("wait_for", (3,), 3), ("greet", ("Ann",), "hello Ann")]
+)
+def test_a_worker_runs_the_function(tasks: Any, chosen: str, args: Any, returned: Any, run: Callable[[], Any]) -> None:
+    getattr(tasks, chosen).enqueue(*args)
+
+    result = run()
+
+    assert isinstance(result, Succeeded)
+    assert result.value is not None
+    assert str(returned) in str(result.value)
+
+
+def test_a_task_with_context_gets_it_and_nobody_passes_it(tasks: Any, run: Callable[[], Any]) -> None:
+    result = tasks.attempt.enqueue(10)
+
+    assert result.id in str(run().value)
+
+
+def test_signals_are_sent_around_a_run(tasks: Any, run: Callable[[], Any]) -> None:
+    heard: list[Any] = []
+
+    def hear(sender: Any, task_result: Any, **_: Any) -> None:
+        heard.append((task_result.task.name, str(task_result.status)))
+
+    signals = (tasks.backend.task_enqueued, tasks.backend.task_started, tasks.backend.task_finished)
+    for signal in signals:
+        signal.connect(hear)
+    try:
+        tasks.break_down.enqueue()
+        run()
+    finally:
+        for signal in signals:
+            signal.disconnect(hear)
+
+    assert heard == [("break_down", "READY"), ("break_down", "RUNNING"), ("break_down", "FAILED")]
+
+
+def test_a_result_that_nobody_knows_does_not_exist(tasks: Any, client: Client) -> None:
+    with pytest.raises(tasks.TaskResultDoesNotExist):
+        tasks.add.get_result("nobody")
+
+
+def test_options_that_mean_nothing_are_told_by_the_system_check(tasks: Any) -> None:
+    wrong = tasks.backend.PalermoBackend("other", {"OPTIONS": {"retires": 3}})
+
+    assert list(tasks.task_backends["default"].check()) == []
+    assert ["retires" in each.msg for each in wrong.check()] == [True]

@@ -1,0 +1,129 @@
+"""Workers of a Django project, as `manage.py` starts them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palermo.client.client import Client
+from palermo.contrib.worker_command import worker_arguments
+from tests.contrib import django_site
+
+ROOT = Path(__file__).parents[2]
+
+#: Runs `manage.py` with these arguments; its output.
+Manage = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def site(_own_world: None) -> Any:
+    return django_site.start()
+
+
+@pytest.fixture
+def manage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manage:
+    monkeypatch.setenv("SHOP_DATA", str(tmp_path))
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.contrib.django_settings")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(*arguments: str, code: int = 0, **variables: str) -> str:
+        command = [sys.executable, str(django_site.PROJECT / "manage.py"), *arguments]
+        environment = {**os.environ, **variables}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    shutil.copy(django_site.empty_database(), tmp_path / "shop.db")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("job", "count", "options"),
+    [("look", 1_000, ("-c", "2")), ("look_async", 200, ("-c", "4", "--pool", "async"))],
+)
+def test_the_connections_of_a_worker_do_not_grow_over_1_000_jobs(
+    job: str, count: int, options: tuple[str, ...], manage: Manage, client: Client, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    client.enqueue_many((job, (str(notes),), {}) for _ in range(count))
+
+    manage("palermo_worker", "tests.contrib.django_jobs", "--burst", *options, DEBUG="1")
+
+    lines = [[int(word) for word in line.split()] for line in notes.read_text().splitlines()]
+    pids, before, after, queries = (set(column) for column in zip(*lines, strict=True))
+    assert len(lines) == count
+    if job == "look":
+        assert (before, after, queries) == ({0}, {1}, {0})
+    else:
+        # One for each coroutine under way. A thread of one that has ended may still be closing its own.
+        assert len(pids) == 1
+        assert max(after) <= 2 * 4
+
+
+def test_the_worker_and_the_commands_find_the_project_by_themselves(manage: Manage, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/project.db"
+    manage("palermo", "enqueue", "orders.jobs.send_receipt", "--args", "[1]", PALERMO_URL="")
+
+    elsewhere = manage("palermo", "--url", url, "worker", "--burst", PALERMO_URL="")
+    here = manage("palermo_worker", "--burst", "--settings", "django_shop.settings", PALERMO_URL="")
+
+    assert "queues=mail" in elsewhere
+    assert f"broker={url}" in elsewhere
+    assert "job=orders.jobs.send_receipt" not in elsewhere
+    assert "Order matching query does not exist" in here
+
+
+def test_the_help_is_that_of_the_worker_and_wrong_options_are_told(manage: Manage) -> None:
+    text = manage("palermo_worker", "--help")
+
+    assert "manage.py palermo_worker [OPTIONS]" in text
+    assert "--concurrency" in text
+    assert "No such option" in manage("palermo_worker", "--burts", code=2)
+
+
+def test_a_program_runs_the_worker_beside_itself(
+    site: Any, manage: Manage, client: Client, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client.enqueue("orders.jobs.send_receipt", [1], queue="mail")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(django_site.PROJECT))))
+
+    site.call_command("palermo_worker", "--burst")
+
+    assert "worker stopped" in capfd.readouterr().err
+    with pytest.raises(site.CommandError, match="exit code 2"):
+        site.call_command("palermo_worker", "--concurrency", "0")
+
+
+def test_the_results_of_djangos_tasks_are_found(site: Any, manage: Manage, client: Client) -> None:
+    done, failed = site.tasks.add.enqueue(1, b=2), site.tasks.break_down.enqueue()
+
+    manage("palermo_worker", "tests.contrib.django_jobs", "--burst")
+
+    done.refresh()
+    assert (done.status, done.return_value, done.args) == (site.tasks.TaskResultStatus.SUCCESSFUL, 3, [1])
+    assert None not in (done.started_at, done.finished_at)
+    assert done.attempts == 1
+    found = site.tasks.break_down.get_result(failed.id)
+    assert found.status == site.tasks.TaskResultStatus.FAILED
+    assert [error.exception_class for error in found.errors] == [ValueError]
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("worker -c 2", "-c 2"),
+        ("--url x --debug worker shop.jobs", "--url x --debug shop.jobs"),
+        ("--url=x worker", "--url=x"),
+        ("worker --help", None),
+        ("--url worker queues", None),
+        ("queues worker", None),
+        ("", None),
+    ],
+)
+def test_a_command_line_that_runs_a_worker_is_known(words: str, given: str | None) -> None:
+    assert worker_arguments(words.split()) == (None if given is None else given.split())

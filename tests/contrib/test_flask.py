@@ -1,0 +1,144 @@
+"""Palermo in Flask: the context of jobs, the settings, the pages, the commands."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask, current_app, redirect, request
+
+import palermo
+from palermo.client import client as clients
+from palermo.client.client import Client
+from palermo.contract.serialization import Accept
+from palermo.contrib.flask import Palermo
+from palermo.core.lifecycle import Raised, Succeeded
+from palermo.core.message import Message
+from palermo.inspector.inspector import Inspector
+from palermo.jobs import registry
+from palermo.settings.settings import Settings
+from palermo.webui import Role, User
+from palermo.worker.child.executor import Executor
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flask_shop"
+
+#: Makes an application with this configuration.
+Make = Callable[..., Flask]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    jobs = Palermo()
+
+    def make(**config: Any) -> Flask:
+        app = Flask("shop")
+        app.config.update(config)
+        jobs.init_app(app)
+        jobs.mount_pages(app, "/ops/jobs", auth=who, hosts=["shop.example.com"])
+        return app
+
+    yield make
+    jobs.close_pages()
+
+
+def who() -> Any:
+    name = request.headers.get("X-User")
+    if name == "nobody":
+        return None
+    return User(name, Role.OPERATOR) if name else redirect("/login")
+
+
+def run(job: str) -> Any:
+    executor = Executor(
+        registry=registry,
+        serializers=clients.default_client().serializers,
+        accept=Accept.default(),
+        worker="pid:1@h/worker-1",
+    )
+    return executor.run(Message(id="1", queue="jobs", job=job, body=b"[]"))
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "failing"])
+def test_a_job_runs_in_a_context_of_the_application_which_is_torn_down(kind: str, make: Make) -> None:
+    seen: list[Any] = []
+    app = make(SHOP="ours")
+    app.teardown_appcontext(lambda error: seen.append(type(error)))
+
+    @palermo.job(name="plain")
+    def plain() -> None:
+        seen.append(current_app.config["SHOP"])
+
+    @palermo.job(name="async")
+    async def in_loop() -> None:
+        seen.append(current_app.config["SHOP"])
+
+    @palermo.job(name="failing")
+    def failing() -> None:
+        raise LookupError(current_app.config["SHOP"])
+
+    result = run(kind)
+
+    assert isinstance(result, Raised if kind == "failing" else Succeeded)
+    assert seen == ([LookupError] if kind == "failing" else ["ours", type(None)])
+
+
+def test_settings_come_from_the_newest_application_unless_the_program_has_chosen(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PALERMO_URL")
+    for name in ("first", "second"):
+        make(PALERMO={"url": f"sqlite:///{tmp_path}/{name}.db"})
+        assert clients.default_client().settings.url == f"sqlite:///{tmp_path}/{name}.db"
+
+    palermo.connect(f"sqlite:///{tmp_path}/chosen.db")
+    make(PALERMO={"url": f"sqlite:///{tmp_path}/third.db"})
+
+    assert clients.default_client().settings.url == f"sqlite:///{tmp_path}/chosen.db"
+
+
+def test_pages_ask_the_application_who_it_is(make: Make) -> None:
+    browser = make().test_client()
+
+    assert browser.get("/ops/jobs/queues").location == "/login"
+    assert browser.get("/ops/jobs/queues", headers={"X-User": "nobody"}).status_code == 401
+    assert "ann" in browser.get("/ops/jobs/queues", headers={"X-User": "ann"}).text
+    assert browser.get("/ops/jobs/queues", headers={"X-User": "ann", "Host": "evil.example"}).status_code == 400
+    assert browser.get("/ops/jobs/live", headers={"X-User": "ann"}).status_code == 204
+
+
+def test_changes_and_names_with_slashes_pass_the_bridge(make: Make, client: Client) -> None:
+    client.enqueue("shop.send", queue="a/b")
+    browser = make(SECRET_KEY="secret").test_client()
+
+    answer = browser.post("/ops/jobs/api/queues/a%2Fb/pause", headers={"X-User": "ann"}, json={})
+
+    assert answer.status_code == 200
+    assert [row["paused"] for row in Inspector(client).queues() if row["name"] == "a/b"] == [True]
+
+
+def test_flask_palermo_runs_the_worker_of_the_application(tmp_path: Path) -> None:
+    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)) as client:
+        client.enqueue("flask_shop.send_receipt", [1], queue="mail")
+    command = [sys.executable, "-m", "flask", "--app", "flask_shop", "palermo", "worker", "--burst"]
+    environment = {**os.environ, "PALERMO_URL": "", "SHOP_DATA": str(tmp_path)}
+
+    done = subprocess.run(
+        command, env=environment, cwd=EXAMPLE, capture_output=True, text=True, timeout=150, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"broker=sqlite:///{tmp_path}/jobs.db" in done.stderr
+    assert "NoResultFound" in done.stderr  # the job found the application, and its database
+
+
+def test_flask_palermo_has_the_other_commands(make: Make, tmp_path: Path) -> None:
+    app = make(PALERMO={"url": f"sqlite:///{tmp_path}/jobs.db"})
+
+    found = app.test_cli_runner().invoke(args=["palermo", "queues", "--json"])
+    wrong = app.test_cli_runner().invoke(args=["palermo", "queuse"])
+
+    assert '"failed"' in found.output
+    assert (found.exit_code, wrong.exit_code) == (0, 2)

@@ -1,0 +1,115 @@
+"""Every example of the guides to the frameworks runs: a block of Python is a file, which its first line names."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+_FLASK = """
+import shop
+
+browser = shop.create_app().test_client()
+assert browser.post("/orders", data={"order": "17"}).json["job"]
+assert browser.get("/ops/jobs/").location == "/login"
+"""
+
+_FASTAPI = """
+import warnings
+
+warnings.simplefilter("ignore")
+from starlette.testclient import TestClient
+
+import own_lifespan, shop, star
+
+with TestClient(shop.app, base_url="http://localhost", follow_redirects=False) as browser:
+    job = browser.post("/orders/17").json()["job"]
+    assert browser.get(f"/jobs/{job}").json() == {"status": "pending"}
+    assert browser.get("/ops/jobs/").headers["location"] == "/login"
+    assert browser.get("/ops/jobs/", cookies={"session": "ann"}).status_code == 200
+with TestClient(own_lifespan.app):
+    pass
+with TestClient(star.app) as browser:
+    assert browser.post("/orders").json()["job"]
+"""
+
+_SQLALCHEMY = """
+import orders, outbox_orders, palermo
+
+orders.Base.metadata.create_all(orders.engine)
+orders.create_order("a@example.com")
+job = palermo.job_by_id(outbox_orders.create_order("b@example.com"))
+assert job.status() == "unknown"
+outbox_orders.sweep_outbox()
+assert job.status() == "pending"
+orders.send_receipt(1)
+"""
+
+_SENTRY = """
+import every_try, jobs, palermo
+from palermo.jobs import hooks
+
+assert hooks.registered.of("around_process")
+assert jobs.send_receipt.enqueue(17)
+"""
+
+
+def files(guide: str) -> dict[str, str]:
+    """The Python files of a guide. Blocks that name the same file follow each other in it."""
+    found: dict[str, str] = {}
+    for block in _BLOCK.findall((ROOT / "docs" / "guides" / f"{guide}.md").read_text()):
+        first, _, rest = block.partition("\n")
+        name = first.removeprefix("# ")
+        assert name.endswith(".py"), f"a block of {guide}.md does not name its file: {first}"
+        found[name] = found.get(name, "") + rest
+    return found
+
+
+def write(guide: str, folder: Path) -> None:
+    for name, text in files(guide).items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+
+def run(folder: Path, *arguments: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("guide", "program"),
+    [("flask", _FLASK), ("fastapi", _FASTAPI), ("sqlalchemy", _SQLALCHEMY), ("sentry", _SENTRY)],
+)
+def test_the_examples_of_a_guide_run(guide: str, program: str, tmp_path: Path) -> None:
+    write(guide, tmp_path)
+
+    run(tmp_path, "-c", program)
+
+
+def test_the_examples_of_the_guide_to_django_make_a_project(tmp_path: Path) -> None:
+    run(tmp_path, "-m", "django", "startproject", "config", ".")
+    example = ROOT / "examples" / "django_shop" / "orders"
+    shutil.copytree(example, tmp_path / "orders", ignore=lambda folder, names: {"jobs.py", "tests.py", "views.py"})
+    write("django", tmp_path)
+
+    assert "Ran 1 test" in run(tmp_path, "manage.py", "test")
+    assert "READY" in run(tmp_path, "manage.py", "shell", "-c", "import remind")
