@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pika
 
+from palermo.brokers.rabbitmq.amqp import tls
 from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
 from palermo.errors import BrokerRefused
 
@@ -18,7 +19,7 @@ async def connect(
 
     `on_close` is called once, with the reason, when the open connection ends.
     Raises TimeoutError, OSError or a pika exception, and BrokerRefused with a version of pika that Palermo was not
-    tested with.
+    tested with, or if the host takes TLS alone and `parameters` have none.
     """
     if not is_tested(pika.__version__):
         raise BrokerRefused(
@@ -29,7 +30,14 @@ async def connect(
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
 
     def on_error(_: object, error: Exception) -> None:
-        if not opened.done():
+        if opened.done():
+            return
+        # With TLS 1.3 the server looks at our certificate when the connection counts as made already.
+        if made.tls_error is not None:
+            opened.set_exception(made.tls_error)
+        elif made.wants_tls:
+            opened.set_exception(tls.only_tls(f"{parameters.host}:{parameters.port}"))
+        else:
             opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
 
     def on_open(connected: AsyncioConnection) -> None:

@@ -17,6 +17,7 @@ it feeds, and the attributes in which a channel keeps the receivers of answers a
 
 import asyncio
 import logging
+import ssl
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -26,7 +27,7 @@ from typing import Any
 import pika
 from pika import connection, exceptions, frame, spec
 
-from palermo.brokers.rabbitmq.amqp import polling_frames, publish_frames
+from palermo.brokers.rabbitmq.amqp import polling_frames, publish_frames, tls
 from palermo.brokers.rabbitmq.amqp.delivery_frames import (
     FRAME_HEADER,
     Counted,
@@ -81,6 +82,9 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         #: Whether the acks of one turn of the loop leave in one write: for a worker with several jobs at once.
         self.acks_together = False
         self._at_end = False
+        #: Why TLS ended the connection, and whether the server refused it since it takes TLS alone.
+        self.tls_error: ssl.SSLError | None = None
+        self.wants_tls = False
         #: By channel number: pika's channel, the reader of frames that do not go through pika, and their receiver.
         self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: the callback for publisher confirms.
@@ -349,6 +353,10 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output.clear()
         self.writable.set()
         lost: Exception | None = None
+        if isinstance(exc, ssl.SSLError):
+            self.tls_error = exc
+        elif not self.is_open:
+            self.wants_tls = tls.is_alert(self._frame_buffer)
         if exc is not None:
             lost = exceptions.StreamLostError(f"connection lost: {exc!r}")
         elif self._error is None or (self._at_end and not isinstance(self._error, exceptions.ConnectionClosed)):
