@@ -11,7 +11,7 @@
     │   └── JobNameTaken
     ├── BrokerError                the broker or the way to it
     │   ├── BrokerUnavailable      not reachable, or lost: trying again may help
-    │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission
+    │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission, TLS
     │   ├── StoreInvalid           the SQLite file cannot be used
     │   ├── PublishRefused         reachable, and would not store the message
     │   │   └── NoSubscriber       an event that no group subscribes to, where that is refused
@@ -100,7 +100,7 @@ class BrokerUnavailable(BrokerError):
 
 
 class BrokerRefused(BrokerError):
-    """The broker answered and refused us: credentials, virtual host or permission."""
+    """The broker answered and refused us: credentials, virtual host, permission; or TLS is refused, on either side."""
 
 
 class StoreInvalid(BrokerError):

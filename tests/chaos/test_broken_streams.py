@@ -1,6 +1,7 @@
 """Streams that RabbitMQ never opens again, since it was killed shortly after they were made: nothing is lost."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -22,7 +23,7 @@ from tests.contract.recurring import entry
 from tests.contract.tools import PATIENT, consume
 from tests.helpers import Stopwatch
 from tests.rabbitmq_node import Node, url_of
-from tests.scale import chosen
+from tests.scale import chosen, scaled
 
 pytestmark = pytest.mark.anyio
 
@@ -30,9 +31,32 @@ pytestmark = pytest.mark.anyio
 ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
 
 
+#: How many times the broker is killed at each instant.
+TIMES = scaled(1, 20)
+
+#: By the seconds after which the broker is killed: what took how long, each time.
+Taken = dict[float, list[tuple[float, float]]]
+
+
 @pytest.fixture(params=chosen((0.1,), 0.3, 1.0, 3.0, 10.0))
 def killed_after(request: pytest.FixtureRequest) -> float:
     return float(request.param)
+
+
+@pytest.fixture(scope="module")
+def taken(request: pytest.FixtureRequest) -> Iterator[Taken]:
+    """Collects how long the broker's users wait; with `make endurance` it prints the longest waits."""
+    taken: Taken = {}
+    yield taken
+    if TIMES == 1:
+        return
+    lines = ["killed after   times   enqueue works after   listings work after (the longest, in seconds)"]
+    for after, seconds in taken.items():
+        enqueued, listed = (max(column) for column in zip(*seconds, strict=True))
+        lines.append(f"{after:>10} s   {len(seconds):>5}   {enqueued:>19.1f}   {listed:>19.1f}")
+    # To the real standard error, which the processes of pytest-xdist share with the one that shows the results.
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("", *lines, sep="\n", file=sys.stderr, flush=True)
 
 
 @pytest.fixture
@@ -93,8 +117,9 @@ async def use(broker: Broker) -> None:
         await asyncio.wait({leading})
 
 
+@pytest.mark.parametrize("turn", range(TIMES))
 async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
-    node: Node, session: SessionParameters, killed_after: float
+    node: Node, session: SessionParameters, killed_after: float, taken: Taken, turn: int
 ) -> None:
     broker = await open_broker(session)
     await use(broker)
@@ -107,8 +132,10 @@ async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
     watch = Stopwatch()
     await again(session, lambda broker: broker.publish(job("second")), within=ENQUEUED_WITHIN)
     assert not watch.is_over(ENQUEUED_WITHIN)
+    enqueued = watch.seconds()
     queues = {queue.name: queue for queue in await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)}
     assert not watch.is_over(LISTED_WITHIN)
+    taken.setdefault(killed_after, []).append((enqueued, watch.seconds()))
 
     assert queues.keys() == {"mail", "images"}
     assert queues["mail"].paused

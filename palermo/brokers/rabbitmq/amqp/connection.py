@@ -2,19 +2,17 @@
 
 import asyncio
 import logging
-import socket
+import ssl
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from os import getpid
 from typing import Any
-from urllib.parse import quote, urlencode
 
-import pika
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered
+from palermo.brokers.rabbitmq.amqp.parameters import connection_parameters
 from palermo.brokers.rabbitmq.amqp.replies import (
     PRECONDITION_FAILED,
     RESOURCE_LOCKED,
@@ -27,7 +25,7 @@ from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection, connect
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import Address
 from palermo.core.topology import CLASSIC, internal
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError, UrlInvalid
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 
 async def together(*works: Awaitable[Any]) -> None:
@@ -504,7 +502,8 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
     `heartbeat`, in seconds, is asked for if the address sets none.
 
     Raises BrokerRefused when a host refuses our credentials or virtual host (another host of the
-    same cluster would too), else BrokerUnavailable naming every host that was tried.
+    same cluster would too), or when TLS fails with every host, else BrokerUnavailable naming every host that was tried.
+    Raises UrlInvalid for a query that cannot be used.
     """
     deadline = asyncio.get_running_loop().time() + session.timeout
     tried: list[PalermoError] = []
@@ -517,13 +516,14 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
         connection = Connection(session, where)
         try:
             connection.raw = await connect(
-                _parameters(session, host, port, purpose, heartbeat),
+                connection_parameters(session, host, port, purpose, heartbeat),
                 timeout=left / (len(hosts) - number),
                 on_close=connection._on_close,
             )
         except (exceptions.AMQPError, OSError, TimeoutError) as error:
             refused = connection.translated(error)
-            if not isinstance(refused, BrokerUnavailable):
+            # Each host has a certificate of its own: the next one may be good.
+            if not isinstance(refused, BrokerUnavailable) and not isinstance(error, ssl.SSLError):
                 raise refused from error
             tried.append(refused)
             continue
@@ -534,7 +534,10 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
             lambda *_, connection=connection: setattr(connection, "blocked", False)
         )
         return connection
-    raise BrokerUnavailable(" ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time.")
+    text = " ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time."
+    if len(tried) == len(hosts) and all(isinstance(error, BrokerRefused) for error in tried):
+        raise BrokerRefused(text)
+    raise BrokerUnavailable(text)
 
 
 async def open_links(session: SessionParameters, count: int) -> list[Connection]:
@@ -548,33 +551,3 @@ async def open_links(session: SessionParameters, count: int) -> list[Connection]
                 task.result().raw.abort()
         raise
     return [task.result() for task in tasks]
-
-
-def _parameters(
-    session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
-) -> pika.ConnectionParameters:
-    """The parameters for pika. pika reads the URL, so that its query takes the names of pika's documentation."""
-    address = session.address
-    netloc = f"[{host}]" if ":" in host else quote(host, safe="")
-    credentials = f"{quote(address.username, safe='')}:{quote(address.password, safe='')}"
-    query = urlencode(address.options)
-    url = f"{address.scheme}://{credentials}@{netloc}:{port}/{quote(address.vhost, safe='')}" + (
-        f"?{query}" if query else ""
-    )
-    try:
-        parameters = pika.URLParameters(url)
-    except (ValueError, TypeError, SyntaxError, OSError) as error:
-        raise UrlInvalid(
-            f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
-            f" Given: {', '.join(name for name, _ in address.options)}."
-        ) from None
-    if heartbeat is not None and "heartbeat" not in dict(address.options):
-        parameters.heartbeat = heartbeat
-    properties = dict(parameters.client_properties or {})
-    properties.setdefault("connection_name", f"palermo {purpose} pid:{getpid()}@{socket.gethostname()}")
-    parameters.client_properties = properties
-    return parameters
-
-
-def _without(text: str, password: str) -> str:
-    return text.replace(password, "***") if password else text

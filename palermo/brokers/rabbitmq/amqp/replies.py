@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pika import exceptions
 
+from palermo.brokers.rabbitmq.amqp import tls
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 ACCESS_REFUSED = 403
@@ -89,12 +90,13 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case exceptions.IncompatibleProtocolError():
             return BrokerUnavailable(
                 f"what listens at {where} closed the connection before the login: it is RabbitMQ that is stopping or"
-                " starting, or it does not speak AMQP 0-9-1 (15672 is the port of RabbitMQ's pages)."
+                " starting, or it wants TLS (amqps://) or a client certificate (certfile=, keyfile=), or it does not"
+                " speak AMQP 0-9-1 (15672 is the port of RabbitMQ's pages)."
             )
         case TimeoutError():
             return BrokerUnavailable(f"RabbitMQ at {where} did not answer in time.")
         case ssl.SSLError():
-            return BrokerRefused(f"no TLS connection with RabbitMQ at {where}: {error.reason or error}.")
+            return tls.refusal(error, where)
         case ConnectionRefusedError():
             return BrokerUnavailable(f"no RabbitMQ at {where}: connection refused. Is it started?")
         case OSError():

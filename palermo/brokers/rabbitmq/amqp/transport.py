@@ -30,7 +30,7 @@ from typing import Any
 import pika
 from pika import connection, exceptions, frame, spec
 
-from palermo.brokers.rabbitmq.amqp import frames
+from palermo.brokers.rabbitmq.amqp import frames, tls
 from palermo.brokers.rabbitmq.amqp.frames import (
     FRAME_HEADER,
     Counted,
@@ -153,6 +153,9 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         #: Whether the acks of one turn of the loop leave in one write: for a worker with several jobs at once.
         self.acks_together = False
         self._at_end = False
+        #: Why TLS ended the connection, and whether the server refused it since it takes TLS alone.
+        self.tls_error: ssl.SSLError | None = None
+        self.wants_tls = False
         #: By channel number: pika's channel, the reader of frames that do not go through pika, and their receiver.
         self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: the callback for publisher confirms.
@@ -421,6 +424,10 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output.clear()
         self.writable.set()
         lost: Exception | None = None
+        if isinstance(exc, ssl.SSLError):
+            self.tls_error = exc
+        elif not self.is_open:
+            self.wants_tls = tls.is_alert(self._frame_buffer)
         if exc is not None:
             lost = exceptions.StreamLostError(f"connection lost: {exc!r}")
         elif self._error is None or (self._at_end and not isinstance(self._error, exceptions.ConnectionClosed)):
@@ -443,7 +450,7 @@ async def connect(
 
     `on_close` is called once, with the reason, when the open connection ends.
     Raises TimeoutError, OSError or a pika exception, and BrokerRefused with a version of pika that Palermo was not
-    tested with.
+    tested with, or if the host takes TLS alone and `parameters` have none.
     """
     if not is_tested(pika.__version__):
         raise BrokerRefused(
@@ -454,7 +461,14 @@ async def connect(
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
 
     def on_error(_: object, error: Exception) -> None:
-        if not opened.done():
+        if opened.done():
+            return
+        # With TLS 1.3 the server looks at our certificate when the connection counts as made already.
+        if made.tls_error is not None:
+            opened.set_exception(made.tls_error)
+        elif made.wants_tls:
+            opened.set_exception(tls.only_tls(f"{parameters.host}:{parameters.port}"))
+        else:
             opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
 
     def on_open(connected: AsyncioConnection) -> None:

@@ -1,0 +1,63 @@
+"""The parameters of a connection, for pika: the broker URL's query, TLS, and the connection's name."""
+
+import socket
+from collections import Counter
+from os import getpid
+from urllib.parse import quote, urlencode
+
+import pika
+
+from palermo.brokers.rabbitmq.amqp import tls
+from palermo.contract.broker import SessionParameters
+from palermo.core.address import Address
+from palermo.errors import UrlInvalid
+
+
+def connection_parameters(
+    session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
+) -> pika.ConnectionParameters:
+    """The parameters for pika. pika reads the URL, so that its query takes the names of pika's documentation.
+
+    Only the names of tls.py are read here. Raises UrlInvalid.
+    """
+    address = session.address
+    files, options = _divided(address)
+    netloc = f"[{host}]" if ":" in host else quote(host, safe="")
+    credentials = f"{quote(address.username, safe='')}:{quote(address.password, safe='')}"
+    query = urlencode(options)
+    url = f"{address.scheme}://{credentials}@{netloc}:{port}/{quote(address.vhost, safe='')}" + (
+        f"?{query}" if query else ""
+    )
+    try:
+        parameters = pika.URLParameters(url)
+    except (ValueError, TypeError, SyntaxError, OSError) as error:
+        raise UrlInvalid(
+            f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
+            f" Given: {', '.join(name for name, _ in address.options)}."
+        ) from None
+    if files:
+        parameters.ssl_options = pika.SSLOptions(tls.client_context(files))
+    if heartbeat is not None and "heartbeat" not in options:
+        parameters.heartbeat = heartbeat
+    properties = dict(parameters.client_properties or {})
+    properties.setdefault("connection_name", f"palermo {purpose} pid:{getpid()}@{socket.gethostname()}")
+    parameters.client_properties = properties
+    return parameters
+
+
+def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of the query: those for tls.py, and those for pika."""
+    for name, count in Counter(name for name, _ in address.options).items():
+        if count > 1:
+            raise UrlInvalid(f"the broker URL has the option {name} {count} times.")
+    options = dict(address.options)
+    files = {name: options.pop(name) for name in tls.FILES if name in options}
+    if files and address.scheme != "amqps":
+        raise UrlInvalid(f"{', '.join(files)} in the broker URL is about TLS: write amqps:// instead of amqp://.")
+    if files and "ssl_options" in options:
+        raise UrlInvalid(f"the broker URL has ssl_options and {', '.join(files)}: write all in one of the two ways.")
+    return files, options
+
+
+def _without(text: str, password: str) -> str:
+    return text.replace(password, "***") if password else text

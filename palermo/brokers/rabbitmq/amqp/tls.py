@@ -1,0 +1,138 @@
+"""TLS to RabbitMQ: the files that a broker URL names, and what a refused handshake means.
+
+`cafile` in the URL's query is the authority that the client trusts instead of the system's, `certfile` and `keyfile`
+are the client's own certificate. The files are read anew for each connection, so that renewed ones are used.
+"""
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, UrlInvalid
+
+#: The names of the URL's query that are about TLS and are not pika's.
+FILES = ("cafile", "certfile", "keyfile")
+
+#: How a TLS record begins that holds an alert, by which a server refuses what is not TLS.
+_ALERT = b"\x15\x03"
+
+# OpenSSL's numbers for what is wrong with a certificate (X509_V_ERR_…, x509_vfy.h).
+_EXPIRED, _NOT_YET_VALID = 10, 9
+_UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
+_OTHER_HOST = (62, 64)
+
+
+def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
+    """The context for a connection, with the files that the URL names.
+
+    Raises UrlInvalid for a file that is missing or is not what its name says.
+    """
+    cafile, certfile, keyfile = (files.get(name) for name in FILES)
+    if cafile is not None:
+        _check(cafile, "cafile", "CERTIFICATE", "certificate")
+    try:
+        context = ssl.create_default_context(cafile=cafile)
+    except ssl.SSLError as error:
+        raise _unusable("cafile", cafile, f"its certificate cannot be read ({error.reason or error})") from None
+    if certfile is None:
+        if keyfile is not None:
+            raise UrlInvalid("the broker URL has keyfile= without certfile=, the certificate that the key is for.")
+        return context
+    _check(certfile, "certfile", "CERTIFICATE", "certificate")
+    if keyfile is not None:
+        _check(keyfile, "keyfile", "PRIVATE KEY", "private key")
+    elif "PRIVATE KEY-----" not in _read(certfile, "certfile"):
+        raise UrlInvalid("the broker URL has certfile= without keyfile=, and the file holds no private key.")
+    key, path = ("certfile", certfile) if keyfile is None else ("keyfile", keyfile)
+
+    def refuse() -> str:
+        # Without this OpenSSL would ask for the passphrase on the terminal, and wait.
+        raise _unusable(key, path, "its private key is encrypted. Give one that is not, readable by its user alone")
+
+    try:
+        context.load_cert_chain(certfile, keyfile, refuse)
+    except ssl.SSLError as error:
+        if "MISMATCH" in (error.reason or ""):
+            raise _unusable(key, path, f"its private key is not that of the certificate in {certfile}") from None
+        raise _unusable(key, path, f"its key or certificate cannot be read ({error.reason or error})") from None
+    return context
+
+
+def _check(path: str, name: str, label: str, what: str) -> None:
+    if f"{label}-----" not in _read(path, name):
+        raise _unusable(name, path, f"it holds no {what} in PEM form (-----BEGIN {label}-----)")
+
+
+def _read(path: str, name: str) -> str:
+    try:
+        return Path(path).read_text(encoding="latin-1")
+    except (OSError, ValueError) as error:
+        raise _unusable(name, path, getattr(error, "strerror", None) or str(error)) from None
+
+
+def _unusable(name: str, path: str | None, why: str) -> UrlInvalid:
+    return UrlInvalid(f"{name}={path} in the broker URL cannot be used: {why}.")
+
+
+def is_alert(received: bytes) -> bool:
+    """Whether a server answered AMQP's first bytes, sent without TLS, by a refusal in TLS."""
+    return received.startswith(_ALERT)
+
+
+def only_tls(where: str) -> BrokerRefused:
+    """The error for amqp:// to a port that takes TLS alone."""
+    return BrokerRefused(
+        f"what listens at {where} takes TLS alone: write amqps:// in the broker URL, or the port without TLS"
+        " (5672 by default)."
+    )
+
+
+def refusal(error: ssl.SSLError, where: str) -> BrokerError:
+    """What a failed handshake means, and what to do. `where` is `host:port`."""
+    reason = error.reason or str(error)
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return BrokerUnavailable(f"RabbitMQ at {where} closed the connection during the TLS handshake.")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return BrokerRefused(f"no TLS connection with RabbitMQ at {where}: {_certificate(error)}")
+    return BrokerRefused(f"no TLS connection with RabbitMQ at {where}: {_alert(reason)}")
+
+
+def _certificate(error: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with the server's certificate."""
+    code, said = error.verify_code, error.verify_message.rstrip(".")
+    if code in _UNKNOWN_AUTHORITY:
+        return (
+            f"its certificate is from an authority that is not trusted here ({said}). Name the authority's file in"
+            " the broker URL: amqps://…?cafile=/path/to/ca.pem; or in the variable SSL_CERT_FILE."
+        )
+    if code in _OTHER_HOST:
+        return (
+            f"its certificate is for another host ({said}). Write the host in the broker URL as the certificate"
+            " names it, or give RabbitMQ a certificate for this name."
+        )
+    if code == _EXPIRED:
+        return "its certificate, or that of its authority, has expired. Renew it on the RabbitMQ server."
+    if code == _NOT_YET_VALID:
+        return "its certificate is not valid yet. Check the clocks of this machine and of the RabbitMQ server."
+    return f"its certificate is refused here: {said}."
+
+
+def _alert(reason: str) -> str:
+    """What the server's alert, or what came instead of TLS, means."""
+    own = "Name a valid one in the broker URL: amqps://…?certfile=…&keyfile=…"
+    if "CERTIFICATE_REQUIRED" in reason:
+        return f"it wants a client certificate. {own.replace(' a valid', '')}"
+    if "HANDSHAKE_FAILURE" in reason:
+        return f"it found no common way. It may want a client certificate: amqps://…?certfile=…&keyfile=… ({reason})."
+    if "UNKNOWN_CA" in reason:
+        return f"it does not trust the authority of our client certificate. {own}"
+    if "CERTIFICATE_EXPIRED" in reason:
+        return f"our client certificate has expired. {own}"
+    if "ALERT" in reason and "CERTIFICATE" in reason:
+        return f"it refuses our client certificate ({reason}). {own}"
+    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason or "PACKET_LENGTH" in reason:
+        return (
+            "what listens there does not speak TLS. Write its port with TLS (5671 by default), or amqp:// for a"
+            " connection without TLS."
+        )
+    return f"{reason}."

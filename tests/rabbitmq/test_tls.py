@@ -1,0 +1,400 @@
+"""amqps:// with a private authority and client certificates, and each way in which it goes wrong."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp.parameters import connection_parameters
+from palermo.client.client import Client
+from palermo.contract.broker import SessionParameters, open_broker
+from palermo.core.address import parse_url
+from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
+from palermo.settings.settings import Settings
+from tests import rabbitmq_found
+from tests.acceptance.place import Place
+from tests.certificates import Authority, Certificate, openssl
+from tests.helpers import HANGS, eventually
+from tests.rabbitmq_node import LocalNode, Node, binary, free_port, with_durable_streams
+from tests.tcp_proxy import TcpProxy
+
+PASSWORD = "never-to-be-seen"
+
+#: The host that the server's certificates name, and one that leads to the same server.
+RIGHT, WRONG = "localhost", "127.0.0.1"
+
+#: What the strict listener is told: the way of RabbitMQ's own guide to TLS.
+CONFIG = """
+listeners.ssl.1 = {{listen}}:{port}
+ssl_options.cacertfile = {{folder}}/ours.pem
+ssl_options.certfile = {{folder}}/server.pem
+ssl_options.keyfile = {{folder}}/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+"""
+
+
+class Certificates:
+    """What the tests' server and its clients have, and what they should not have."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ours = Authority(folder, "ours")
+        self.other = Authority(folder, "other")
+        self.server = self.ours.sign("server", host=RIGHT)
+        self.expired_server = self.ours.sign("expired-server", host=RIGHT, days=-1)
+        self.client = self.ours.sign("client")
+        self.expired = self.ours.sign("expired", days=-1)
+        self.stranger = self.other.sign("stranger")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A node that listens with TLS in several ways, by port."""
+
+    node: Node
+    #: It wants a client certificate.
+    strict: int
+    #: It wants none.
+    open: int
+    #: It wants one, and speaks TLS 1.2 at most, where the handshake ends otherwise than with 1.3.
+    older: int
+    #: It wants none, and its own has expired.
+    expired: int
+
+    def port(self, name: str) -> int:
+        return self.node.port if name == "plain" else int(getattr(self, name))
+
+
+@pytest.fixture(scope="module")
+def secured(made: Certificates) -> Iterator[Secured]:
+    strict, open, older, expired = ports = tuple(free_port() for _ in range(4))
+    wanted = (made.ours.file, *(file for one in (made.server, made.expired_server) for file in (one.file, one.key)))
+    files = {file.name: file.read_bytes() for file in wanted}
+    with rabbitmq_found.find()(config=CONFIG.format(port=strict), files=files, ports=ports) as node:
+        with_durable_streams(node)
+        listen(node, open, "server", "{verify, verify_none}")
+        listen(node, older, "server", "{verify, verify_peer}, {fail_if_no_peer_cert, true}, {versions, ['tlsv1.2']}")
+        listen(node, expired, "expired-server", "{verify, verify_none}")
+        user, all_of_it = binary("shop"), ", ".join([binary(".*")] * 3)
+        auth, by = "rabbit_auth_backend_internal", binary("tests")
+        assert node.evaluate(f"{auth}:add_user({user}, {binary(PASSWORD)}, {by})") == "ok"
+        assert node.evaluate(f"{auth}:set_permissions({user}, {binary('/')}, {all_of_it}, {by})") == "ok"
+        yield Secured(node, strict, open, older, expired)
+
+
+def listen(node: Node, port: int, certificate: str, options: str) -> None:
+    """Have a running node listen in one more way than its configuration can say."""
+    host = "127.0.0.1" if isinstance(node, LocalNode) else "0.0.0.0"
+    done = node.evaluate(f"""
+        begin
+            {{ok, Configured}} = application:get_env(rabbit, ssl_options),
+            Authority = proplists:get_value(cacertfile, Configured),
+            File = fun(Name) -> filename:join(filename:dirname(Authority), Name) end,
+            rabbit_networking:start_ssl_listener({{"{host}", {port}}}, [
+                {{cacertfile, Authority}}, {{certfile, File("{certificate}.pem")}},
+                {{keyfile, File("{certificate}.key")}}, {options}
+            ], 2)
+        end""")
+    assert done == "ok", done
+
+
+def url(port: int, *, host: str = RIGHT, scheme: str = "amqps", **files: object) -> str:
+    query = f"?{urlencode(files)}" if files else ""
+    return f"{scheme}://shop:{PASSWORD}@{host}:{port}/{query}"
+
+
+def named(certificate: Certificate) -> dict[str, Path]:
+    return {"certfile": certificate.file, "keyfile": certificate.key}
+
+
+# -- it works --------------------------------------------------------------------------------------
+
+
+def test_jobs_travel_over_tls_with_a_private_authority_and_a_client_certificate(
+    secured: Secured, made: Certificates, tmp_path: Path, exchange: str
+) -> None:
+    address = url(secured.strict, cafile=made.ours.file, **named(made.client))
+    with Place(tmp_path, address, exchange) as place:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda number: place.enqueue("note", f"{number}"), range(20)))
+        place.client.enqueue("shop.note", ("later",), delay=0.1)
+        place.enqueue("fail", "wanted")
+
+        worker = place.worker()
+        place.await_lines(21)
+        eventually(lambda: len(place.failed()) == 1)
+        doctor = place.palermo("doctor")
+        listed = place.palermo("queues")
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0, worker.log
+
+    assert sorted(place.lines()) == sorted([*map(str, range(20)), "later"])
+    assert f"to {RIGHT}:{secured.strict} as user shop" in doctor
+    for seen in (doctor, listed, worker.log):
+        assert PASSWORD not in seen
+        assert "Traceback" not in seen
+
+
+def test_tls_1_2_will_do(secured: Secured, made: Certificates, exchange: str) -> None:
+    address = url(secured.older, cafile=made.ours.file, **named(made.client))
+
+    assert f"{RIGHT}:{secured.older}" in asyncio.run(described(address, exchange))
+
+
+def test_the_authority_can_be_named_in_the_environment_too(
+    secured: Secured, made: Certificates, tmp_path: Path, exchange: str
+) -> None:
+    with Place(tmp_path, url(secured.open), exchange) as place:
+        done = place.run("queues", SSL_CERT_FILE=str(made.ours.file))
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_files_can_be_named_in_the_words_of_pika(secured: Secured, made: Certificates, exchange: str) -> None:
+    options = {"cafile": str(made.ours.file), "certfile": str(made.client.file), "keyfile": str(made.client.key)}
+
+    assert "localhost" in asyncio.run(described(url(secured.strict, ssl_options=options), exchange))
+
+
+def test_a_lost_connection_with_tls_is_opened_again(secured: Secured, made: Certificates, exchange: str) -> None:
+    with TcpProxy(WRONG, secured.strict) as proxy:
+        address = url(proxy.port, cafile=made.ours.file, **named(made.client))
+        client = Client(Settings(url=address, exchange=exchange, publish_timeout=HANGS))
+        client.enqueue("shop.note", ("before",))
+        proxy.hang_up(reset=True)
+        client.enqueue("shop.note", ("after",))
+        client.close()
+
+    assert proxy.accepted > 1
+
+
+def test_a_renewed_file_is_used_by_the_next_connection(
+    secured: Secured, made: Certificates, tmp_path: Path, exchange: str
+) -> None:
+    file = tmp_path / "authority.pem"
+    file.write_bytes(made.other.file.read_bytes())
+    client = Client(Settings(url=url(secured.open, cafile=file), exchange=exchange, publish_timeout=HANGS))
+    with pytest.raises(BrokerRefused, match="authority"):
+        client.enqueue("shop.note", ("before",))
+
+    file.write_bytes(made.ours.file.read_bytes())
+
+    client.enqueue("shop.note", ("after",))
+    client.close()
+
+
+def test_a_host_whose_certificate_is_wrong_is_passed_over(secured: Secured, made: Certificates, exchange: str) -> None:
+    both = url(secured.open, host=f"{RIGHT}:{secured.expired},{RIGHT}", cafile=made.ours.file)
+
+    assert f"{RIGHT}:{secured.open}" in asyncio.run(described(both, exchange))
+
+    none = url(secured.open, host=f"{RIGHT}:{secured.expired},{WRONG}", cafile=made.ours.file)
+    with pytest.raises(BrokerRefused, match=r"has expired.* is for another host"):
+        asyncio.run(described(none, exchange))
+
+
+# -- what is refused, and in which words -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A URL that cannot work, and what is said of it."""
+
+    listener: str
+    said: str
+    files: Callable[[Certificates], dict[str, Path]] = lambda made: {"cafile": made.ours.file}
+    host: str = RIGHT
+    scheme: str = "amqps"
+
+
+def with_client(name: str) -> Callable[[Certificates], dict[str, Path]]:
+    return lambda made: {"cafile": made.ours.file, **named(getattr(made, name))}
+
+
+WRONGS = {
+    "another authority": Wrong("open", "authority that is not trusted", lambda made: {"cafile": made.other.file}),
+    "no authority named": Wrong("open", "amqps://…?cafile=", lambda made: {}),
+    "another host": Wrong("open", "is for another host", host=WRONG),
+    "expired": Wrong("expired", "or that of its authority, has expired. Renew it on the RabbitMQ server"),
+    "no client certificate": Wrong("strict", "wants a client certificate. Name one"),
+    "a client of another authority": Wrong("strict", "does not trust the authority of our", with_client("stranger")),
+    "an expired client": Wrong("strict", "our client certificate has expired", with_client("expired")),
+    "no client certificate, TLS 1.2": Wrong("older", "may want a client certificate"),
+    "another authority's, TLS 1.2": Wrong("older", "does not trust the authority of our", with_client("stranger")),
+    "an expired client, TLS 1.2": Wrong("older", "our client certificate has expired", with_client("expired")),
+    "a port without TLS": Wrong("plain", "does not speak TLS"),
+    "no TLS to a port with it": Wrong("open", "takes TLS alone: write amqps://", lambda made: {}, scheme="amqp"),
+    "no TLS to a strict port": Wrong("strict", "takes TLS alone: write amqps://", lambda made: {}, scheme="amqp"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONGS.values(), ids=WRONGS.keys())
+def test_a_connection_that_tls_forbids_is_refused_at_once_and_in_one_clear_line(
+    secured: Secured, made: Certificates, exchange: str, wrong: Wrong
+) -> None:
+    with TcpProxy(WRONG, secured.port(wrong.listener)) as proxy:
+        address = url(proxy.port, host=wrong.host, scheme=wrong.scheme, **wrong.files(made))
+        client = Client(Settings(url=address, exchange=exchange, publish_timeout=HANGS))
+        with pytest.raises(BrokerRefused) as raised:
+            client.enqueue("shop.note", ("never",))
+        client.close()
+        assert proxy.accepted == 1
+
+    assert wrong.said in str(raised.value)
+    assert f"{wrong.host}:{proxy.port}" in str(raised.value)
+    assert PASSWORD not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["another authority", "no client certificate", "no TLS to a port with it"])
+def test_a_command_that_tls_forbids_ends_with_the_same_line(
+    secured: Secured, made: Certificates, tmp_path: Path, exchange: str, name: str
+) -> None:
+    wrong = WRONGS[name]
+    address = url(secured.port(wrong.listener), scheme=wrong.scheme, **wrong.files(made))
+    with Place(tmp_path, address, exchange) as place:
+        done = place.run("queues")
+
+    assert done.returncode == 3
+    assert done.stderr.startswith("palermo: BrokerRefused: ")
+    assert wrong.said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert PASSWORD not in done.stderr
+
+
+def test_a_worker_that_is_refused_says_so_and_waits_for_a_better_certificate(
+    secured: Secured, made: Certificates, tmp_path: Path, exchange: str
+) -> None:
+    file = tmp_path / "authority.pem"
+    file.write_bytes(made.other.file.read_bytes())
+    with Place(tmp_path, url(secured.open, cafile=file), exchange) as place:
+        worker = place.worker()
+        eventually(lambda: "authority that is not trusted here" in worker.log)
+        file.write_bytes(made.ours.file.read_bytes())
+        place.enqueue("note", "done")
+        place.await_lines(1)
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+
+    assert "Traceback" not in worker.log
+    assert PASSWORD not in worker.log
+
+
+def test_a_server_that_never_answers_the_handshake_is_given_up_in_time(made: Certificates, exchange: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = url(silent.getsockname()[1], cafile=made.ours.file)
+        with pytest.raises(BrokerUnavailable, match="in time"):
+            asyncio.run(described(address, exchange, timeout=0.5))
+
+
+@pytest.mark.parametrize("after", [0, 1, 300])
+def test_a_handshake_that_is_cut_is_tried_again(
+    secured: Secured, made: Certificates, exchange: str, after: int
+) -> None:
+    """As by a server that is stopping: `after` is how many bytes it still answered."""
+
+    def serve() -> None:
+        line, _ = server.accept()
+        with line, socket.create_connection((WRONG, secured.open)) as broker:
+            broker.sendall(line.recv(65_536))
+            answer = broker.recv(65_536)
+            line.sendall(answer[:after])
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(serve)
+        with pytest.raises(BrokerUnavailable):
+            asyncio.run(described(url(server.getsockname()[1], cafile=made.ours.file), exchange))
+        serving.result()
+
+
+async def described(address: str, exchange: str, *, timeout: float = HANGS) -> str:
+    """What the broker at this URL is called, once a session with it is open."""
+    broker = await open_broker(SessionParameters(address=parse_url(address), exchange=exchange, timeout=timeout))
+    try:
+        return broker.describe()
+    finally:
+        await broker.close()
+
+
+# -- files that cannot be used ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(made: Certificates, tmp_path: Path) -> Path:
+    """Files that are not what a URL may say that they are."""
+    encrypted = tmp_path / "encrypted.key"
+    openssl("ec", "-in", made.client.key, "-aes128", "-passout", "pass:secret", "-out", encrypted)
+    (tmp_path / "both.pem").write_bytes(made.client.file.read_bytes() + made.client.key.read_bytes())
+    (tmp_path / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for file in (made.ours.file, made.client.file, made.client.key, made.stranger.key):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("cafile=no-such.pem", "cafile=no-such.pem in the broker URL cannot be used: No such file or directory."),
+        ("cafile=", "cafile= in the broker URL cannot be used: "),
+        ("cafile=.", "cafile=. in the broker URL cannot be used: Is a directory."),
+        ("cafile=client.key", "cafile=client.key .* holds no certificate in PEM form"),
+        ("cafile=broken.pem", "cafile=broken.pem .* its certificate cannot be read"),
+        ("certfile=no-such.pem&keyfile=client.key", "certfile=no-such.pem .* No such file"),
+        ("certfile=client.pem&keyfile=no-such.key", "keyfile=no-such.key .* No such file"),
+        ("certfile=client.pem&keyfile=client.pem", "keyfile=client.pem .* holds no private key in PEM form"),
+        ("certfile=broken.pem&keyfile=client.key", "its key or certificate cannot be read"),
+        ("certfile=client.pem&keyfile=stranger.key", r"private key is not that of the certificate in client\.pem"),
+        ("certfile=client.pem&keyfile=encrypted.key", "keyfile=encrypted.key .* private key is encrypted"),
+        ("certfile=client.pem", "certfile= without keyfile=, and the file holds no private key"),
+        ("keyfile=client.key", "keyfile= without certfile="),
+        ("cafile=ours.pem&cafile=ours.pem", "has the option cafile 2 times"),
+        ("cafile=ours.pem&ssl_options={}", "write all in one of the two ways"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_reason(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, query: str, said: str
+) -> None:
+    monkeypatch.chdir(folder)
+
+    with pytest.raises(UrlInvalid, match=said) as raised:
+        parameters(f"{url(5671)}?{query}")
+
+    assert PASSWORD not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_files_for_tls_are_refused_without_tls(folder: Path) -> None:
+    with pytest.raises(UrlInvalid, match="cafile in the broker URL is about TLS: write amqps://"):
+        parameters(url(5672, scheme="amqp", cafile=folder / "ours.pem"))
+
+
+def test_one_file_may_hold_certificate_and_key(folder: Path) -> None:
+    assert parameters(url(5671, certfile=folder / "both.pem")).ssl_options is not None
+
+
+def test_a_missing_file_ends_a_command_and_a_worker_at_once(tmp_path: Path, exchange: str) -> None:
+    with Place(tmp_path, url(free_port(), cafile="no-such.pem"), exchange) as place:
+        said = place.run("queues")
+        worker = place.worker()
+
+        assert worker.wait() == said.returncode == 2
+        missing = "cafile=no-such.pem in the broker URL cannot be used: No such file or directory."
+        assert said.stderr == f"palermo: UrlInvalid: {missing}\n"
+        assert missing in worker.log
+        assert "Traceback" not in worker.log
+
+
+def parameters(address: str) -> object:
+    session = SessionParameters(address=parse_url(address), exchange="shop")
+    return connection_parameters(session, RIGHT, 5671, "tests", None)
