@@ -6,7 +6,6 @@ from palermo.cli.command_group import Context, imports
 from palermo.cli.options import broker_options, parse_duration, parse_prefetch
 from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import MediaTypeUnknown
 
 _LEVELS = ("debug", "info", "warning", "error")
 _FORMATS = ("text", "json")
@@ -128,14 +127,11 @@ def worker(
         from palermo.contract.serialization import Accept
         from palermo.worker import logs
         from palermo.worker.limits import Limits
-        from palermo.worker.options import WorkerOptions
+        from palermo.worker.options import WorkerMisused, WorkerOptions
         from palermo.worker.parent.run import run_worker
 
+    # Whether these names mean something is known once the modules, which may register serializers, are imported.
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
-    try:
-        settings.serializers().check(accepted)
-    except MediaTypeUnknown as error:
-        raise click.UsageError(str(error), click.get_current_context()) from error
     logs.configure(level=log_level, format=log_format)
     options = WorkerOptions(
         settings=settings,
@@ -158,4 +154,8 @@ def worker(
         ),
         pidfile=pidfile,
     )
-    raise click.exceptions.Exit(run_worker(options))
+    try:
+        code = run_worker(options)
+    except WorkerMisused as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+    raise click.exceptions.Exit(code)

@@ -175,10 +175,10 @@ class Settings:
         return self.events_prefix or self.exchange
 
     def serializers(self) -> "Serializers":
-        """A new registry of all installed serializers, with the signing keys."""
+        """The process's registry of serializers, with the signing keys of these settings."""
         from palermo.contract.serialization import Serializers
 
-        return Serializers.default(signing_keys=self.signing_keys)
+        return Serializers.of_process(signing_keys=self.signing_keys)
 
     def __repr__(self) -> str:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}

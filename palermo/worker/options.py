@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from palermo.contract.serialization import Accept
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import PalermoError, SettingInvalid
+from palermo.errors import PalermoError, SettingInvalid, UsageError
 from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 
@@ -15,6 +15,10 @@ POOLS = ("process", "thread", "async")
 
 class WorkerFailed(PalermoError):
     """The worker cannot start: its modules cannot be imported, or give it nothing to do. The text is one line."""
+
+
+class WorkerMisused(WorkerFailed, UsageError):
+    """The worker cannot start: an option names something that neither Palermo nor its modules bring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,49 @@ def test_P10_a_serializer_is_plugged_in_and_out_while_the_program_runs(place: Pl
     assert (row["content_type"], row["args"], row["preview"]) == ("application/x-shouting", None, "'a'")
 
 
+#: Jobs whose module registers the serializer that they are written with.
+LOUD = """
+import palermo
+from palermo import serializers
+
+serializers.register(Shouting())
+
+
+@palermo.job(serializer="shouting")
+def shout(text):
+    with open("notes", "a") as notes:
+        notes.write(text + "\\n")
+"""
+
+
+def test_P10_a_serializer_that_was_registered_stays_when_the_program_connects_again(place: Place) -> None:
+    program = f"""
+{SHOUTING}
+import palermo
+palermo.connect().serializers.register(Shouting())
+palermo.connect()
+palermo.enqueue("shop.note", ["twice"], serializer="shouting")
+print(palermo.inspector().peek("jobs")[0]["args"])
+"""
+
+    assert place.python(program) == "['TWICE']\n"
+
+
+@pytest.mark.parametrize("option", ["--accept", "--accept-only"])
+def test_P10_a_worker_accepts_a_serializer_that_its_module_registers(place: Place, option: str) -> None:
+    (place.path / "loud.py").write_text(SHOUTING.replace("safe = True", "safe = False") + LOUD)
+    place.python("import loud; loud.shout.enqueue('hello')")
+
+    place.burst(modules=("loud",))
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.MediaTypeRefused: ")
+
+    place.palermo("failed", "requeue", "--all")
+    place.burst(option, "shouting", modules=("loud",))
+    assert place.lines() == ["HELLO"]
+    assert place.failed() == {}
+
+
 def test_P10_a_worker_takes_messages_of_every_serializer_that_is_installed(place: Place) -> None:
     install(place.path)
     for serializer in ("json", "msgpack", "shouting"):

@@ -66,8 +66,6 @@ def test_wrong_usage_is_one_line(palermo: Palermo, arguments: list[str]) -> None
         ["-q", "a,,b"],
         ["-q", "failed"],
         ["-q", "amq.x"],
-        ["--accept", "nonsense"],
-        ["--accept-only", "nonsense"],
         ["--shutdown-timeout", "soon"],
     ],
 )

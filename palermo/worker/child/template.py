@@ -28,7 +28,7 @@ from palermo.client import client, prepare_recurring, subscribe
 from palermo.contract.serialization import Serializers
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
-from palermo.errors import PalermoError
+from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.job_registry import declaring
 from palermo.worker import signals
@@ -77,7 +77,7 @@ class Template:
             self._report(self._start())
         except PalermoError as error:
             name = "" if isinstance(error, WorkerFailed) else f"{type(error).__name__}: "
-            self._report({"unstartable": f"{name}{error}"})
+            self._report({"unstartable": f"{name}{error}", "misused": isinstance(error, MediaTypeUnknown)})
             exit_now(1)
         signals.survive()
         set_title("palermo template")

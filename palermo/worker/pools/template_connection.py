@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import RecurringEntry
 from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
-from palermo.worker.options import WorkerFailed
+from palermo.worker.options import WorkerFailed, WorkerMisused
 from palermo.worker.signals import describe_status, kill
 
 
@@ -147,8 +147,8 @@ class TemplateConnection:
                         ),
                     )
                 )
-            case {"unstartable": text}:
-                self._registered.set_exception(WorkerFailed(str(text)))
+            case {"unstartable": text, "misused": misused}:
+                self._registered.set_exception((WorkerMisused if misused else WorkerFailed)(str(text)))
             case {"forked": number, "pid": pid}:
                 self._listener.forked(number, pid)
             case {"unforked": number, "error": text}:
