@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.options import broker_options
+from palermo.cli.options import broker_options_of_server
 from palermo.errors import SettingInvalid
 
 _ROLES = ("viewer", "operator", "admin")
@@ -29,7 +29,7 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option(
     "--log-format", type=click.Choice(("text", "json"), case_sensitive=False), default="text", show_default=True
 )
-@broker_options
+@broker_options_of_server
 @click.pass_obj
 def web(
     context: Context,

@@ -330,7 +330,11 @@ class Serializers:
         else:
             serializer = self._permitted(kind, message, accept)
             body = self._decompressed(message)
-        return serializer.loads(body, {**self._formats.classes, **classes} if self._formats.classes else classes) if body else None
+        return (
+            serializer.loads(body, {**self._formats.classes, **classes} if self._formats.classes else classes)
+            if body
+            else None
+        )
 
     def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
         """The value in a message's body, to be shown and never to be run; None for an empty body.
