@@ -114,6 +114,9 @@ def filter_options(command: F) -> F:
         ("--queue", "QUEUE", "Only from this queue; may hold * and ?."),
     ):
         command = click.option(name, metavar=metavar, help=help)(command)
+    command = click.option(
+        "--requeued", is_flag=True, default=None, help="Only what somebody had requeued, and has failed again."
+    )(command)
     return click.option(
         "--since", type=parse_since, help="Only what failed since then: 2h (ago) or 2026-12-01T09:00Z.", metavar="WHEN"
     )(command)

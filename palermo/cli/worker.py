@@ -47,6 +47,17 @@ _POOLS = ("process", "thread", "async")
     "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
 )
 @click.option(
+    "--term-timeout",
+    type=parse_duration,
+    default="3s",
+    show_default=True,
+    metavar="TIME",
+    help="What a job gets to clean up after JobTerminated was raised in it.",
+)
+@click.option(
+    "--run-atexit", is_flag=True, help="Run what jobs gave to Python's atexit when their process ends by itself."
+)
+@click.option(
     "--resque-signals", is_flag=True, help="TERM and INT kill the running jobs at once, as in Resque; they run again."
 )
 @click.option("--timeout", type=parse_duration, metavar="TIME", help="What a job may take that has no timeout itself.")
@@ -95,6 +106,8 @@ def worker(
     scheduler: bool,
     burst: bool,
     shutdown_timeout: float | None,
+    term_timeout: float,
+    run_atexit: bool,
     resque_signals: bool,
     timeout: float | None,
     timeout_grace: float,
@@ -144,6 +157,8 @@ def worker(
         scheduler=scheduler,
         accept=accepted,
         shutdown_timeout=shutdown_timeout,
+        term_timeout=term_timeout,
+        run_atexit=run_atexit,
         resque_signals=resque_signals,
         limits=Limits(
             timeout=timeout,

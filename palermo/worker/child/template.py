@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 from collections import deque
+from functools import partial
 from typing import Any, NoReturn
 
 from palermo.client import client, prepare_recurring, subscribe
@@ -35,7 +36,7 @@ from palermo.worker import signals
 from palermo.worker.child import slot
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.child.process import close_stdin, die_with, exit_now, own_group
+from palermo.worker.child.process import close_stdin, die_with, end_by_atexit, exit_now, forget_atexit, own_group
 from palermo.worker.child.return_values import ReturnValues
 from palermo.worker.ipc.frames import FrameBuffer, pack_reply
 from palermo.worker.options import WorkerFailed, WorkerOptions
@@ -214,6 +215,8 @@ class Template:
                 own.close()
             for other in self._ends:
                 os.close(other)
+            if self._options.run_atexit:
+                forget_atexit()
             self._hook("after_fork")
             self._serve_slots(end, number)
         except BaseException:
@@ -224,10 +227,11 @@ class Template:
     def _serve_slots(self, end: socket.socket, number: int) -> NoReturn:
         """Run the jobs of the slot with this number, or of all slots if they share a process."""
         pool = self._options.pool
+        leave = end_by_atexit if self._options.run_atexit else partial(exit_now, 0)
         if pool == "process":
             interrupts = Interrupts()
             interrupts.install()
-            slot.serve(end, number=number, executor=self._executor(number, interrupts))
+            slot.serve(end, number=number, executor=self._executor(number, interrupts), leave=leave)
         # Imported here, because slots of a process pool need none of it.
         from palermo.worker.child.shared_slots import SharedSlots
 
@@ -235,10 +239,10 @@ class Template:
         if pool == "thread":
             from palermo.worker.child import thread_slots
 
-            thread_slots.serve(end, slots)
+            thread_slots.serve(end, slots, leave)
         from palermo.worker.child.async_slots import AsyncSlots
 
-        AsyncSlots(end, slots, registry).serve()
+        AsyncSlots(end, slots, registry, leave).serve()
 
     def _executor(self, number: int, interrupts: Interruptible) -> Executor:
         return Executor(
