@@ -12,6 +12,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options_of_server
 from palermo.errors import SettingInvalid
+from palermo.jobs.modules import expand
 
 _ROLES = ("viewer", "operator", "admin")
 
@@ -121,7 +122,7 @@ def import_modules(modules: tuple[str, ...]) -> None:
     """Import the user's modules, with the current directory importable. Raises SettingInvalid."""
     if modules:
         sys.path.insert(0, "")
-    for module in modules:
+    for module in expand(modules):
         try:
             import_module(module)
         except Exception as error:  # what a user's module does when imported may raise anything

@@ -13,7 +13,7 @@ _POOLS = ("process", "thread", "async")
 
 
 @click.command()
-@click.argument("modules", nargs=-1, metavar="MODULE...")
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option(
     "-q",
     "--queues",
@@ -123,6 +123,9 @@ def worker(
     log_format: str,
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
+
+    'shop.*' is a package with all modules below it. Without MODULE the setting imports names them. A job of a module
+    below those given is found by its name: docs/learn/jobs.md.
 
     TERM and INT let running jobs finish, QUIT waits for them however long they take; a second
     INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with

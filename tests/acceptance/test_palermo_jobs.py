@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,71 @@ def test_P11_one_worker_runs_the_jobs_of_all_modules_that_it_imports(place: Plac
         "kneaded 20",
     ]
     assert place.failed() == {}
+
+
+#: A package with jobs in modules that it does not import, a script beside them, and the settings of its project.
+PROJECT = {
+    "mill/__init__.py": "",
+    "mill/grind.py": "import palermo, shop\n\n\n@palermo.job\ndef wheat(text):\n    shop.write('notes', text)\n",
+    "mill/deep/__init__.py": "",
+    "mill/deep/sift.py": "import palermo, shop\n\n\n@palermo.job\ndef flour(text):\n    shop.write('notes', text)\n",
+    "mill/script.py": "import shop\nshop.write('notes', 'the script has run')\n\n\ndef run(text): ...\n",
+    "palermo.toml": "imports = ['mill.*']\n",
+}
+
+
+def unpack(project: Mapping[str, str], site: Path) -> None:
+    for name, text in project.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+
+
+@pytest.mark.parametrize("modules", [("mill.grind", "mill.d*"), ()], ids=["by pattern", "by the settings"])
+def test_P11_a_worker_imports_modules_by_pattern_and_without_any_those_of_the_settings(
+    place: Place, modules: tuple[str, ...]
+) -> None:
+    unpack(PROJECT, place.path)
+    (place.path / "mill/script.py").unlink()
+    place.client.enqueue("mill.grind.wheat", ["ground"])
+    place.client.enqueue("mill.deep.sift.flour", ["sifted"])
+
+    place.burst(modules=modules)
+
+    assert place.lines() == ["ground", "sifted"]
+
+
+@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+def test_P11_a_job_below_the_modules_given_is_found_and_nothing_beyond_them(place: Place, pool: str) -> None:
+    unpack(PROJECT, place.path)
+    place.client.enqueue("mill.deep.sift.flour", ["sifted"])
+    for job in ("mill.script.run", "bakery.bake", "mill.__main__.run"):
+        place.client.enqueue(job, ["x"])
+
+    place.burst("-q", "jobs", "--pool", pool, modules=("mill",))
+
+    assert place.lines() == ["sifted"]
+    assert sorted(row["job"] for row in place.failed().values()) == [
+        "bakery.bake",
+        "mill.__main__.run",
+        "mill.script.run",
+    ]
+    assert all(error.startswith("palermo.errors.JobNotFound: ") for error in place.errors().values())
+
+
+def test_P11_a_worker_of_signed_jobs_imports_nothing_for_others(place: Place) -> None:
+    unpack({name: text for name, text in PROJECT.items() if name != "palermo.toml"}, place.path)
+    place.client.enqueue("mill.grind.wheat", ["unsigned"])
+    keys = {"PALERMO_SIGNING_KEYS": "a key of 16 bytes"}
+
+    place.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.JobNotFound: ")
+
+    place.palermo("failed", "discard", "--all", "-y")
+    done = place.run("enqueue", "mill.grind.wheat", "--args", '["signed"]', "-q", "jobs", PALERMO_SIGN="1", **keys)
+    assert done.returncode == 0, done.stderr
+    place.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
+    assert place.lines() == ["signed"]
 
 
 def test_P11_a_job_that_no_module_of_the_worker_declares_fails_and_says_how_to_start_it(place: Place) -> None:

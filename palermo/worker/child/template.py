@@ -32,6 +32,7 @@ from palermo.core.topology import worker_tag
 from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.job_registry import declaring
+from palermo.jobs.modules import JobModules, expand
 from palermo.worker import signals
 from palermo.worker.child import slot
 from palermo.worker.child.executor import Executor
@@ -90,7 +91,7 @@ class Template:
         client.use(client.Client(settings))
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-        for module in self._options.modules:
+        for module in expand(self._options.modules):
             import_module(module)
         # After the imports: modules may add or remove serializers.
         self._serializers = client.default_client().serializers
@@ -250,6 +251,7 @@ class Template:
             serializers=self._serializers,
             accept=self._options.accept,
             worker=worker_tag(self._parent, self._host, number),
+            modules=JobModules(self._options.modules),
             interrupts=interrupts,
             return_values=self._return_values,
         )
