@@ -90,8 +90,10 @@ def import_jobs(settings: "Settings") -> None:
     if not settings.imports:
         return
     from palermo.jobs.modules import expand
+    from palermo.settings.settings import make_imports_importable
 
     sys.path.insert(0, "")
+    make_imports_importable()
     for module in expand(settings.imports):
         try:
             import_module(module)

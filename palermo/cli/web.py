@@ -13,6 +13,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options_of_server
 from palermo.errors import SettingInvalid
 from palermo.jobs.modules import expand
+from palermo.settings.settings import make_imports_importable
 
 _ROLES = ("viewer", "operator", "admin")
 
@@ -122,6 +123,7 @@ def import_modules(modules: tuple[str, ...]) -> None:
     """Import the user's modules, with the current directory importable. Raises SettingInvalid."""
     if modules:
         sys.path.insert(0, "")
+        make_imports_importable()
     for module in expand(modules):
         try:
             import_module(module)

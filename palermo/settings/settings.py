@@ -9,6 +9,7 @@ Only this folder reads the environment.
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -255,6 +256,17 @@ def from_file() -> Iterator[tuple[str, str, Any]]:
             if table is not None:
                 yield from ((str(path), name, _anchored(name, value, directory)) for name, value in table.items())
                 return
+
+
+def make_imports_importable() -> None:
+    """Add the directory of the settings file to Python's path if the file names modules, behind all that is there.
+
+    So these modules are found from wherever below that directory the program starts.
+    """
+    for source, name, _ in from_file():
+        directory = os.path.dirname(source)
+        if name == "imports" and directory not in sys.path:
+            sys.path.append(directory)
 
 
 def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:

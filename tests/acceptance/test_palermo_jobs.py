@@ -247,6 +247,21 @@ def test_P11_a_worker_imports_modules_by_pattern_and_without_any_those_of_the_se
     assert place.lines() == ["ground", "sifted"]
 
 
+def test_P11_the_modules_of_the_settings_are_found_from_below_the_project(place: Place, tmp_path: Path) -> None:
+    unpack(PROJECT, place.path / "project")
+    (place.path / "project/mill/script.py").unlink()
+    place.client.enqueue("mill.grind.wheat", [f"{tmp_path}/notes"])
+    source = "import palermo\n\n\n@palermo.job\ndef wheat(path):\n    open(path, 'a').write('ground\\n')\n"
+    (place.path / "project/mill/grind.py").write_text(source)
+    place.path /= "project/mill/deep"
+
+    place.burst(modules=())
+    done = place.run("enqueue", "mill.grind.wheat", "--args", "[]")
+
+    assert (tmp_path / "notes").read_text() == "ground\n"
+    assert (done.returncode, "ArgumentsInvalid" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
 def test_P11_a_job_below_the_modules_given_is_found_and_nothing_beyond_them(place: Place, pool: str) -> None:
     unpack(PROJECT, place.path)

@@ -33,6 +33,7 @@ from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.job_registry import declaring
 from palermo.jobs.modules import JobModules, expand
+from palermo.settings.settings import make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import slot
 from palermo.worker.child.executor import Executor
@@ -91,6 +92,7 @@ class Template:
         client.use(client.Client(settings))
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
+        make_imports_importable()
         for module in expand(self._options.modules):
             import_module(module)
         # After the imports: modules may add or remove serializers.
