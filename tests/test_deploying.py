@@ -85,6 +85,7 @@ def test_every_command_of_the_document_is_one(line: str) -> None:
 @pytest.mark.parametrize("command", ["check", "doctor"])
 def test_every_option_of_the_operators_commands_is_documented(command: str) -> None:
     everywhere = {"--url", "--exchange", "--debug", "--help", "--json"}
+    everywhere |= {"--host", "--port", "--user", "--vhost", "--password-file"}
     found = main.get_command(main.make_context("palermo", [command]), command)
     assert found is not None
 

@@ -44,10 +44,21 @@ def test_C13_every_name_that_palermo_has_on_the_broker_is_on_one_page() -> None:
     code = "".join(path.read_text() for path in (ROOT / "palermo" / "brokers" / "rabbitmq").rglob("*.py"))
     names = set(re.findall(r'internal\([\w.]+, f?"([a-z.-]+)', code))
 
-    documented = (DOCS / "internals/wire.md").read_text()
+    for page in ("internals/wire.md", "internals/on-the-broker.md"):
+        documented = (DOCS / page).read_text()
 
-    assert len(names) > 10
-    assert {name for name in names if f"`~{name}" not in documented} == set()
+        assert len(names) > 10
+        assert {name for name in names if f"`~{name}" not in documented} == set(), page
+
+
+def test_C13_the_page_of_the_design_fits_a_screen_and_names_every_table_of_the_embedded_broker() -> None:
+    page = (DOCS / "internals/on-the-broker.md").read_text()
+    schema = ROOT / "palermo" / "brokers" / "sqlite" / "file" / "schema"
+    tables = {name for path in schema.glob("*.sql") for name in re.findall(r"create table (\w+)", path.read_text())}
+    listed = {name for cell, _ in rows("internals/on-the-broker.md", 2) for name in re.findall(r"`(\w+)`", cell)}
+
+    assert len(page.splitlines()) <= 70
+    assert listed == tables
 
 
 def test_every_hook_is_documented_with_the_process_in_which_it_runs() -> None:

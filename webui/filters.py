@@ -20,6 +20,7 @@ HISTORY = tuple(field.name for field in fields(HistoryFilter))
 AUDIT = tuple(field.name for field in fields(AuditFilter))
 
 _TIMES = ("since", "until")
+_FLAGS = ("requeued",)
 _DURATIONS = ("longer", "shorter")
 
 #: The limit for instants. A job of another program may say anything about when it failed, within 64 bits.
@@ -47,7 +48,9 @@ def failed_filter(given: Mapping[str, str | None], *, now: float | None = None) 
     at = time.time() if now is None else now
     texts = {name: printable(text).strip() for name in FAILED if (text := given.get(name))}
     values: dict[str, str | float] = {
-        name: _instant(text, name, at) if name in _TIMES else text for name, text in texts.items() if text
+        name: _instant(text, name, at) if name in _TIMES else _flag(text, name) if name in _FLAGS else text
+        for name, text in texts.items()
+        if text
     }
     return FailedFilter(**values)  # type: ignore[arg-type]
 
@@ -58,7 +61,8 @@ def failed_query(filter: FailedFilter, **more: object) -> str:
     for name in FAILED:
         value = getattr(filter, name)
         if value is not None:
-            values.append((name, f"@{value:.0f}" if name in _TIMES else value))
+            written = f"@{value:.0f}" if name in _TIMES else str(value).lower() if name in _FLAGS else value
+            values.append((name, written))
     return urlencode(values)
 
 
@@ -94,6 +98,12 @@ def _read(given: Mapping[str, str | None], names: tuple[str, ...]) -> tuple[dict
                 _instant(text, name, now) if name in _TIMES else _seconds(text, name) if name in _DURATIONS else text
             )
     return written, values
+
+
+def _flag(text: str, name: str) -> bool:
+    if text not in ("true", "false"):
+        raise Refused(422, f"{name} is {text[:40]!r}: write true or false.")
+    return text == "true"
 
 
 def _seconds(text: str, name: str) -> float:

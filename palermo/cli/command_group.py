@@ -15,7 +15,7 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,14 +45,49 @@ class Context:
     """The values of the flags that every command takes."""
 
     url: str | None = None
+    #: The parts of a URL, which are given in place of it.
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+    vhost: str | None = None
+    password_file: str | None = None
     exchange: str | None = None
     debug: bool = False
+    _made_url: str | None = field(default=None, repr=False)
+
+    def broker_url(self) -> str | None:
+        """The URL that the flags give, whole or in parts; None for that of the settings.
+
+        Parts that no flag gives are those of the settings' URL, or the defaults if that names another kind of broker.
+        Raises click.UsageError, SettingInvalid.
+        """
+        parts = (self.host, self.port, self.user, self.vhost, self.password_file)
+        if all(part is None for part in parts):
+            return self.url
+        if self.url is not None:
+            raise click.UsageError(
+                "--url names the whole broker, and goes with no flag for a part of it"
+                " (host, port, --user, --vhost, --password-file)",
+                click.get_current_context(),
+            )
+        if self._made_url is None:
+            from palermo.core.address import DEFAULT_URL, AddressParts, parse_url, written
+            from palermo.settings.settings import Settings
+
+            address = Settings.load().address
+            password = None if self.password_file is None else _password_in(self.password_file)
+            given = AddressParts(
+                host=self.host, port=self.port, username=self.user, password=password, vhost=self.vhost
+            )
+            # Kept, since a password file may be a pipe, which can be read once.
+            self._made_url = written(given.of(address if address.hosts else parse_url(DEFAULT_URL)))
+        return self._made_url
 
     def settings(self, **overrides: Any) -> "Settings":
         """The settings of this run; flags win over everything else. Raises SettingInvalid."""
         from palermo.settings.settings import Settings
 
-        settings = Settings.load(url=self.url, exchange=self.exchange, **overrides)
+        settings = Settings.load(url=self.broker_url(), exchange=self.exchange, **overrides)
         if settings.address.path == ":memory:":
             raise UrlInvalid(
                 "sqlite:///:memory: ends with the process that opens it, so there is nothing to see from the command"
@@ -74,6 +109,23 @@ class Context:
         from palermo.inspector.inspector import Inspector
 
         return Inspector(self.client(), Actor.here("cli"))
+
+
+def _password_in(path: str) -> str:
+    """The first line of a file. Raises click.UsageError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            password = file.readline().rstrip("\r\n")
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise click.UsageError(
+            f"the password file {path} cannot be read: {why}", click.get_current_context()
+        ) from error
+    if not password:
+        raise click.UsageError(
+            f"the password file {path} is empty: it holds the password in its first line", click.get_current_context()
+        )
+    return password
 
 
 def exit_code(error: BaseException) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.options import broker_options
+from palermo.cli.options import broker_options_of_server
 
 
 @click.command()
@@ -17,7 +17,7 @@ from palermo.cli.options import broker_options
 @click.option("--keep", is_flag=True, help="Leave the queues there to be looked at, and say how.")
 @click.option("--web", is_flag=True, help="Go on serving the web pages afterwards, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=3000, show_default=True, help="Where; 0 for any.")
-@broker_options
+@broker_options_of_server
 @click.pass_obj
 def demo(context: Context, concurrency: int, files: int | None, keep: bool, web: bool, port: int) -> None:
     """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
@@ -35,7 +35,7 @@ def demo(context: Context, concurrency: int, files: int | None, keep: bool, web:
             click.get_current_context(),
         )
     options = DemoOptions(
-        url=context.url,
+        url=context.broker_url(),
         exchange=exchange,
         slots=concurrency,
         files=files,
@@ -43,7 +43,7 @@ def demo(context: Context, concurrency: int, files: int | None, keep: bool, web:
         web=port if web else None,
         program=_program(),
     )
-    if context.url:
+    if options.url:
         context.settings()  # raises for a broker that no command line can use
     run_demo(options, Screen())
 

@@ -89,8 +89,12 @@ def import_jobs(settings: "Settings") -> None:
     """
     if not settings.imports:
         return
+    from palermo.jobs.modules import expand
+    from palermo.settings.settings import make_imports_importable
+
     sys.path.insert(0, "")
-    for module in settings.imports:
+    make_imports_importable()
+    for module in expand(settings.imports):
         try:
             import_module(module)
         except Exception as error:  # what a user's module does when imported may raise anything

@@ -104,7 +104,7 @@ def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
     from palermo.settings.settings import setting_origins
 
     client = context.client()
-    found = examine(client, setting_origins(url=context.url, exchange=context.exchange), mend=mend)
+    found = examine(client, setting_origins(url=context.broker_url(), exchange=context.exchange), mend=mend)
     if as_json:
         print_json([row(finding) for finding in found])
     else:

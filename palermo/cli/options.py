@@ -52,19 +52,36 @@ def parse_since(text: str) -> float:
 
 
 def broker_options(command: F) -> F:
-    """Add `--url`, `--exchange` and `--debug`; their values are in the Run that `click.pass_obj` hands over."""
+    """Add `--url`, its parts from `--host` to `--password-file`, `--exchange` and `--debug`.
 
-    def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-        # A flag given before the subcommand counts unless the subcommand says otherwise.
-        if value and param.name is not None:
-            setattr(ctx.ensure_object(Context), param.name, value)
+    Their values are in the Context that `click.pass_obj` hands over.
+    """
+    return _broker_options(command, "--host", "--port")
 
-    def option(name: str, help: str, **more: Any) -> Callable[[F], F]:
+
+def broker_options_of_server(command: F) -> F:
+    """The same for a command whose own `--host` and `--port` say where it listens: `--broker-host`, `--broker-port`."""
+    return _broker_options(command, "--broker-host", "--broker-port")
+
+
+def _broker_options(command: F, host: str, port: str) -> F:
+    def option(name: str, help: str, to: str = "", **more: Any) -> Callable[[F], F]:
+        def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+            # A flag given before the subcommand counts unless the subcommand says otherwise.
+            if value:
+                setattr(ctx.ensure_object(Context), to or str(param.name), value)
+
         return click.option(name, help=help, callback=remember, expose_value=False, **more)
 
     url = "Broker: amqp://…, amqps://… or sqlite:///file.db. Prefer PALERMO_URL for a URL with a password."
+    password_file = "The password is the first line of this file."
     command = option("--debug", "Show the traceback of an error.", is_flag=True, is_eager=True)(command)
     command = option("--exchange", "Exchange, for several systems on one broker.", metavar="NAME")(command)
+    command = option("--password-file", password_file, metavar="FILE")(command)
+    command = option("--vhost", "RabbitMQ's virtual host.", metavar="NAME")(command)
+    command = option("--user", "RabbitMQ's user.", metavar="NAME")(command)
+    command = option(port, "RabbitMQ's port.", "port", type=click.IntRange(1, 65_535), metavar="N")(command)
+    command = option(host, "RabbitMQ's host; with those below in place of --url.", "host", metavar="NAME")(command)
     return option("--url", url, metavar="URL")(command)
 
 
@@ -97,6 +114,9 @@ def filter_options(command: F) -> F:
         ("--queue", "QUEUE", "Only from this queue; may hold * and ?."),
     ):
         command = click.option(name, metavar=metavar, help=help)(command)
+    command = click.option(
+        "--requeued", is_flag=True, default=None, help="Only what somebody had requeued, and has failed again."
+    )(command)
     return click.option(
         "--since", type=parse_since, help="Only what failed since then: 2h (ago) or 2026-12-01T09:00Z.", metavar="WHEN"
     )(command)

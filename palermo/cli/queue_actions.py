@@ -1,12 +1,16 @@
 """`palermo purge`, `delete`, `dequeue` and `migrate`: remove waiting jobs, or move them."""
 
+from contextlib import nullcontext, suppress
+from glob import escape
+
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
-from palermo.cli.output import ask_to_confirm, confirm, progress
+from palermo.cli.output import ask_to_confirm, confirm, note, progress
 from palermo.client.actor import Actor
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.text import count, safe
 from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls
 from palermo.errors import NotFound, UsageError
@@ -65,7 +69,11 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
 def dequeue(
     context: Context, /, job: str, args_text: str | None, kwargs_text: str | None, queue: str | None, yes: bool
 ) -> None:
-    """Take waiting jobs named JOB out of their queue: all of them, or those with exactly these arguments."""
+    """Take waiting jobs named JOB out of their queue: all of them, or those with exactly these arguments.
+
+    Jobs that are scheduled do not wait in the queue yet: it says how many there are, and `palermo scheduled cancel`
+    cancels them.
+    """
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     ask_to_confirm(yes=yes)
     if queue is not None:
@@ -74,15 +82,26 @@ def dequeue(
     import_jobs(client.settings)
     inspector = Inspector(client, Actor.here("cli"))
     queue = queue or inspector.queue_of(job)
-    if not yes:
-        waiting = inspector.count_jobs(job, args, kwargs, queue=queue)
-        if waiting:
-            confirm(f"Remove {count(waiting, 'waiting job')} {job} from queue {queue!r} for good?", yes=yes)
-    with progress("dequeue") as show:
-        removed = inspector.dequeue(job, args, kwargs, queue=queue, progress=show)
+    later = inspector.scheduled_with(ScheduledFilter(queue=escape(queue), job=escape(job)), args, kwargs)
+    removed = 0
+    # A queue whose jobs are all scheduled need not be there yet.
+    with suppress(NotFound) if later else nullcontext():
+        if not yes:
+            waiting = inspector.count_jobs(job, args, kwargs, queue=queue)
+            if waiting:
+                confirm(f"Remove {count(waiting, 'waiting job')} {job} from queue {queue!r} for good?", yes=yes)
+        with progress("dequeue") as show:
+            removed = inspector.dequeue(job, args, kwargs, queue=queue, progress=show)
     click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
+    same = "".join(
+        f" --{name} JSON" for name, text in (("args", args_text), ("kwargs", kwargs_text)) if text is not None
+    )
+    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job {job}{same}` cancels them"
     if not removed:
-        raise NotFound(f"no such job {job} waits in queue {queue!r}.")
+        but = f" {count(len(later), 'such job')} {hint}." if later else ""
+        raise NotFound(f"no such job {job} waits in queue {queue!r}.{but}")
+    if later:
+        note(f"{count(len(later), 'such job')} {hint}.")
 
 
 @click.command()

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, print_json, print_rows
@@ -61,10 +62,23 @@ def list_scheduled(
 
 @scheduled.command("cancel")
 @selection_options
+@click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
+@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
 @click.pass_obj
-def cancel_scheduled(context: Context, /, yes: bool, as_json: bool, **selection: Any) -> None:
+def cancel_scheduled(
+    context: Context,
+    /,
+    yes: bool,
+    as_json: bool,
+    args_text: str | None,
+    kwargs_text: str | None,
+    **selection: Any,
+) -> None:
     """Have jobs that are due later not run at all."""
-    which = chosen(context, "Cancel", yes=yes, **selection)
+    if args_text is None and kwargs_text is None:
+        which = chosen(context, "Cancel", yes=yes, **selection)
+    else:
+        which = _chosen_by_arguments(context, args_text, kwargs_text, yes=yes, **selection)
     print_altered(context.inspector().cancel_scheduled(which), as_json=as_json)
 
 
@@ -91,6 +105,31 @@ def move(
         raise click.UsageError("say when: --at 2026-12-01T09:00Z or --in 5m", click.get_current_context())
     which = chosen(context, "Move", yes=yes, **selection)
     print_altered(context.inspector().reschedule(which, instant), as_json=as_json)
+
+
+def _chosen_by_arguments(
+    context: Context,
+    args_text: str | None,
+    kwargs_text: str | None,
+    *,
+    yes: bool,
+    ids: tuple[str, ...],
+    every: bool,
+    queue: str | None,
+    job: str | None,
+) -> tuple[str, ...]:
+    """The ids of the jobs with these arguments; the user has confirmed to cancel them. Raises UsageError, Abort."""
+    if ids or not every or not job:
+        raise click.UsageError(
+            "--args and --kwargs choose among the jobs of one name: add --all and --job NAME",
+            click.get_current_context(),
+        )
+    args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
+    ask_to_confirm(yes=yes)
+    found = context.inspector().scheduled_with(ScheduledFilter(queue=queue, job=job), args, kwargs)
+    if found:
+        confirm(f"Cancel {count(len(found), 'scheduled job')}?", yes=yes)
+    return tuple(found)
 
 
 def instant_of(at: float | None, after: float | None) -> float | None:

@@ -10,8 +10,10 @@ from importlib import import_module
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.options import broker_options
+from palermo.cli.options import broker_options_of_server
 from palermo.errors import SettingInvalid
+from palermo.jobs.modules import expand
+from palermo.settings.settings import make_imports_importable
 
 _ROLES = ("viewer", "operator", "admin")
 
@@ -29,7 +31,7 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option(
     "--log-format", type=click.Choice(("text", "json"), case_sensitive=False), default="text", show_default=True
 )
-@broker_options
+@broker_options_of_server
 @click.pass_obj
 def web(
     context: Context,
@@ -121,7 +123,8 @@ def import_modules(modules: tuple[str, ...]) -> None:
     """Import the user's modules, with the current directory importable. Raises SettingInvalid."""
     if modules:
         sys.path.insert(0, "")
-    for module in modules:
+        make_imports_importable()
+    for module in expand(modules):
         try:
             import_module(module)
         except Exception as error:  # what a user's module does when imported may raise anything

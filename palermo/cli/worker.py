@@ -6,7 +6,6 @@ from palermo.cli.command_group import Context, imports
 from palermo.cli.options import broker_options, parse_duration, parse_prefetch
 from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import MediaTypeUnknown
 
 _LEVELS = ("debug", "info", "warning", "error")
 _FORMATS = ("text", "json")
@@ -14,7 +13,7 @@ _POOLS = ("process", "thread", "async")
 
 
 @click.command()
-@click.argument("modules", nargs=-1, metavar="MODULE...")
+@click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option(
     "-q",
     "--queues",
@@ -46,6 +45,17 @@ _POOLS = ("process", "thread", "async")
 @click.option("--burst", is_flag=True, help="End once all queues are empty.")
 @click.option(
     "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
+)
+@click.option(
+    "--term-timeout",
+    type=parse_duration,
+    default="3s",
+    show_default=True,
+    metavar="TIME",
+    help="What a job gets to clean up after JobTerminated was raised in it.",
+)
+@click.option(
+    "--run-atexit", is_flag=True, help="Run what jobs gave to Python's atexit when their process ends by itself."
 )
 @click.option(
     "--resque-signals", is_flag=True, help="TERM and INT kill the running jobs at once, as in Resque; they run again."
@@ -96,6 +106,8 @@ def worker(
     scheduler: bool,
     burst: bool,
     shutdown_timeout: float | None,
+    term_timeout: float,
+    run_atexit: bool,
     resque_signals: bool,
     timeout: float | None,
     timeout_grace: float,
@@ -111,6 +123,9 @@ def worker(
     log_format: str,
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
+
+    'shop.*' is a package with all modules below it. Without MODULE the setting imports names them. A job of a module
+    below those given is found by its name: docs/learn/jobs.md.
 
     TERM and INT let running jobs finish, QUIT waits for them however long they take; a second
     INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with
@@ -128,14 +143,11 @@ def worker(
         from palermo.contract.serialization import Accept
         from palermo.worker import logs
         from palermo.worker.limits import Limits
-        from palermo.worker.options import WorkerOptions
+        from palermo.worker.options import WorkerMisused, WorkerOptions
         from palermo.worker.parent.run import run_worker
 
+    # Whether these names mean something is known once the modules, which may register serializers, are imported.
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
-    try:
-        settings.serializers().check(accepted)
-    except MediaTypeUnknown as error:
-        raise click.UsageError(str(error), click.get_current_context()) from error
     logs.configure(level=log_level, format=log_format)
     options = WorkerOptions(
         settings=settings,
@@ -148,6 +160,8 @@ def worker(
         scheduler=scheduler,
         accept=accepted,
         shutdown_timeout=shutdown_timeout,
+        term_timeout=term_timeout,
+        run_atexit=run_atexit,
         resque_signals=resque_signals,
         limits=Limits(
             timeout=timeout,
@@ -158,4 +172,8 @@ def worker(
         ),
         pidfile=pidfile,
     )
-    raise click.exceptions.Exit(run_worker(options))
+    try:
+        code = run_worker(options)
+    except WorkerMisused as error:
+        raise click.UsageError(str(error), click.get_current_context()) from error
+    raise click.exceptions.Exit(code)

@@ -45,7 +45,7 @@ class Client:
     def __init__(self, settings: Settings | None = None) -> None:
         """Opens nothing yet. Without `settings` they are loaded as always. Raises SettingInvalid."""
         self.settings = settings or Settings.load()
-        #: The serializers of arguments; callers may register and unregister some.
+        #: The serializers of arguments, which all clients of this process share; callers may register some.
         self.serializers = self.settings.serializers()
         self._session = self.settings.session("client")
         self._thread: IoThread | None = None

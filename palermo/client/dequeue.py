@@ -82,14 +82,41 @@ def _sweep(ask: Ask, queue: str, judge: "_Dequeue", progress: Callable[[SweepPro
     ask(lambda broker: broker.sweep(queue, judge, progress=progress))
 
 
+class SameArguments:
+    """Tells whether a message has exactly these arguments.
+
+    They are compared as they read back from the wire, where 1 is not True and a tuple is as good as a list. Arguments
+    of a serializer that is not safe (pickle) are never decoded for this, and so never match.
+
+    Raises EncodeError for arguments that no message can hold.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        args: Sequence[object] | None,
+        kwargs: Mapping[str, object] | None,
+        *,
+        serializers: Serializers,
+    ) -> None:
+        self._serializers = serializers
+        # Encode and decode them, so that dataclasses and enums look as they do in the messages.
+        encoded = serializers.encode(args or (), kwargs or {}, job=job, id="-")
+        probe = Message(id="-", queue="-", job=job, body=encoded.body, content_type=encoded.content_type)
+        self._wanted: tuple[list[object], dict[str, object]] = unpack(
+            serializers.decode_for_display(probe), encoded.arguments
+        )
+
+    def __call__(self, message: Message, *, one: bool) -> bool:
+        """`one` is for jobs declared with arguments="one": the body is their single argument."""
+        there = arguments_of(message, self._serializers, one=one)
+        return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
+
+
 class _Dequeue:
     """The judge of the sweep: it takes all messages of one job, or those with exactly these arguments.
 
-    With `count_only` it only counts them. Arguments are compared as they read back from the wire,
-    where 1 is not True and a tuple is as good as a list. Arguments of a serializer that is not
-    safe (pickle) are never decoded for this, and so never match.
-
-    Raises EncodeError for arguments that no message can hold.
+    With `count_only` it only counts them. Raises EncodeError for arguments that no message can hold.
     """
 
     def __init__(
@@ -105,23 +132,15 @@ class _Dequeue:
         """`one` is for jobs declared with arguments="one": the body is their single argument."""
         self.count = 0
         self._job = job
-        self._serializers = serializers
         self._one = one
         self._verdict: SweepDecision = Keep() if count_only else Remove()
-        self._wanted: tuple[list[object], dict[str, object]] | None = None
+        self._same: SameArguments | None = None
         if args is not None or kwargs is not None:
-            # Encode and decode them, so that dataclasses and enums look as they do in the messages.
-            encoded = serializers.encode(args or (), kwargs or {}, job=job, id="-")
-            probe = Message(id="-", queue="-", job=job, body=encoded.body, content_type=encoded.content_type)
-            self._wanted = unpack(serializers.decode_for_display(probe), encoded.arguments)
+            self._same = SameArguments(job, args, kwargs, serializers=serializers)
 
     def __call__(self, message: Message) -> SweepDecision:
-        if message.job != self._job:
+        if message.job != self._job or (self._same is not None and not self._same(message, one=self._one)):
             return Keep()
-        if self._wanted is not None:
-            there = arguments_of(message, self._serializers, one=self._one)
-            if there is None or not _same(there[0], self._wanted[0]) or not _same(there[1], self._wanted[1]):
-                return Keep()
         self.count += 1
         return self._verdict
 

@@ -10,7 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
@@ -224,29 +224,49 @@ class Accept:
         return (self.named or frozenset()) | self.besides
 
 
+@dataclass(slots=True)
+class _Formats:
+    """What is registered. A change replaces a whole dict, so that other threads may read meanwhile."""
+
+    #: By name and by media type.
+    serializers: dict[str, Serializer] = field(default_factory=dict)
+    compressions: dict[str, Compression] = field(default_factory=dict)
+    classes: dict[str, type] = field(default_factory=dict)
+    #: Whether what Palermo brings itself is still to be loaded.
+    undiscovered: bool = False
+    #: Whether what else is installed is still to be loaded.
+    unsearched: bool = False
+    broken: list[str] = field(default_factory=list)
+
+
+#: What `Serializers.of_process` shares.
+_OF_PROCESS = _Formats(undiscovered=True, unsearched=True)
+
+
 class Serializers:
     """The serializers and compressions that a process knows. Callers can add and remove some at run time."""
 
-    def __init__(self, *, signing_keys: Sequence[str | bytes] = ()) -> None:
+    def __init__(self, *, signing_keys: Sequence[str | bytes] = (), formats: _Formats | None = None) -> None:
         """Starts empty; see `default`. Signed bodies are verified with any of the keys, and signed with the first.
 
         Raises SettingInvalid for a key under 16 bytes.
         """
         self._keys = tuple(signing_keys)
         self._signing: Signing | None = self._wrapper() if signing_keys else None
-        self._serializers: dict[str, Serializer] = {}
-        self._compressions: dict[str, Compression] = {}
-        self._classes: dict[str, type] = {}
-        #: Whether what Palermo brings itself, and what else is installed, is still to be loaded.
-        self._undiscovered = self._unsearched = False
-        self._broken: list[str] = []
+        self._formats = formats or _Formats()
 
     @classmethod
     def default(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
         """A registry with all that is installed, by the entry points palermo.serializers and palermo.compressions."""
-        serializers = cls(signing_keys=signing_keys)
-        serializers._undiscovered = serializers._unsearched = True
-        return serializers
+        return cls(signing_keys=signing_keys, formats=_Formats(undiscovered=True, unsearched=True))
+
+    @classmethod
+    def of_process(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
+        """The registry of this process: all that is installed, and what was registered with any registry of this kind.
+
+        Only the keys are its own.
+        """
+        return cls(signing_keys=signing_keys, formats=_OF_PROCESS)
 
     def encode(
         self,
@@ -310,7 +330,11 @@ class Serializers:
         else:
             serializer = self._permitted(kind, message, accept)
             body = self._decompressed(message)
-        return serializer.loads(body, {**self._classes, **classes} if self._classes else classes) if body else None
+        return (
+            serializer.loads(body, {**self._formats.classes, **classes} if self._formats.classes else classes)
+            if body
+            else None
+        )
 
     def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
         """The value in a message's body, to be shown and never to be run; None for an empty body.
@@ -338,13 +362,13 @@ class Serializers:
 
     def get(self, name: str) -> Serializer:
         """The serializer of a name or a media type, which may carry parameters. Raises MediaTypeUnknown."""
-        serializer = self._serializers.get(name)
+        serializer = self._formats.serializers.get(name)
         if serializer is None:
             self._discover()
             name = media_type(name)
-            if name not in self._serializers:
+            if name not in self._formats.serializers:
                 self._search()
-            serializer = self._serializers.get(name)
+            serializer = self._formats.serializers.get(name)
         if serializer is None:
             raise self._unknown("serializer", name, self.names())
         return serializer
@@ -353,23 +377,23 @@ class Serializers:
         """The compression of a name as in content_encoding. Raises MediaTypeUnknown."""
         self._discover()
         wanted = name.strip().lower().removeprefix("x-")
-        if wanted not in self._compressions:
+        if wanted not in self._formats.compressions:
             self._search()
-        if wanted not in self._compressions:
+        if wanted not in self._formats.compressions:
             raise self._unknown("compression", name, self.compressions())
-        return self._compressions[wanted]
+        return self._formats.compressions[wanted]
 
     def names(self) -> list[str]:
         """The names of all serializers, sorted."""
         self._discover()
         self._search()
-        return sorted({serializer.name for serializer in self._serializers.values()})
+        return sorted({serializer.name for serializer in self._formats.serializers.values()})
 
     def compressions(self) -> list[str]:
         """The names of all compressions, sorted."""
         self._discover()
         self._search()
-        return sorted(self._compressions)
+        return sorted(self._formats.compressions)
 
     def register(self, serializer: Serializer) -> None:
         """Add a serializer under its name and its media type; it replaces what was there."""
@@ -379,7 +403,7 @@ class Serializers:
     def unregister(self, name: str) -> None:
         """Take a serializer away, by name or media type. Raises MediaTypeUnknown."""
         gone = self.get(name)
-        self._serializers = {key: kept for key, kept in self._serializers.items() if kept is not gone}
+        self._formats.serializers = {key: kept for key, kept in self._formats.serializers.items() if kept is not gone}
 
     def register_compression(self, compression: Compression) -> None:
         """Add a compression; it replaces one of the same name."""
@@ -388,17 +412,18 @@ class Serializers:
 
     def unregister_compression(self, name: str) -> None:
         """Take a compression away. Raises MediaTypeUnknown."""
-        del self._compressions[self.compression(name).name]
+        gone = self.compression(name).name
+        self._formats.compressions = {key: kept for key, kept in self._formats.compressions.items() if key != gone}
 
     def register_class(self, cls: C) -> C:
         """Let a dataclass or enum be restored in every job, besides those that its annotations name. A decorator."""
-        self._classes[dotted_name(cls)] = cls
+        self._formats.classes = {**self._formats.classes, dotted_name(cls): cls}
         return cls
 
     @property
     def classes(self) -> Mapping[str, type]:
         """The classes that register_class was given, by dotted name."""
-        return self._classes
+        return self._formats.classes
 
     def check(self, accept: Accept) -> None:
         """Raise MediaTypeUnknown if `accept` names something that is not registered.
@@ -413,7 +438,7 @@ class Serializers:
         serializer = self.get(kind)
         if accept.permits(serializer):
             return serializer
-        known = {each.media_type: each for each in self._serializers.values()}
+        known = {each.media_type: each for each in self._formats.serializers.values()}
         accepted = ", ".join(sorted(name for name, each in known.items() if accept.permits(each))) or "nothing"
         raise MediaTypeRefused(
             f"message {message.id} is {kind} and this worker accepts only {accepted}. "
@@ -452,16 +477,16 @@ class Serializers:
 
     def _discover(self) -> None:
         """Load what Palermo brings itself, once."""
-        if self._undiscovered:
+        if self._formats.undiscovered:
             self._load(own)
             # Last, so that another thread does not find half of them and report the rest as unknown.
-            self._undiscovered = False
+            self._formats.undiscovered = False
 
     def _search(self) -> None:
         """Load what else is installed, once."""
-        if self._unsearched:
+        if self._formats.unsearched:
             self._load(lambda group: {name: each for name, each in installed(group).items() if name not in own(group)})
-            self._unsearched = False
+            self._formats.unsearched = False
 
     def _load(self, plugins: Callable[[str], Mapping[str, Plugin]]) -> None:
         """Load these plug-ins. A package that cannot be imported must not keep the others from loading."""
@@ -471,19 +496,19 @@ class Serializers:
                 try:
                     add(entry.load()())
                 except (ImportError, AttributeError) as error:
-                    self._broken.append(f"{entry.name} ({entry.value}) could not be imported: {error}")
+                    self._formats.broken.append(f"{entry.name} ({entry.value}) could not be imported: {error}")
 
     def _add_serializer(self, serializer: Serializer) -> None:
-        self._serializers[media_type(serializer.name)] = serializer
-        self._serializers[media_type(serializer.media_type)] = serializer
+        names = (media_type(serializer.name), media_type(serializer.media_type))
+        self._formats.serializers = {**self._formats.serializers, **dict.fromkeys(names, serializer)}
 
     def _add_compression(self, compression: Compression) -> None:
-        self._compressions[compression.name] = compression
+        self._formats.compressions = {**self._formats.compressions, compression.name: compression}
 
     def _unknown(self, what: str, name: str, known: Iterable[str]) -> MediaTypeUnknown:
         return MediaTypeUnknown(
             f"no {what} {name[:80]!r} is registered (there are: {', '.join(known) or 'none'}). "
-            + "; ".join((*self._broken, "check the name, or install the package that brings it."))
+            + "; ".join((*self._formats.broken, "check the name, or install the package that brings it."))
         )
 
 

@@ -1,8 +1,8 @@
-"""Broker URLs: parsed, and printed without the password."""
+"""Broker URLs: parsed, written from their parts, and printed without the password."""
 
 import re
-from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from dataclasses import dataclass, field, replace
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from palermo.errors import UrlInvalid
 
@@ -38,6 +38,49 @@ class Address:
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.hosts)
         vhost = "/" if self.vhost == "/" else f"/{self.vhost}"
         return f"{self.scheme}://{user}{hosts}{vhost}"
+
+
+def written(address: Address) -> str:
+    """The URL of an AMQP address, with its password: for settings and environments, never to be shown."""
+    user, password, vhost = (quote(part, safe="") for part in (address.username, address.password, address.vhost))
+    hosts = ",".join(f"{f'[{host}]' if ':' in host else quote(host, safe='')}:{port}" for host, port in address.hosts)
+    query = f"?{urlencode(address.options)}" if address.options else ""
+    return f"{address.scheme}://{user}:{password}@{hosts}/{'' if address.vhost == '/' else vhost}{query}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddressParts:
+    """Parts of an AMQP address that are given one by one; None for one that is not given."""
+
+    #: One or several with commas between, with ports or without.
+    host: str | None = None
+    port: int | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    vhost: str | None = None
+
+    def of(self, address: Address) -> Address:
+        """The address with these parts in place of its own. Raises UrlInvalid for a host that cannot be one.
+
+        Another host has the default port of the scheme, and another user no password, unless they are given too.
+        """
+        hosts = address.hosts
+        if self.host is not None:
+            port = _PORTS[address.scheme]
+            bare = self.host.count(":") > 1 and not self.host.startswith("[")  # ::1
+            hosts = ((self.host, port),) if bare else tuple(_host(part, port) for part in self.host.split(","))
+        if self.port is not None:
+            hosts = tuple((host, self.port) for host, _ in hosts)
+        username, password = address.username, address.password
+        if self.username is not None and self.username != username:
+            username, password = self.username, "guest" if self.username == "guest" else ""
+        return replace(
+            address,
+            hosts=hosts,
+            username=username,
+            password=password if self.password is None else self.password,
+            vhost=address.vhost if self.vhost is None else self.vhost,
+        )
 
 
 def parse_url(url: str) -> Address:

@@ -194,6 +194,11 @@ class Message:
         """Which run this is, from 1."""
         return (self.retries or 0) + 1
 
+    @property
+    def requeued(self) -> bool:
+        """Whether somebody has run it again by hand since it was enqueued; retries by its policy do not count."""
+        return (self.retries or 0) > (self.policy_retries or 0)
+
     def waited(self, now: float) -> float | None:
         """Seconds that it has waited since it could have been run; None where the start of the wait is not known."""
         if self.queued_at is None:

@@ -39,6 +39,9 @@ class FailedFilter:
     #: The fingerprint of its group, as `Inspector.groups` gives it.
     group: str | None = None
 
+    #: True for jobs that somebody had requeued, and that have failed again; False for the others.
+    requeued: bool | None = None
+
     @property
     def everything(self) -> bool:
         """Whether the filter has no condition."""
@@ -54,6 +57,7 @@ class FailedFilter:
             and (self.error is None or fits(kind, self.error) or fits(kind.rpartition(".")[2], self.error))
             and (self.since is None or (failure is not None and failure.failed_at >= int(self.since)))
             and (self.until is None or (failure.failed_at if failure else 0) <= self.until)
+            and (self.requeued is None or self.requeued is message.requeued)
             and (self.text is None or self._contains(message, self.text.casefold(), shown))
             and (self.group is None or (failure is not None and fingerprint(message.job, failure) == self.group))
         )

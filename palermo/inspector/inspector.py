@@ -234,6 +234,7 @@ class Inspector(Context):
     # -- scheduled jobs
 
     scheduled = scheduled_jobs.scheduled
+    scheduled_with = scheduled_jobs.scheduled_with
     cancel_scheduled = scheduled_jobs.cancel_scheduled
     run_now = scheduled_jobs.run_now
     reschedule = scheduled_jobs.reschedule

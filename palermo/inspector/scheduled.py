@@ -4,19 +4,25 @@ The class Inspector takes these functions as its methods. A job that has failed 
 tried again is a scheduled job with an error: `retries` tells them apart.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from palermo.client.dequeue import SameArguments
 from palermo.contract import clock
 from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
 from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.inspector.context import Context
+from palermo.jobs import registry
 
 #: The scheduled jobs that are meant: one id, several, or those that a filter matches.
 Which = str | Iterable[str] | ScheduledFilter
+
+#: The limit of a page that has all scheduled jobs.
+_ALL = 2**31
 
 #: The answer about an id with which nothing was done.
 GONE = "fired already or not there"
@@ -75,6 +81,29 @@ def cancel_scheduled(context: Context, which: Which) -> list[Row]:
     cancelled, never both.
     """
     return _alter(context, which, CANCEL)
+
+
+def scheduled_with(
+    context: Context,
+    filter: ScheduledFilter,
+    args: Sequence[object] | None = None,
+    kwargs: Mapping[str, object] | None = None,
+) -> list[str]:
+    """The ids of the scheduled jobs that a filter matches and that have exactly these arguments.
+
+    To cancel them, give the ids to `cancel_scheduled`: a job that comes due in between is left alone. Without `args`
+    and `kwargs` all that the filter matches. Raises EncodeError for arguments that no message can hold.
+    """
+    same = SameArguments(filter.job or "", args, kwargs, serializers=context._client.serializers)
+    every = args is None and kwargs is None
+
+    def fits(message: Message) -> bool:
+        definition = registry.find(message.job)
+        return every or same(message, one=definition is not None and definition.one)
+
+    # One page: between two pages jobs come due, and the next page would leave out as many.
+    found = context._ask(lambda broker: broker.scheduled(filter, limit=_ALL), again=True)
+    return [message.id for message in found.messages if message.id not in found.cancelled and fits(message)]
 
 
 def run_now(context: Context, which: Which) -> list[Row]:

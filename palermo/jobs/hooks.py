@@ -66,6 +66,7 @@ HOOKS: tuple[HookRow, ...] = (
     _row("before_pause", "template", _WORKER, _NOTHING, _LOGGED),
     _row("after_pause", "template", _WORKER, _NOTHING, _LOGGED),
     _row("shutdown", "template", _WORKER, _NOTHING, _LOGGED),
+    _row("worker_exit", "template", _WORKER, _NOTHING, _LOGGED),
 )
 
 JOB_HOOKS = tuple(row.name for row in HOOKS if row.for_jobs)

@@ -10,6 +10,7 @@ Only this folder reads the environment.
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -175,10 +176,10 @@ class Settings:
         return self.events_prefix or self.exchange
 
     def serializers(self) -> "Serializers":
-        """A new registry of all installed serializers, with the signing keys."""
+        """The process's registry of serializers, with the signing keys of these settings."""
         from palermo.contract.serialization import Serializers
 
-        return Serializers.default(signing_keys=self.signing_keys)
+        return Serializers.of_process(signing_keys=self.signing_keys)
 
     def __repr__(self) -> str:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -255,6 +256,17 @@ def from_file() -> Iterator[tuple[str, str, Any]]:
             if table is not None:
                 yield from ((str(path), name, _anchored(name, value, directory)) for name, value in table.items())
                 return
+
+
+def make_imports_importable() -> None:
+    """Add the directory of the settings file to Python's path if the file names modules, behind all that is there.
+
+    So these modules are found from wherever below that directory the program starts.
+    """
+    for source, name, _ in from_file():
+        directory = os.path.dirname(source)
+        if name == "imports" and directory not in sys.path:
+            sys.path.append(directory)
 
 
 def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:

@@ -85,6 +85,8 @@ def start_worker(
     scheduler: bool = True,
     accept: Iterable[str] = (),
     shutdown_timeout: float | None = None,
+    term_timeout: float | None = None,
+    run_atexit: bool = False,
     timeout: float | None = None,
     timeout_grace: float | None = None,
     max_jobs: int | None = None,
@@ -121,10 +123,13 @@ def start_worker(
         command.append("--burst")
     if not scheduler:
         command.append("--no-scheduler")
+    if run_atexit:
+        command.append("--run-atexit")
     for name in accept:
         command += ["--accept", name]
     limits = {
         "--shutdown-timeout": shutdown_timeout,
+        "--term-timeout": term_timeout,
         "--timeout": timeout,
         "--timeout-grace": timeout_grace,
         "--max-jobs": max_jobs,

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from palermo.contract.serialization import Accept
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import PalermoError, SettingInvalid
+from palermo.errors import PalermoError, SettingInvalid, UsageError
 from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
+from palermo.worker.signals import TERM_TIMEOUT
 
 #: The kinds of pool; docs/guides/pools.md says what each can do.
 POOLS = ("process", "thread", "async")
@@ -15,6 +16,10 @@ POOLS = ("process", "thread", "async")
 
 class WorkerFailed(PalermoError):
     """The worker cannot start: its modules cannot be imported, or give it nothing to do. The text is one line."""
+
+
+class WorkerMisused(WorkerFailed, UsageError):
+    """The worker cannot start: an option names something that neither Palermo nor its modules bring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,10 @@ class WorkerOptions:
     accept: Accept = field(default_factory=Accept.default)
     #: Seconds that running jobs get after TERM or INT (25 if None) and after QUIT (without end if None).
     shutdown_timeout: float | None = None
+    #: Seconds that a job gets after JobTerminated was raised in it, before its process is killed.
+    term_timeout: float = TERM_TIMEOUT
+    #: Whether the functions that jobs gave to atexit run when the process of the jobs ends.
+    run_atexit: bool = False
     limits: Limits = field(default_factory=Limits)
     #: Whether TERM and INT mean what they mean to a Resque worker.
     resque_signals: bool = False
@@ -56,5 +65,7 @@ class WorkerOptions:
             raise SettingInvalid(
                 "no module named: a worker needs the modules that hold its jobs, palermo worker shop.tasks."
             )
+        if not 0 <= self.term_timeout < float("inf"):
+            raise SettingInvalid(f"term timeout is {self.term_timeout}; it is a number of seconds, 0 or more.")
         if self.shutdown_timeout is not None and not 0 <= self.shutdown_timeout < float("inf"):
             raise SettingInvalid(f"shutdown timeout is {self.shutdown_timeout}; it is a number of seconds, 0 or more.")

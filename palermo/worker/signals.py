@@ -67,7 +67,7 @@ SIGNALS: tuple[SignalRow, ...] = (
         "TERM",
         Action.STOP,
         "finish the running jobs within the shutdown timeout; then raise JobTerminated in the rest, kill after"
-        " 3 seconds what still runs, give all of these back, exit",
+        " the term timeout what still runs, give all of these back, exit",
     ),
     SignalRow("INT", Action.INTERRUPT, "as TERM; a second INT kills the running jobs at once and gives them back"),
     SignalRow("USR2", Action.PAUSE, "take no more jobs; the running ones go on"),
@@ -95,8 +95,9 @@ RESQUE_SIGNALS: tuple[SignalRow, ...] = tuple(
     SignalRow(name, Action.ABANDON, "kill the running jobs at once, give them back, exit") for name in ("TERM", "INT")
 )
 
-#: Seconds that a job gets to clean up after JobTerminated was raised in it. With the shutdown timeout it is below 30.
-TERM_GRACE = 3.0
+#: Seconds that a job gets to clean up after JobTerminated was raised in it, unless --term-timeout says otherwise.
+#: With the shutdown timeout it is below 30.
+TERM_TIMEOUT = 3.0
 
 # The signals that the parent has sent to a running slot. Not TERM: systemd sends that to every process of a service
 # at the very beginning of a stop, when jobs should go on for the shutdown timeout. Linux has real-time signals, and

@@ -91,7 +91,15 @@ def test_a_module_that_gives_a_worker_nothing_ends_it_with_the_reason(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["-c", "0"], ["-q", "failed"], ["-q", ""], ["--accept", "nonsense"], ["--shutdown-timeout", "soon"]]
+    "arguments",
+    [
+        ["-c", "0"],
+        ["-q", "failed"],
+        ["-q", ""],
+        ["--accept", "nonsense"],
+        ["--accept-only", "nonsense"],
+        ["--shutdown-timeout", "soon"],
+    ],
 )
 def test_a_worker_that_is_told_nonsense_ends_before_it_opens_anything(
     sqlite_place: Place, arguments: list[str]

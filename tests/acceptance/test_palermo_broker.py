@@ -203,6 +203,34 @@ def test_P13_user_password_vhost_and_exchange_are_told_and_the_password_is_never
     assert "clerk" in worker.log
 
 
+def test_P13_a_worker_is_started_with_host_port_user_vhost_and_a_file_with_the_password(
+    place: Place, module_node: Node
+) -> None:
+    secret = "an0ther-p4ss"
+    for command in (
+        ("add_vhost", "till"),
+        ("add_user", "cashier", secret),
+        ("set_permissions", "-p", "till", "cashier", ".*", ".*", ".*"),
+    ):
+        module_node.ctl(*command)
+    ((host, port),) = parse_url(place.url).hosts
+    (place.path / "password").write_text(f"{secret}\n")
+    place.environment["PALERMO_URL"] = "amqp://127.0.0.1:1/"
+    flags = ("--host", host, "--port", f"{port}", "--user", "cashier", "--vhost", "till", "--password-file", "password")
+
+    done = place.run("enqueue", "shop.hold", "--args", '["x"]', "-q", "jobs", *flags)
+    worker = place.worker(*flags)
+    place.await_lines(1)
+    titles = "".join(command_line(pid) for pid in worker.tree())
+    listed = place.run("queues", *flags)
+    place.open_gate()
+    place.await_lines(2)
+
+    assert (done.returncode, listed.returncode) == (0, 0)
+    assert not any(secret in text for text in (worker.log, titles, listed.stdout, listed.stderr, done.stderr))
+    assert "cashier" in worker.log
+
+
 def test_P18_everything_is_there_without_the_management_plugin(place: Place, module_node: Node) -> None:
     assert "rabbitmq_management" not in module_node.ctl("eval", "rabbit_plugins:active().")
     worker = place.worker("-q", "jobs,mail")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,49 @@ def test_P10_a_serializer_is_plugged_in_and_out_while_the_program_runs(place: Pl
     assert (row["content_type"], row["args"], row["preview"]) == ("application/x-shouting", None, "'a'")
 
 
+#: Jobs whose module registers the serializer that they are written with.
+LOUD = """
+import palermo
+from palermo import serializers
+
+serializers.register(Shouting())
+
+
+@palermo.job(serializer="shouting")
+def shout(text):
+    with open("notes", "a") as notes:
+        notes.write(text + "\\n")
+"""
+
+
+def test_P10_a_serializer_that_was_registered_stays_when_the_program_connects_again(place: Place) -> None:
+    program = f"""
+{SHOUTING}
+import palermo
+palermo.connect().serializers.register(Shouting())
+palermo.connect()
+palermo.enqueue("shop.note", ["twice"], serializer="shouting")
+print(palermo.inspector().peek("jobs")[0]["args"])
+"""
+
+    assert place.python(program) == "['TWICE']\n"
+
+
+@pytest.mark.parametrize("option", ["--accept", "--accept-only"])
+def test_P10_a_worker_accepts_a_serializer_that_its_module_registers(place: Place, option: str) -> None:
+    (place.path / "loud.py").write_text(SHOUTING.replace("safe = True", "safe = False") + LOUD)
+    place.python("import loud; loud.shout.enqueue('hello')")
+
+    place.burst(modules=("loud",))
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.MediaTypeRefused: ")
+
+    place.palermo("failed", "requeue", "--all")
+    place.burst(option, "shouting", modules=("loud",))
+    assert place.lines() == ["HELLO"]
+    assert place.failed() == {}
+
+
 def test_P10_a_worker_takes_messages_of_every_serializer_that_is_installed(place: Place) -> None:
     install(place.path)
     for serializer in ("json", "msgpack", "shouting"):
@@ -170,6 +214,86 @@ def test_P11_one_worker_runs_the_jobs_of_all_modules_that_it_imports(place: Plac
         "kneaded 20",
     ]
     assert place.failed() == {}
+
+
+#: A package with jobs in modules that it does not import, a script beside them, and the settings of its project.
+PROJECT = {
+    "mill/__init__.py": "",
+    "mill/grind.py": "import palermo, shop\n\n\n@palermo.job\ndef wheat(text):\n    shop.write('notes', text)\n",
+    "mill/deep/__init__.py": "",
+    "mill/deep/sift.py": "import palermo, shop\n\n\n@palermo.job\ndef flour(text):\n    shop.write('notes', text)\n",
+    "mill/script.py": "import shop\nshop.write('notes', 'the script has run')\n\n\ndef run(text): ...\n",
+    "palermo.toml": "imports = ['mill.*']\n",
+}
+
+
+def unpack(project: Mapping[str, str], site: Path) -> None:
+    for name, text in project.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+
+
+@pytest.mark.parametrize("modules", [("mill.grind", "mill.d*"), ()], ids=["by pattern", "by the settings"])
+def test_P11_a_worker_imports_modules_by_pattern_and_without_any_those_of_the_settings(
+    place: Place, modules: tuple[str, ...]
+) -> None:
+    unpack(PROJECT, place.path)
+    (place.path / "mill/script.py").unlink()
+    place.client.enqueue("mill.grind.wheat", ["ground"])
+    place.client.enqueue("mill.deep.sift.flour", ["sifted"])
+
+    place.burst(modules=modules)
+
+    assert place.lines() == ["ground", "sifted"]
+
+
+def test_P11_the_modules_of_the_settings_are_found_from_below_the_project(place: Place, tmp_path: Path) -> None:
+    unpack(PROJECT, place.path / "project")
+    (place.path / "project/mill/script.py").unlink()
+    place.client.enqueue("mill.grind.wheat", [f"{tmp_path}/notes"])
+    source = "import palermo\n\n\n@palermo.job\ndef wheat(path):\n    open(path, 'a').write('ground\\n')\n"
+    (place.path / "project/mill/grind.py").write_text(source)
+    place.path /= "project/mill/deep"
+
+    place.burst(modules=())
+    done = place.run("enqueue", "mill.grind.wheat", "--args", "[]")
+
+    assert (tmp_path / "notes").read_text() == "ground\n"
+    assert (done.returncode, "ArgumentsInvalid" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+def test_P11_a_job_below_the_modules_given_is_found_and_nothing_beyond_them(place: Place, pool: str) -> None:
+    unpack(PROJECT, place.path)
+    place.client.enqueue("mill.deep.sift.flour", ["sifted"])
+    for job in ("mill.script.run", "bakery.bake", "mill.__main__.run"):
+        place.client.enqueue(job, ["x"])
+
+    place.burst("-q", "jobs", "--pool", pool, modules=("mill",))
+
+    assert place.lines() == ["sifted"]
+    assert sorted(row["job"] for row in place.failed().values()) == [
+        "bakery.bake",
+        "mill.__main__.run",
+        "mill.script.run",
+    ]
+    assert all(error.startswith("palermo.errors.JobNotFound: ") for error in place.errors().values())
+
+
+def test_P11_a_worker_of_signed_jobs_imports_nothing_for_others(place: Place) -> None:
+    unpack({name: text for name, text in PROJECT.items() if name != "palermo.toml"}, place.path)
+    place.client.enqueue("mill.grind.wheat", ["unsigned"])
+    keys = {"PALERMO_SIGNING_KEYS": "a key of 16 bytes"}
+
+    place.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
+    (error,) = place.errors().values()
+    assert error.startswith("palermo.errors.JobNotFound: ")
+
+    place.palermo("failed", "discard", "--all", "-y")
+    done = place.run("enqueue", "mill.grind.wheat", "--args", '["signed"]', "-q", "jobs", PALERMO_SIGN="1", **keys)
+    assert done.returncode == 0, done.stderr
+    place.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
+    assert place.lines() == ["signed"]
 
 
 def test_P11_a_job_that_no_module_of_the_worker_declares_fails_and_says_how_to_start_it(place: Place) -> None:

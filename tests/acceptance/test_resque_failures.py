@@ -82,7 +82,7 @@ def test_R7_every_hook_runs_in_its_place(place: Place) -> None:
     ]
     assert [row["args"] for row in place.failed().values()] == [["fail"]]
     assert place.pending() == 0
-    assert lines[-1].startswith("shutdown")
+    assert [line.split()[0] for line in lines[-2:]] == ["shutdown", "worker_exit"]
     assert lines.index("before_first_fork") < lines.index("before_fork") < lines.index("after_fork")
 
 
@@ -159,3 +159,27 @@ def test_R8_every_queue_may_have_failed_jobs_of_its_own_and_commands_see_all_of_
     assert [row["id"] for row in place.inspector.jobs("mail")] == [mail]
     place.palermo("failed", "discard", "--all", "--yes")
     assert place.failed() == {}
+
+
+def test_R8_what_was_retried_and_has_failed_again_is_cleared(place: Place) -> None:
+    again, fresh = place.enqueue("fail", "again"), place.enqueue("fail", "fresh")
+    place.burst()
+    place.palermo("failed", "requeue", again)
+    place.burst()
+
+    assert [row["id"] for row in place.rows("failed", "list", "--requeued")] == [again]
+    assert place.palermo("failed", "discard", "--all", "--requeued", "-y") == "discarded 1 job.\n"
+    assert list(place.failed()) == [fresh]
+
+
+def test_R12_scheduled_jobs_with_the_same_arguments_are_cancelled_and_dequeue_says_that_they_are_there(
+    place: Place,
+) -> None:
+    ids = [place.client.enqueue("shop.note", [text], delay=3600).id for text in ("a", "b", "a")]
+    same = ("--args", '["a"]')
+
+    done = place.run("dequeue", "shop.note", *same, "-y")
+    place.palermo("scheduled", "cancel", "--all", "--job", "shop.note", *same, "-y")
+
+    assert (done.returncode, "2 such jobs scheduled" in done.stderr) == (4, True)
+    assert [row["id"] for row in place.inspector.scheduled() if row["state"] == "scheduled"] == [ids[1]]

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import click
 import pytest
 
@@ -6,6 +8,7 @@ from palermo.cli import COMMANDS, main
 from palermo.cli.command_group import exit_code
 from palermo.cli.options import parse_duration, parse_instant
 from palermo.core.address import masked
+from palermo.inspector.inspector import Inspector
 from tests.cli.conftest import Palermo
 
 
@@ -66,8 +69,6 @@ def test_wrong_usage_is_one_line(palermo: Palermo, arguments: list[str]) -> None
         ["-q", "a,,b"],
         ["-q", "failed"],
         ["-q", "amq.x"],
-        ["--accept", "nonsense"],
-        ["--accept-only", "nonsense"],
         ["--shutdown-timeout", "soon"],
     ],
 )
@@ -131,6 +132,89 @@ def test_an_unexpected_error_is_one_line_unless_debug_asks(palermo: Palermo, mon
     assert shown.exit_code == 1
     assert "Traceback (most recent call last)" in shown.stderr
     assert "secret" not in shown.stderr
+
+
+def urls_used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The URLs of the brokers that `palermo queues` asks from now on; none is asked."""
+    used: list[str] = []
+
+    def queues(inspector: Inspector) -> list[object]:
+        used.append(inspector._client.settings.url)
+        return []
+
+    monkeypatch.setattr(Inspector, "queues", queues)
+    return used
+
+
+@pytest.mark.parametrize(
+    ("flags", "url"),
+    [
+        (("--host", "rabbit"), "amqp://me:s%40cret@rabbit:5672/shop"),
+        (("--host", "::1", "--port", "5673"), "amqp://me:s%40cret@[::1]:5673/shop"),
+        (("--host", "h1,h2:5673"), "amqp://me:s%40cret@h1:5672,h2:5673/shop"),
+        (("--port", "5674"), "amqp://me:s%40cret@first:5674,second:5674/shop"),
+        (("--vhost", "a/b"), "amqp://me:s%40cret@first:5672,second:5673/a%2Fb"),
+        (("--vhost", "/"), "amqp://me:s%40cret@first:5672,second:5673/"),
+        (("--user", "guest"), "amqp://guest:guest@first:5672,second:5673/shop"),
+        (("--user", "ann", "--password-file", "file"), "amqp://ann:p%3A%2F%40@first:5672,second:5673/shop"),
+    ],
+)
+def test_P13_the_parts_of_a_url_are_flags_of_their_own(
+    palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], url: str
+) -> None:
+    monkeypatch.setenv("PALERMO_URL", "amqp://me:s%40cret@first:5672,second:5673/shop?heartbeat=30")
+    (tmp_path / "file").write_text("p:/@\nanother line\n")
+    used = urls_used(monkeypatch)
+
+    palermo("queues", *flags)
+    palermo(*flags, "queues")
+
+    assert used == [f"{url}?heartbeat=30"] * 2
+
+
+def test_P13_without_a_rabbitmq_in_the_settings_the_parts_have_their_defaults(
+    palermo: Palermo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = urls_used(monkeypatch)
+
+    palermo("queues", "--host", "rabbit")
+
+    assert used == ["amqp://guest:guest@rabbit:5672/"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--url", "sqlite:///other.db", "--host", "rabbit"), "--url names the whole broker"),
+        (("--url", "sqlite:///other.db", "--password-file", "file"), "--url names the whole broker"),
+        (("--password-file", "nowhere"), "the password file nowhere cannot be read: No such file"),
+        (("--password-file", "empty"), "the password file empty is empty"),
+        (("--password-file", "latin"), "it is no text in UTF-8"),
+        (("--host", "rabbit:port"), "the port in the broker URL is not a number"),
+        (("--port", "0"), "--port"),
+    ],
+)
+def test_P13_parts_that_cannot_be_used_are_one_line(
+    palermo: Palermo, tmp_path: Path, flags: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "file").write_text("secret\n")
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "latin").write_bytes(b"s\xe9cret\n")
+
+    (line,) = palermo("queues", *flags, code=2).stderr.splitlines()
+
+    assert told in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize("command", ["web", "demo"])
+def test_P13_a_command_that_listens_itself_calls_them_broker_host_and_broker_port(
+    palermo: Palermo, command: str
+) -> None:
+    shown = palermo(command, "--help").stdout
+
+    assert all(flag in shown for flag in ("--broker-host", "--broker-port", "--user", "--vhost", "--password-file"))
+    assert palermo(command, "--url", "sqlite:///x.db", "--broker-host", "rabbit", code=2).stderr.count("\n") == 1
 
 
 def test_flags_may_stand_before_the_command(palermo: Palermo) -> None:

@@ -105,6 +105,19 @@ def test_r11_dequeue_by_arguments(palermo: Palermo, client: Client) -> None:
     assert [row["id"] for row in json.loads(palermo("jobs", "mail", "--json").stdout)] == ["2"]
 
 
+def test_R12_dequeue_says_what_is_scheduled(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1", "a"))
+    for text in ("a", "b"):
+        palermo("enqueue", "shop.send", "-q", "mail", "--args", f'["{text}"]', "--in", "1h")
+
+    result = palermo("dequeue", "shop.send", "--args", '["a"]', "-q", "mail", "--yes")
+    again = palermo("dequeue", "shop.send", "-q", "mail", "--yes", code=4)
+
+    assert "1 such job scheduled" in result.stderr
+    assert "`palermo scheduled cancel --all --job shop.send --args JSON`" in result.stderr
+    assert "2 such jobs scheduled" in again.stderr
+
+
 def test_r11_dequeue_of_nothing_ends_in_4(palermo: Palermo, client: Client) -> None:
     publish(client, message("1", "a"))
 

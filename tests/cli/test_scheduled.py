@@ -30,6 +30,24 @@ def test_all_that_a_filter_matches_are_changed_at_once(palermo: Palermo) -> None
     assert palermo("scheduled", "list").stderr == "no scheduled jobs.\n"
 
 
+def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
+    def one(*arguments: str) -> str:
+        return enqueue(palermo, "--in", "1h", *arguments)
+
+    one("--args", '["a.png"]')
+    wanted = one("--args", '["b.png"]', "--kwargs", '{"width": 9}')
+    one("--args", '["b.png"]')
+    cancel = ("scheduled", "cancel", "--all", "--job", "shop.resize", "--args", '["b.png"]', "-y")
+
+    done = palermo(*cancel, "--kwargs", '{"width": 9}')
+    assert done.stdout == f"{wanted}: cancelled, due {done.stdout.partition('due ')[2]}"
+
+    assert [row["id"] for row in json.loads(palermo("scheduled", "list", "--json").stdout)].count(wanted) == 0
+    assert palermo(*cancel, "--kwargs", '{"width": 9}').stdout == ""
+    assert palermo(*cancel).stdout.count("cancelled") == 1
+    assert len(json.loads(palermo("scheduled", "list", "--json").stdout)) == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -37,6 +55,10 @@ def test_all_that_a_filter_matches_are_changed_at_once(palermo: Palermo) -> None
         ["run"],
         ["cancel", "1", "--all"],
         ["cancel", "1", "--queue", "mail"],
+        ["cancel", "--all", "--args", "[1]"],
+        ["cancel", "1", "--args", "[1]"],
+        ["cancel", "--job", "shop.resize", "--args", "[1]"],
+        ["cancel", "--all", "--job", "shop.resize", "--args", "{}"],
         ["move", "1"],
         ["move", "1", "--in", "5m", "--at", "2126-12-01T09:00Z"],
         ["move", "1", "--at", "2126-12-01T09:00"],

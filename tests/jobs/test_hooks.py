@@ -43,6 +43,7 @@ def test_the_catalogue_has_every_hook_of_resque() -> None:
         "before_pause",
         "after_pause",
         "shutdown",
+        "worker_exit",
     )
     assert {row.process for row in hooks.HOOKS} == {"caller", "slot", "template"}
 

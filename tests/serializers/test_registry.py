@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from palermo import serializers
 from palermo.contract.plugins import Plugin
 from palermo.contract.serialization import SIGNED, Accept, Serializers
 from palermo.core.message import Message
@@ -63,6 +64,20 @@ def test_one_can_be_added_and_taken_away_at_run_time() -> None:
     registry.unregister("text/x-shout")
     with pytest.raises(MediaTypeUnknown, match=r"no serializer 'text/x-shout' is registered \(there are: json, msgp"):
         registry.decode(message(encoded.body, encoded.content_type), accept=Accept.default())
+
+
+def test_what_one_registry_of_the_process_is_given_all_of_them_have() -> None:
+    first, second = Serializers.of_process(), Serializers.of_process(signing_keys=["a key of 16 bytes"])
+
+    serializers.register(Shout())
+    try:
+        assert {first.get("shout").name, second.get("text/x-shout").name} == {"shout"}
+        assert "shout" not in Serializers.default().names()
+    finally:
+        serializers.unregister("shout")
+    for registry in (first, second, Serializers.of_process()):
+        with pytest.raises(MediaTypeUnknown, match="shout"):
+            registry.get("shout")
 
 
 def test_a_shipped_one_stays_away_once_taken_away() -> None:

@@ -34,6 +34,8 @@ JOBS = [
     failed("b-2", _TWO_LINES, queue="orders", job="shop.pay[1]"),
     failed("c-1", None, queue="mail", job=""),
     failed("c-2", replace(failure("KeyError", ""), stack_trace="", failed_at=0), queue="x*y", preview="'Zürich', 1"),
+    replace(failed("r-1", failure("KeyError", "again", at=250)), retries=3, policy_retries=2),
+    replace(failed("r-2", failure("KeyError", "by policy", at=260)), retries=2, policy_retries=2),
     failed("d-1", replace(failure("Bad\ud800", "lone \ud800 surrogate"), failed_at=10**12), queue="mail"),
 ]
 
@@ -43,6 +45,7 @@ FILTERS = [
     *(FailedFilter(job=name) for name in ("shop.send", "shop.*", "shop.pay[1]", "")),
     *(FailedFilter(error=name) for name in ("ValueError", "Refused", "shop.errors.*", "*Error", "refused")),
     *(FailedFilter(text=text) for text in ("ADDRESS", "strasse", "zürich", "a-1", "in work", "line\nat", "b.py", "%")),
+    *(FailedFilter(requeued=flag) for flag in (True, False)),
     *(FailedFilter(since=at) for at in (0, 200, 200.9, 10**11)),
     *(FailedFilter(until=at) for at in (0, 199.5, 200, 10**13)),
     FailedFilter(queue="mail", error="ValueError", text="send", since=150),

@@ -45,6 +45,17 @@ def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
     assert web.inspector.size(name) == 0
 
 
+def test_P14_the_page_of_a_queue_says_how_its_jobs_are_serialized(any_web: Web) -> None:
+    for serializer in ("json", "json", "msgpack"):
+        any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail", serializer=serializer)
+    any_web.client.enqueue("shop.bill", queue="bills")
+
+    assert (
+        "Serialized as application/json (2 jobs), application/msgpack (1 job)." in any_web.http.get("/queues/mail").text
+    )
+    assert "Serialized as application/json (1 job)." in any_web.http.get("/queues/bills").text
+
+
 def events_of(web: Web) -> str:
     """Where the page of queues hears of changes."""
     found = re.search(r'data-events="([^"]+)"', web.http.get("/queues").text)

@@ -280,3 +280,64 @@ def _inner_pid(pid: str) -> str:
             if line.startswith("NSpid:"):
                 return line.split()[-1]
     return ""
+
+
+def test_R5_a_job_gets_the_term_timeout_to_clean_up(site: Site) -> None:
+    arguments = ("--shutdown-timeout", "0.2", "--term-timeout", "10m")
+    worker, _ = _running(site, "tidies_slowly", str(site.gate), arguments=arguments)
+
+    worker.send(signal.SIGTERM)
+    eventually(lambda: site.notes()[-1] == "begins to tidy")
+    site.open_gate()
+
+    assert worker.wait() == 1
+    assert site.notes()[-1] == "has tidied"
+    assert "grace=600.0" in worker.log
+    assert site.pending() == 1
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.3s"])
+def test_R5_a_job_that_cleans_up_longer_than_the_term_timeout_is_killed_and_given_back(
+    site: Site, seconds: str
+) -> None:
+    arguments = ("--shutdown-timeout", "0.2", "--term-timeout", seconds)
+    worker, _ = _running(site, "tidies_slowly", str(site.gate), arguments=arguments)
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == 1
+    assert "has tidied" not in site.notes()
+    assert site.pending() == 1
+    assert site.errors() == {}
+
+
+@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+def test_R7_what_jobs_gave_to_atexit_runs_when_their_process_ends_if_the_worker_was_told_so(
+    site: Site, pool: str
+) -> None:
+    for text in ("first", "second"):
+        site.enqueue("leaves_something", str(site.notes_path), text, module=MODULE)
+
+    site.burst("--pool", pool, "--run-atexit", modules=LIMITS)
+
+    pid, _, _ = site.notes()[0].partition(" ")
+    assert site.notes() == [f"{pid} ran", f"{pid} ran", f"second left by {pid}", f"first left by {pid}"]
+
+
+def test_R7_a_process_for_each_job_runs_what_its_job_gave_to_atexit(site: Site) -> None:
+    for text in ("first", "second"):
+        site.enqueue("leaves_something", str(site.notes_path), text, module=MODULE)
+
+    site.burst("--max-jobs", "1", "--run-atexit", modules=LIMITS)
+
+    one, other = (line.partition(" ")[0] for line in site.notes() if line.endswith("ran"))
+    assert {f"first left by {one}", f"second left by {other}"} <= set(site.notes())
+    assert one != other
+
+
+def test_R7_what_jobs_gave_to_atexit_does_not_run_unless_it_is_asked_for(site: Site) -> None:
+    site.enqueue("leaves_something", str(site.notes_path), "first", module=MODULE)
+
+    site.burst(modules=LIMITS)
+
+    assert [line.partition(" ")[2] for line in site.notes()] == ["ran"]

@@ -44,7 +44,7 @@ def test_worker_hooks_run_in_order_and_are_told_of_the_worker(site: Site) -> Non
     assert [line[0] for line in trace] == [
         "before_first_fork", "before_fork", "after_fork",
         "before_process", "around_process", "around_process_ends", "after_process",
-        "queue_empty", "shutdown",
+        "queue_empty", "shutdown", "worker_exit",
     ]  # fmt: skip
     assert {line[3] for line in trace if len(line) == 4} == {"jobs,low"}
     assert all(line[2].startswith("pid:") for line in trace if len(line) == 4)
@@ -75,7 +75,9 @@ def test_a_failing_job_is_told_to_its_hooks_and_back_ends_in_the_slot(site: Site
     assert [line[2:] for line in told] == [["ValueError", "('x',)"], ["ValueError", "'x'"]]
 
 
-@pytest.mark.parametrize(("hook", "code"), [("before_first_fork", 1), ("before_fork", 0), ("after_fork", 0)])
+@pytest.mark.parametrize(
+    ("hook", "code"), [("before_first_fork", 1), ("before_fork", 0), ("after_fork", 0), ("worker_exit", 0)]
+)
 def test_a_worker_hook_that_raises(site: Site, hook: str, code: int) -> None:
     site.enqueue("note", str(site.notes_path), "ran")
 
@@ -84,3 +86,10 @@ def test_a_worker_hook_that_raises(site: Site, hook: str, code: int) -> None:
     assert worker.wait() == code
     assert "hook is broken" in worker.log
     assert site.notes() == (["ran"] if code == 0 else [])
+
+
+def test_R7_a_worker_exit_hook_that_hangs_does_not_keep_the_worker(site: Site) -> None:
+    worker = site.start("--burst", modules=("crew", "crew_hanging_hook"))
+
+    assert worker.wait() == 0
+    assert "worker_exit hook still runs after 5 s, killing it" in worker.log

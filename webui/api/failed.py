@@ -66,6 +66,7 @@ class Filter(BaseModel):
     since: str | None = None
     until: str | None = None
     group: str | None = None
+    requeued: bool | None = None
 
 
 class Chosen(BaseModel):
@@ -135,9 +136,11 @@ def asked(
     since: Text = None,
     until: Text = None,
     group: Text = None,
+    requeued: bool | None = None,
 ) -> FailedFilter:
     """The filter of a request. Names may hold `*` and `?`; times are durations ago (`2h`) or instants."""
     given = {"queue": queue, "job": job, "error": error, "text": text, "since": since, "until": until, "group": group}
+    given["requeued"] = _flag_text(requeued)
     return failed_filter(given)
 
 
@@ -241,11 +244,16 @@ def stop(visit: Visiting, id: Id) -> OperationRow:
     return _shown(operation)
 
 
+def _flag_text(flag: bool | None) -> str | None:
+    return None if flag is None else str(flag).lower()
+
+
 def _which(chosen: Chosen) -> Which:
     if chosen.ids is not None and chosen.filter is None:
         return chosen.ids
     if chosen.filter is not None and chosen.ids is None:
-        return failed_filter(chosen.filter.model_dump())
+        given = chosen.filter.model_dump()
+        return failed_filter({**given, "requeued": _flag_text(chosen.filter.requeued)})
     raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 

@@ -42,6 +42,8 @@ class Entry:
     #: When it failed, in Unix seconds; 0 if the job does not say.
     at: int
     retries: int | None
+    #: Whether somebody had requeued it before it failed.
+    requeued: bool
     queue: str
     job: str
     error: str
@@ -89,6 +91,7 @@ class EntryBuilder:
             id=id,
             at=_bounded(failure.failed_at) or 0 if failure else 0,
             retries=_bounded(message.retries),
+            requeued=message.requeued,
             queue=printable(message.queue),
             job=printable(message.job),
             error=printable(failure.exception_class) if failure else "",

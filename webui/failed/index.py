@@ -46,7 +46,8 @@ create table job (
     error integer not null,
     kind integer not null,
     trace integer not null,
-    seen integer not null
+    seen integer not null,
+    requeued integer not null
 );
 create index job_at on job (at, n);
 create index job_kind on job (kind, at, queue, job, error, trace);
@@ -77,7 +78,7 @@ create table hits_3 (n integer primary key);
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
 
 #: The columns in the order of inserts, and of reads from `detail`.
-JOB = "n, id, at, retries, queue, job, error, kind, trace, seen"
+JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued"
 DETAIL = (
     "n, created_at, message, ending, preview, worker, tenant, topic,"
     " content_type, content_encoding, arguments, attempts, body"
@@ -301,7 +302,7 @@ class Index:
             body = entry.body if whole else None
             kind = 0 if entry.fingerprint is None else self._kind(entry.fingerprint)
             places = self._name(entry.queue), self._name(entry.job), self._name(entry.error)
-            jobs.append((n, entry.id, entry.at, entry.retries, *places, kind, trace, reading))
+            jobs.append((n, entry.id, entry.at, entry.retries, *places, kind, trace, reading, entry.requeued))
             words.append((n, entry.words))
             tried = entry.attempts if whole else ""
             details.append(
@@ -312,7 +313,7 @@ class Index:
                 )
             )
             self._body_bytes += len(body or b"") + len(tried)
-        self._db.executemany(f"insert into job ({JOB}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", jobs)
+        self._db.executemany(f"insert into job ({JOB}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", jobs)
         self._db.executemany("insert into words (n, text) values (?, ?)", words)
         self._db.executemany(f"insert into detail ({DETAIL}) values ({MARKS})", details)
         while self._body_bytes > MAX_BODY_BYTES:
@@ -412,6 +413,9 @@ class Queries:
         if filter.group is not None:
             parts.append("kind = coalesce((select id from kind where fingerprint = ?), -1)")
             values.append(filter.group)
+        if filter.requeued is not None:
+            parts.append("requeued = ?")
+            values.append(filter.requeued)
         if filter.text is not None:
             parts.append(f"n in {hits}")
         return " and ".join(parts), values

@@ -1,6 +1,7 @@
 """The overview, the page of all queues, and the page of one queue with its jobs and the actions on it."""
 
 import json
+from collections import Counter
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -81,6 +82,7 @@ def queue(
         "queue.html",
         queue=line,
         jobs=jobs,
+        types=Counter(row["content_type"] for row in jobs).most_common(),
         unseen=unseen,
         running=running_jobs(snapshot, name)[:_RUNNING],
         text=text,

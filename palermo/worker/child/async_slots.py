@@ -9,6 +9,7 @@ import contextvars
 import inspect
 import logging
 import socket
+from collections.abc import Callable
 from typing import NoReturn
 
 from palermo.core.message import Message
@@ -32,10 +33,14 @@ _TITLE_EVERY = 0.5
 class AsyncSlots:
     """Runs the slots of an async pool in one event loop."""
 
-    def __init__(self, end: socket.socket, slots: SharedSlots, registry: Registry) -> None:
+    def __init__(
+        self, end: socket.socket, slots: SharedSlots, registry: Registry, leave: Callable[[], NoReturn]
+    ) -> None:
         self._end = end
         self._slots = slots
         self._registry = registry
+        #: Ends the process.
+        self._leave = leave
         self._frames = FrameBuffer()
         #: By job, whether it is a coroutine function.
         self._awaitable: dict[str, bool] = {}
@@ -65,7 +70,7 @@ class AsyncSlots:
         except OSError:  # a job closed our end
             exit_now(1)
         if not data:
-            exit_now(0)
+            self._leave()
         for payload in self._frames.feed(data):
             self._slots.obey(load(payload), self._start)
         if self._titling is None:

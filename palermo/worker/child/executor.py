@@ -18,7 +18,7 @@ from typing import Any, cast
 from palermo import errors, tracing
 from palermo.client import decorator
 from palermo.contract import clock
-from palermo.contract.serialization import Accept, Serializers
+from palermo.contract.serialization import SIGNED, Accept, Serializers, media_type
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, MAX_RESULT, RunResult, Succeeded
@@ -29,6 +29,7 @@ from palermo.jobs import definition as job_definition
 from palermo.jobs.current import CurrentJob, ProgressReports
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
+from palermo.jobs.modules import JobModules
 from palermo.worker.child import interrupts as breaks
 from palermo.worker.child import shared_interrupts
 from palermo.worker.child.interrupts import Interruptible, Interrupts
@@ -80,6 +81,7 @@ class Executor:
         serializers: Serializers,
         accept: Accept,
         worker: str,
+        modules: JobModules | None = None,
         interrupts: Interruptible | None = None,
         return_values: ReturnValues | None = None,
         now: Callable[[], float] = clock.now,
@@ -92,6 +94,8 @@ class Executor:
         self._accept = accept
         #: The tag of the slot, for current_job and the failure report.
         self._worker = worker
+        #: Where a job is searched for that is not in the registry.
+        self._modules = modules
         self._interrupts: Interruptible = interrupts or Interrupts()
         self._return_values = return_values or ReturnValues(serializers, limit=MAX_RESULT)
         self._now = now
@@ -222,6 +226,8 @@ class Executor:
             raise JobUnnamed(
                 f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
             )
+        if self._modules is not None and self._registry.find(message.job) is None:
+            self._load(message, self._modules)
         definition = self._registry.get(message.job)
         if message.extra and message.topic and definition.subscribes is None:
             raise HeaderInvalid(
@@ -232,6 +238,14 @@ class Executor:
         args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
         definition.bind(args, kwargs)
         return definition, args, kwargs
+
+    def _load(self, message: Message, modules: JobModules) -> None:
+        """Import the module that may declare the job, if the message may cause that."""
+        signed = media_type(message.content_type) == SIGNED
+        if signed:
+            self._serializers.decode_for_display(message, verify=True)
+        if signed or not self._accept.signed_only:
+            modules.load(message.job)
 
     def _enter(self, message: Message, reports: ProgressReports | None = None, *, batched: bool = False) -> None:
         current.set_current_job(partial(self._current, message, reports, batched=batched))

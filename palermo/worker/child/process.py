@@ -1,5 +1,6 @@
 """Functions by which a child process of the worker ties itself to its parent, and leaves its terminal, and ends."""
 
+import atexit
 import contextlib
 import os
 import sys
@@ -56,6 +57,17 @@ def close_stdin() -> None:
     os.dup2(null, 0)
     if null != 0:
         os.close(null)
+
+
+def forget_atexit() -> None:
+    """Forget what was given to atexit before the fork: it belongs to the process that forked this one."""
+    atexit._clear()
+
+
+def end_by_atexit() -> NoReturn:
+    """End this process, after the functions that its jobs gave to atexit. An error in one of them is printed."""
+    atexit._run_exitfuncs()
+    exit_now(0)
 
 
 def exit_now(status: int) -> NoReturn:

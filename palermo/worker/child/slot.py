@@ -1,7 +1,8 @@
 """A slot of a process pool: the child process that runs jobs, one after another, in its main thread.
 
 It reads a message, has the executor run it and answers with the result. It never sees its parent's broker session.
-It exits by os._exit, so that atexit functions and threads that a job left behind cannot hold the worker up.
+It exits by os._exit, so that threads that a job left behind cannot hold the worker up. The functions that jobs gave to
+atexit run only with the option run_atexit.
 """
 
 import faulthandler
@@ -9,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -50,8 +52,8 @@ def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
     os.register_at_fork(after_in_child=end.close)
 
 
-def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
-    """Run the jobs that the parent sends, until it closes the socket pair."""
+def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callable[[], NoReturn]) -> NoReturn:
+    """Run the jobs that the parent sends, until it closes the socket pair; then `leave`."""
     pipe = BlockingPipe(end)
     slot = Slot(pipe, SlotTitle(number), executor)
     try:
@@ -63,7 +65,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor) -> NoReturn:
         exit_now(1)
     except OSError:  # the parent is gone, or a job closed our end
         exit_now(1)
-    exit_now(0)
+    leave()
 
 
 class Slot:

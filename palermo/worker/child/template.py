@@ -22,19 +22,22 @@ import signal
 import socket
 import sys
 from collections import deque
+from functools import partial
 from typing import Any, NoReturn
 
 from palermo.client import client
 from palermo.contract.serialization import Serializers
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
-from palermo.errors import PalermoError
+from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
+from palermo.jobs.modules import JobModules, expand
+from palermo.settings.settings import make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.child.process import close_stdin, die_with, exit_now, own_group
+from palermo.worker.child.process import close_stdin, die_with, end_by_atexit, exit_now, forget_atexit, own_group
 from palermo.worker.child.return_values import ReturnValues
 from palermo.worker.ipc.frames import FrameBuffer, pack_reply
 from palermo.worker.options import WorkerFailed, WorkerOptions
@@ -76,7 +79,7 @@ class Template:
             self._report(self._start())
         except PalermoError as error:
             name = "" if isinstance(error, WorkerFailed) else f"{type(error).__name__}: "
-            self._report({"unstartable": f"{name}{error}"})
+            self._report({"unstartable": f"{name}{error}", "misused": isinstance(error, MediaTypeUnknown)})
             exit_now(1)
         signals.survive()
         set_title("palermo template")
@@ -88,7 +91,8 @@ class Template:
         client.use(client.Client(settings))
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-        for module in self._options.modules:
+        make_imports_importable()
+        for module in expand(self._options.modules):
             import_module(module)
         # After the imports: modules may add or remove serializers.
         self._serializers = client.default_client().serializers
@@ -188,6 +192,8 @@ class Template:
                 own.close()
             for other in self._ends:
                 os.close(other)
+            if self._options.run_atexit:
+                forget_atexit()
             self._hook("after_fork")
             self._serve_slots(end, number)
         except BaseException:
@@ -198,10 +204,11 @@ class Template:
     def _serve_slots(self, end: socket.socket, number: int) -> NoReturn:
         """Run the jobs of the slot with this number, or of all slots if they share a process."""
         pool = self._options.pool
+        leave = end_by_atexit if self._options.run_atexit else partial(exit_now, 0)
         if pool == "process":
             interrupts = Interrupts()
             interrupts.install()
-            slot.serve(end, number=number, executor=self._executor(number, interrupts))
+            slot.serve(end, number=number, executor=self._executor(number, interrupts), leave=leave)
         # Imported here, because slots of a process pool need none of it.
         from palermo.worker.child.shared_slots import SharedSlots
 
@@ -209,10 +216,10 @@ class Template:
         if pool == "thread":
             from palermo.worker.child import thread_slots
 
-            thread_slots.serve(end, slots)
+            thread_slots.serve(end, slots, leave)
         from palermo.worker.child.async_slots import AsyncSlots
 
-        AsyncSlots(end, slots, registry).serve()
+        AsyncSlots(end, slots, registry, leave).serve()
 
     def _executor(self, number: int, interrupts: Interruptible) -> Executor:
         return Executor(
@@ -220,6 +227,7 @@ class Template:
             serializers=self._serializers,
             accept=self._options.accept,
             worker=worker_tag(self._parent, self._host, number),
+            modules=JobModules(self._options.modules),
             interrupts=interrupts,
             return_values=self._return_values,
         )

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import NoReturn
 
 from palermo.worker.child.process import exit_now
@@ -15,8 +16,8 @@ _A_WHILE, _FOR_EVER = struct.pack("@ll", 0, 500_000), struct.pack("@ll", 0, 0)
 _READ = 65_536
 
 
-def serve(end: socket.socket, slots: SharedSlots) -> NoReturn:
-    """Run the jobs that the parent sends, until it closes the socket pair."""
+def serve(end: socket.socket, slots: SharedSlots, leave: Callable[[], NoReturn]) -> NoReturn:
+    """Run the jobs that the parent sends, until it closes the socket pair; then `leave`."""
     frames = FrameBuffer()
     resting = True
     slots.ready()
@@ -32,7 +33,7 @@ def serve(end: socket.socket, slots: SharedSlots) -> NoReturn:
         except OSError:  # a job closed our end
             exit_now(1)
         if not data:
-            exit_now(0)
+            leave()
         if resting:
             # In the kernel: a poll before each read would cost a system call each time.
             resting = False

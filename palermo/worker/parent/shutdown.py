@@ -7,12 +7,15 @@ from enum import Enum
 
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pools.pool import Pool
-from palermo.worker.signals import SHUTDOWN_TIMEOUT, TERM_GRACE, Action
+from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action
 
 log = logging.getLogger("palermo.worker")
 
 #: Seconds that settling may still take once no job runs any more.
 SETTLE_TIMEOUT = 5.0
+
+#: Seconds that the worker_exit hooks may take.
+EXIT_TIMEOUT = 5.0
 
 #: Exit codes of the worker. Those of the command line itself are in palermo/cli/command_group.py.
 DONE, FORCED, UNREACHABLE, STALLED = 0, 1, 3, 5
@@ -118,10 +121,10 @@ class Shutdown:
 
     def _terminate(self) -> None:
         if not self._forced and not self.end.done():
-            log.warning("terminating the running jobs grace=%.1f", TERM_GRACE)
+            log.warning("terminating the running jobs grace=%.1f", self._options.term_timeout)
             self._forced = True
             self._pool.terminate()
-            self._call_later(TERM_GRACE, self.kill)
+            self._call_later(self._options.term_timeout, self.kill)
 
     async def _wait_for_jobs(self) -> None:
         await self._finish()

@@ -34,7 +34,14 @@ from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
 from palermo.worker.parent.refused_results import RefusedResults
-from palermo.worker.parent.shutdown import FORCED, SETTLE_TIMEOUT, UNREACHABLE, RestartReason, Shutdown
+from palermo.worker.parent.shutdown import (
+    EXIT_TIMEOUT,
+    FORCED,
+    SETTLE_TIMEOUT,
+    UNREACHABLE,
+    RestartReason,
+    Shutdown,
+)
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
 from palermo.worker.parent.watchdog import StallWatchdog
@@ -153,6 +160,7 @@ class Worker:
             await self.job_events.worker_ended(self.report(), code)
         finally:
             await self._close()
+            await self._exit_hook()
         log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
         return code
 
@@ -387,6 +395,14 @@ class Worker:
     async def _hook(self, name: str) -> None:
         if name in self._hooks:
             await self.pool.hook(name)
+
+    async def _exit_hook(self) -> None:
+        """Have the hook worker_exit run, last of all: the worker has left its broker. A hook that hangs is given up."""
+        try:
+            await asyncio.wait_for(self._hook("worker_exit"), EXIT_TIMEOUT)
+        except TimeoutError:
+            log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
+            self.pool.kill()
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
-from palermo.worker.options import WorkerFailed
+from palermo.worker.options import WorkerFailed, WorkerMisused
 from palermo.worker.registered import Registered
 from palermo.worker.signals import describe_status, kill
 
@@ -106,8 +106,8 @@ class TemplateConnection:
                 pass  # A signal ended the wait for the modules.
             case {"ready": dict(registered)}:
                 self._registered.set_result(Registered.from_plain(registered))
-            case {"unstartable": text}:
-                self._registered.set_exception(WorkerFailed(str(text)))
+            case {"unstartable": text, "misused": misused}:
+                self._registered.set_exception((WorkerMisused if misused else WorkerFailed)(str(text)))
             case {"forked": number, "pid": pid}:
                 self._listener.forked(number, pid)
             case {"unforked": number, "error": text}:

@@ -82,3 +82,8 @@ def after_pause(worker):
 @palermo.hook
 def shutdown(worker):
     trace(f"shutdown {worker.id}")
+
+
+@palermo.hook
+def worker_exit(worker):
+    trace(f"worker_exit {worker.id}")

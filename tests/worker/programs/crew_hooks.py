@@ -29,6 +29,7 @@ for name in (
     "before_pause",
     "after_pause",
     "shutdown",
+    "worker_exit",
 ):
     worker_hook(name)
 

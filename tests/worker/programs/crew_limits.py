@@ -139,3 +139,26 @@ def on_failure(definition, error, *args, **kwargs):
 @palermo.failure_backend
 def told(report):
     logging.getLogger("palermo.worker").info("told of %s", report.failure.exception_class)
+
+
+@palermo.job
+def leaves_something(path, text):
+    """Give a function to atexit, as a library does that the job uses."""
+    import atexit
+
+    atexit.register(write, path, f"{text} left by {os.getpid()}")
+    write(path, f"{os.getpid()} ran")
+
+
+@palermo.job
+def tidies_slowly(path, gate):
+    """Clean up until the gate opens."""
+    try:
+        write(path, f"{os.getpid()} waits")
+        time.sleep(60)
+    except JobTerminated:
+        write(path, "begins to tidy")
+        while not os.path.exists(gate):
+            time.sleep(0.02)
+        write(path, "has tidied")
+        raise

@@ -1,0 +1,131 @@
+"""The modules that hold a program's jobs: given by name or by pattern, and the search below them for a job by its name.
+
+The border of that search: the name of a job in a message never makes a process import a module unless this module lies
+below one that the user named, is a Python file in the package there, and has the word palermo in its source. With it
+come the packages in which it lies. So a message cannot import a module of another package, of the standard library, or
+a script beside the jobs.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec
+from pkgutil import iter_modules
+
+from palermo.core.text import fits
+from palermo.errors import JobNotFound, SettingInvalid
+
+_WILDCARDS = "*?["
+
+#: A source without this word declares no job.
+_MENTIONED = b"palermo"
+
+
+def expand(given: Iterable[str]) -> tuple[str, ...]:
+    """The names of the modules that these names and patterns mean, each once.
+
+    `shop.*` is the package shop and all modules below it, at any depth; `shop.*.tasks` those below it whose names end
+    so. Modules named `__main__` are programs, and never meant. Imports nothing but the packages above a pattern's first
+    wildcard. Raises SettingInvalid for a pattern that means no module.
+    """
+    found: dict[str, None] = {}
+    for name in given:
+        meant = _matching(name) if _is_pattern(name) else (name,)
+        found.update(dict.fromkeys(meant))
+    return tuple(found)
+
+
+class JobModules:
+    """The modules that the user gave, and the search below them for a job that is not declared yet."""
+
+    def __init__(self, given: Iterable[str]) -> None:
+        """`given` are names and patterns, as for `expand`."""
+        self._given = tuple(given)
+
+    def load(self, job: str) -> None:
+        """Import the module within the border that may declare this job; does nothing if there is none.
+
+        Raises JobNotFound if the module cannot be imported.
+        """
+        parts = job.split(".")
+        if not all(part.isidentifier() and not part.startswith("__") for part in parts):
+            return
+        for length in range(len(parts) - 1, 0, -1):
+            module = ".".join(parts[:length])
+            if not self._within(module):
+                return
+            spec = _find(module)
+            if spec is None:
+                continue
+            if module not in sys.modules and _may_declare_jobs(spec):
+                _import(module, job)
+            return
+
+    def _within(self, module: str) -> bool:
+        return any(
+            fits(module, given) if _is_pattern(given) else module.startswith(f"{given}.") for given in self._given
+        )
+
+
+def _is_pattern(name: str) -> bool:
+    return any(character in name for character in _WILDCARDS)
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    parts = pattern.split(".")
+    root = ".".join(parts[: next(n for n, part in enumerate(parts) if _is_pattern(part))])
+    if not root:
+        raise SettingInvalid(f"the module pattern {pattern!r} names no package. Begin with one: 'shop.*'.")
+    spec = _find(root)
+    if spec is None or spec.submodule_search_locations is None:
+        what = "there is no such module" if spec is None else f"{root} is a module, not a package"
+        raise SettingInvalid(f"the module pattern {pattern!r} means no module: {what}.")
+    meant = [name for name in _below(root, spec.submodule_search_locations) if fits(name, pattern)]
+    if pattern == f"{root}.*":
+        meant.insert(0, root)
+    if not meant:
+        raise SettingInvalid(f"the module pattern {pattern!r} means no module: none below {root} fits it.")
+    yield from meant
+
+
+def _below(package: str, locations: Sequence[str]) -> Iterator[str]:
+    """The names of all modules below a package, none of which is imported."""
+    for module in sorted(iter_modules(locations, f"{package}."), key=lambda each: each.name):
+        if module.name.rpartition(".")[2].startswith("__"):
+            continue
+        yield module.name
+        if module.ispkg and (spec := PathFinder.find_spec(module.name, locations)) is not None:
+            yield from _below(module.name, spec.submodule_search_locations or ())
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Where a module is, without importing it or the packages above it; None if it is nowhere."""
+    top, *names = module.split(".")
+    try:
+        spec = find_spec(top)
+    except ValueError:  # it is there, and has no spec: a module that a program made by hand
+        return None
+    for name in names:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(f"{spec.name}.{name}", spec.submodule_search_locations)
+    return spec
+
+
+def _may_declare_jobs(spec: ModuleSpec) -> bool:
+    loader = spec.loader
+    try:
+        return isinstance(loader, SourceFileLoader) and _MENTIONED in loader.get_data(loader.path)
+    except OSError:
+        return False
+
+
+def _import(module: str, job: str) -> None:
+    try:
+        importlib.import_module(module)
+    except BaseException as error:  # an import runs user code, sys.exit() included
+        raise JobNotFound(
+            f"no job {job!r} in this worker: module {module!r}, which may declare it, cannot be imported:"
+            f" {type(error).__name__}: {error}"
+        ) from error
