@@ -65,6 +65,7 @@ class QueueInfo:
     in_progress: int
     #: Workers that serve it.
     workers: int
+    #: Whether no worker takes jobs from it: it is paused itself, or all queues are.
     paused: bool = False
 
 
@@ -335,6 +336,18 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause. Does nothing to a queue that is not paused."""
+
+    async def pause_all(self, *, by: str = "") -> None:
+        """Let no worker take jobs from any queue until `resume_all`, across restarts; returns once that is stored.
+
+        It holds for workers that start later, and for queues that are made later. Running jobs go on.
+        """
+
+    async def resume_all(self, *, by: str = "") -> None:
+        """End `pause_all`. Queues that were paused by name stay paused."""
+
+    async def all_paused(self) -> bool:
+        """Whether `pause_all` holds."""
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         """Mark jobs as cancelled: a worker that takes a marked job, enqueued in this second or before, drops it.

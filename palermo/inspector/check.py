@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 
@@ -44,6 +44,7 @@ class CheckResult:
     queues: tuple[Row, ...] = ()
     #: How many workers answered.
     workers: int = 0
+    all_paused: bool = False
     #: The one worker that the check was about, if there is one.
     worker: str | None = None
 
@@ -54,6 +55,8 @@ class CheckResult:
     @property
     def paused(self) -> tuple[str, ...]:
         """A remark for each paused queue: a pause explains why a queue is long, and is no problem by itself."""
+        if self.all_paused:
+            return ("all queues are paused",)
         return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
 
     def line(self) -> str:
@@ -94,7 +97,7 @@ def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> 
     ages: dict[str, float | None] = {}
     if limits.max_age is not None:
         ages = {row["name"]: _oldest(inspector, row["name"], at) for row in rows if row["pending"]}
-    return compare(limits, rows, workers=workers, ages=ages)
+    return replace(compare(limits, rows, workers=workers, ages=ages), all_paused=inspector.all_paused())
 
 
 def compare(limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None]) -> CheckResult:

@@ -26,6 +26,9 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
     try:
         found += client.run(lambda broker: broker.diagnose(), again=True)
         found.append(_keys(client, mend=mend))
+        if client.run(lambda broker: broker.all_paused(), again=True):
+            advice = "palermo resume --all ends that."
+            found.append(Finding.warning("pauses", "all queues are paused: no worker takes a job", advice))
     except PalermoError as error:
         found.append(Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried."))
     return found

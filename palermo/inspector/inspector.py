@@ -21,7 +21,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
-from palermo.errors import UsageError
+from palermo.errors import QueueNameInvalid, UsageError
 from palermo.inspector import events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
@@ -111,9 +111,13 @@ class Inspector(Context):
     def pause(self, queue: str, *, by: str = "") -> None:
         """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
 
-        Running jobs go on. `by` says who did it.
+        Running jobs go on. `by` says who did it. Raises QueueNameInvalid for "*": `pause_all` is meant.
         """
         check_job_queue(queue)
+        if queue == "*":
+            raise QueueNameInvalid(
+                "queue name '*' is not a pattern here. To pause all queues, say `palermo pause --all` or pause_all()."
+            )
         by = by or self._actor.name
         self._ask(lambda broker: broker.pause(queue, by=by))
         self._record("pause", by=by, queue=queue)
@@ -124,6 +128,26 @@ class Inspector(Context):
         by = by or self._actor.name
         self._ask(lambda broker: broker.resume(queue, by=by))
         self._record("resume", by=by, queue=queue)
+
+    def pause_all(self, *, by: str = "") -> None:
+        """Let no worker take jobs from any queue until `resume_all`, across restarts.
+
+        It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
+        enqueued. `by` says who did it.
+        """
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.pause_all(by=by))
+        self._record("pause all", by=by)
+
+    def resume_all(self, *, by: str = "") -> None:
+        """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.resume_all(by=by))
+        self._record("resume all", by=by)
+
+    def all_paused(self) -> bool:
+        """Whether `pause_all` holds."""
+        return self._ask(lambda broker: broker.all_paused(), again=True)
 
     def purge(self, queue: str) -> int:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""

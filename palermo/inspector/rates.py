@@ -44,6 +44,8 @@ class Snapshot:
     at: float
     queues: list[Row]
     workers: list[Row]
+    #: Whether all queues are paused.
+    all_paused: bool = False
     #: A text that stays the same as long as nothing changes.
     version: str = ""
 

@@ -344,10 +344,11 @@ class Sampler:
     def _sample(self) -> Snapshot:
         """Ask the broker. The caller holds the lock, so that simultaneous requests share one sample."""
         queues, workers = self._inspector.queues(), self._inspector.workers()
+        all_paused = self._inspector.all_paused()
         now = self._clock()
-        text = json.dumps([queues, workers], sort_keys=True)
+        text = json.dumps([queues, workers, all_paused], sort_keys=True)
         version = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        fresh = Snapshot(at=now, queues=queues, workers=workers, version=version)
+        fresh = Snapshot(at=now, queues=queues, workers=workers, all_paused=all_paused, version=version)
         self._samples.add(fresh)
         # Only now: if the broker did not answer, the last snapshot is still invalid.
         self._is_invalid = False

@@ -41,7 +41,7 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import QueueSelection
+from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
@@ -186,11 +186,11 @@ class RabbitmqBroker:
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
         found: list[QueueInfo] = []
-        for name in sorted(names | paused):
+        for name in sorted(names | paused.names):
             counted = await self._declarer.count(name)
             if name.startswith("~"):
                 continue  # the mark of a migration, see migrate
-            if counted is not None or name in paused:
+            if counted is not None or name in paused.names:
                 serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
                 info = QueueInfo(
                     name=name,
@@ -213,6 +213,15 @@ class RabbitmqBroker:
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         await self._pauses_and_cancels.resume(queue, by)
+
+    async def pause_all(self, *, by: str = "") -> None:
+        await self.pause(EVERY_QUEUE, by=by)
+
+    async def resume_all(self, *, by: str = "") -> None:
+        await self.resume(EVERY_QUEUE, by=by)
+
+    async def all_paused(self) -> bool:
+        return (await self._pauses_and_cancels.paused()).every
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
@@ -339,7 +348,8 @@ class RabbitmqBroker:
         )
         needed = await migration.is_needed()
         # A mark that a migration paused the queue. A later call that finishes an interrupted migration reads it too.
-        ours, paused = f"~migrating.{queue}", await self._pauses_and_cancels.paused()
+        # All queues may be resumed while it runs: so it counts whether this queue is paused by name.
+        ours, paused = f"~migrating.{queue}", (await self._pauses_and_cancels.paused()).names
         if needed and queue not in paused:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")

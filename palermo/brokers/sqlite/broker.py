@@ -28,7 +28,7 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import QueueSelection
+from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 
@@ -159,6 +159,15 @@ class SqliteBroker:
     async def resume(self, queue: str, *, by: str = "") -> None:
         await self._store.write(lambda db: pauses_and_cancels.resume(db, self._exchange, queue))
         self._notifier.notify()
+
+    async def pause_all(self, *, by: str = "") -> None:
+        await self.pause(EVERY_QUEUE, by=by)
+
+    async def resume_all(self, *, by: str = "") -> None:
+        await self.resume(EVERY_QUEUE, by=by)
+
+    async def all_paused(self) -> bool:
+        return (await self._store.read(lambda db: pauses_and_cancels.paused(db, self._exchange))).every
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
@@ -345,7 +354,7 @@ class SqliteBroker:
             )
             for number, name in names.items()
         ]
-        unmade = paused.difference(names.values())
+        unmade = paused.names.difference(names.values())
         found += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
         return sorted(found, key=lambda info: info.name)
 
