@@ -127,7 +127,10 @@ def _none(what: str, total: int | None) -> str:
 
 
 def _running(row: Row) -> str:
-    return ", ".join(" ".join(filter(None, (job["job"], job["id"], run_text(job)))) for job in row["jobs"])
+    return ", ".join(
+        " ".join(filter(None, (job["job"], job["id"], f"({job['preview']})" if job["preview"] else "", run_text(job))))
+        for job in row["jobs"]
+    )
 
 
 def run_text(job: Row) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from palermo.contract.broker import QueueInfo
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
-from palermo.contract.worker_info import WorkerInfo
+from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.arguments import preview, unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
@@ -149,7 +149,24 @@ def limit_row(info: LimitInfo) -> Row:
     }
 
 
-def worker_row(info: WorkerInfo) -> Row:
+def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
+    """One job that a worker runs. Of a long body only the preview is shown."""
+    shown = job_row(running.message(), JobState.WORKING, serializers, max_bytes=max_bytes)
+    if running.arguments.body is None:
+        shown |= {"args": None, "kwargs": None, "preview": as_json(running.arguments.preview)}
+    return {
+        "id": as_json(running.id),
+        "job": as_json(running.job),
+        "queue": as_json(running.queue),
+        "started_at": iso_instant(running.started_at),
+        "progress": running.progress,
+        "text": as_json(running.text),
+        "line": as_json(running.line),
+        **{name: shown[name] for name in ("args", "kwargs", "preview", "content_type")},
+    }
+
+
+def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
     """One worker, with the jobs it runs."""
     return {
         "id": as_json(info.id),
@@ -162,18 +179,8 @@ def worker_row(info: WorkerInfo) -> Row:
         "processed": info.processed,
         "failed": info.failed,
         "clock": info.clock,
-        "jobs": [
-            {
-                "id": as_json(running.id),
-                "job": as_json(running.job),
-                "queue": as_json(running.queue),
-                "started_at": iso_instant(running.started_at),
-                "progress": running.progress,
-                "text": as_json(running.text),
-                "line": as_json(running.line),
-            }
-            for running in info.jobs
-        ],
+        "last_seen": iso_instant(info.seen_at),
+        "jobs": [running_row(running, serializers, max_bytes=max_bytes) for running in info.jobs],
     }
 
 

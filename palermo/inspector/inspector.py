@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
 from palermo.contract.broker import Page, Tenant
-from palermo.contract.rows import CANCELLED, Listing, Row
+from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
-from palermo.errors import QueueNameInvalid, UsageError
+from palermo.errors import NotFound, QueueNameInvalid, UsageError
 from palermo.inspector import events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
@@ -229,6 +229,18 @@ class Inspector(Context):
         return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     # -- workers
+
+    def worker(self, id: str) -> Row:
+        """The row of one worker, with `memory`: the bytes of RAM that its processes have, None if it does not say.
+
+        What the processes share is counted for each of them. Raises NotFound.
+        """
+        row = next((row for row in self.workers() if row["id"] == id), None)
+        if row is None:
+            raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
+        command = WorkerCommand(action="memory", workers=(id,))
+        answers = self._ask(lambda broker: broker.command(command, timeout=_PROMPT), again=True)
+        return {**row, "memory": next((as_json(answer.values.get("memory")) for answer in answers), None)}
 
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
         """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.control.

@@ -144,9 +144,9 @@ class SqliteBroker:
     async def workers(self) -> WorkerList:
         await self._sync()
         rows = await self._store.read(
-            lambda db: db.execute("select report from holder where exchange = ?", (self._exchange,)).fetchall()
+            lambda db: db.execute("select report, lock from holder where exchange = ?", (self._exchange,)).fetchall()
         )
-        return WorkerList(WorkerInfo.from_plain(json.loads(report)) for (report,) in rows)
+        return WorkerList(workers.from_report(self._directory, report, lock) for report, lock in rows)
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         await self._sync()

@@ -17,6 +17,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.sqlite.file.store import Store
@@ -47,6 +48,11 @@ class WorkerLock:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
         self.close_file()
+
+    def touch(self) -> None:
+        """Give the file the time of now."""
+        with contextlib.suppress(OSError):  # somebody removed the file: then others take this worker for dead
+            os.utime(self._path)
 
     def close_file(self) -> None:
         """Close the file without unlocking it for a parent process that shares it."""
@@ -81,6 +87,15 @@ def is_held(directory: str, name: str) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def from_report(directory: str, report: str, lock: str) -> WorkerInfo:
+    """The worker that wrote this report and has this lock. The time of the lock's file is that of its heartbeat."""
+    try:
+        seen_at = os.stat(os.path.join(directory, lock)).st_mtime
+    except OSError:  # it has just ended
+        seen_at = None
+    return replace(WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at)
 
 
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
@@ -277,9 +292,16 @@ class Heartbeat:
     """Stores the report of one worker in the file, again and again."""
 
     def __init__(
-        self, store: Store, directory: str, holder: int, report: Callable[[], WorkerInfo], reported: WorkerInfo
+        self,
+        store: Store,
+        directory: str,
+        holder: int,
+        report: Callable[[], WorkerInfo],
+        reported: WorkerInfo,
+        touch: Callable[[], None],
     ) -> None:
-        """`reported` is the report that is in the file already."""
+        """`reported` is the report that is in the file already; `touch` shows others that this worker goes on."""
+        self._touch = touch
         self._store = store
         self._directory = directory
         self._holder = holder
@@ -296,6 +318,7 @@ class Heartbeat:
         version = self._store.data_version()
         while True:
             await asyncio.sleep(INTERVAL)
+            self._touch()
             await self._store_report()
             await commands.poll()
             if await reap_dead(self._store, self._directory, except_for=self._holder):

@@ -10,9 +10,11 @@ when its node is back. Meanwhile the number is unknown.
 import asyncio
 import json
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
@@ -235,7 +237,8 @@ async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
     alive = await census(connection, exchange)
     answers = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE)
     complete = len(answers) >= alive or len(answers) >= await census(connection, exchange)
-    return WorkerList(map(WorkerInfo.from_plain, answers), complete=complete)
+    now = time.time()
+    return WorkerList((replace(WorkerInfo.from_plain(each), seen_at=now) for each in answers), complete=complete)
 
 
 async def command_workers(
