@@ -41,6 +41,9 @@ _ENDED: Mapping[str, State] = {
 }
 
 
+#: How it is known that a job runs whose worker says nothing.
+_SILENT = "its worker does not answer; it held the job when it was heard of last"
+
 #: Why a job that does not keep its result is taken to be done.
 _UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
 
@@ -115,6 +118,7 @@ def status_at_location(id: str, place: JobLocation, serializers: Serializers) ->
             started_at=running.started_at,
             progress=running.progress,
             text=running.text,
+            reason=_SILENT if place.silent else "",
         )
     message = place.message
     assert message is not None

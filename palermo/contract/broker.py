@@ -63,7 +63,7 @@ class QueueInfo:
     pending: int
     #: Jobs that a worker holds.
     in_progress: int
-    #: Workers that serve it.
+    #: Workers that serve it, without those that do not answer.
     workers: int
     #: Whether no worker takes jobs from it: it is paused itself, or all queues are.
     paused: bool = False
@@ -320,7 +320,10 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         """All known queues, by name; `failed` is among them once it exists."""
 
     async def workers(self) -> WorkerList:
-        """All workers that are alive, by id; `complete` is False if some did not answer within a second."""
+        """All workers that are alive, by id; `complete` is False if the jobs of some are not known.
+
+        One that has not answered for a second, or for some seconds has shown no sign of life, has `answers` False.
+        """
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         """Send a command to workers; returns the replies of those that carried it out within so many seconds, by id.

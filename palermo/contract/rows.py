@@ -7,7 +7,7 @@ not apply, or cannot be decoded without running foreign code, is None.
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
@@ -15,12 +15,13 @@ from typing import Any
 
 from palermo.contract.broker import QueueInfo
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
-from palermo.contract.worker_info import RunningJob, WorkerInfo
+from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo
 from palermo.core.arguments import preview, unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.errors import SerializationError
 
 Row = dict[str, Any]
@@ -174,14 +175,32 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
         "pid": info.pid,
         "queues": as_json(info.queues),
         "slots": info.slots,
-        "state": info.state,
-        "started_at": iso_instant(info.started_at),
+        "state": info.state if info.answers else SILENT,
+        "answers": info.answers,
+        "started_at": iso_instant(info.started_at or None),
         "processed": info.processed,
         "failed": info.failed,
         "clock": info.clock,
         "last_seen": iso_instant(info.seen_at),
         "jobs": [running_row(running, serializers, max_bytes=max_bytes) for running in info.jobs],
     }
+
+
+def silent_text(workers: Iterable[Row]) -> str:
+    """The workers that do not answer, for people: how many, which queues they serve, and how many jobs they hold.
+
+    "" if all answer.
+    """
+    silent = [row for row in workers if not row["answers"]]
+    if not silent:
+        return ""
+    known = [
+        f"{row['id']} (queues {', '.join(row['queues']) or 'not known'}; {count(len(row['jobs']), 'job')} held)"
+        for row in silent
+        if row["pid"]
+    ]
+    verb = "does not answer" if len(silent) == 1 else "do not answer"
+    return f"{count(len(silent), 'worker')} {verb}" + (f": {', '.join(known)}" if known else "")
 
 
 def iso_instant(seconds: float | None) -> str | None:

@@ -132,6 +132,9 @@ class WorkerInfo:
     clock: bool = False
     #: Unix seconds: when the broker heard of it last. The broker sets it, and the worker does not tell it.
     seen_at: float | None = field(default=None, compare=False)
+    #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
+    #: what is told of it here is its last answer, or what it wrote down. The broker sets this too.
+    answers: bool = True
 
     def has(self, id: str) -> bool:
         """Whether it runs this job, waits for permission to run it, or can say how it ended."""
@@ -159,8 +162,17 @@ class WorkerInfo:
         return cls(**{**known, **lists, **pairs, "jobs": jobs})
 
 
+#: The state of a worker that does not answer, in listings.
+SILENT = "silent"
+
+
+def unidentified_worker(number: int) -> WorkerInfo:
+    """A worker of which nothing is known but that it is there and does not answer."""
+    return WorkerInfo(id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False)
+
+
 class WorkerList(list[WorkerInfo]):
-    """The workers that have answered, in the order of their ids."""
+    """The workers that are there, in the order of their ids; those that do not answer are among them."""
 
     def __init__(self, workers: Iterable[WorkerInfo] = (), *, complete: bool = True) -> None:
         super().__init__(sorted(workers, key=lambda worker: worker.id))

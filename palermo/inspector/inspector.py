@@ -238,6 +238,8 @@ class Inspector(Context):
         row = next((row for row in self.workers() if row["id"] == id), None)
         if row is None:
             raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
+        if not row["answers"]:
+            return {**row, "memory": None}
         command = WorkerCommand(action="memory", workers=(id,))
         answers = self._ask(lambda broker: broker.command(command, timeout=_PROMPT), again=True)
         return {**row, "memory": next((as_json(answer.values.get("memory")) for answer in answers), None)}

@@ -231,6 +231,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         "queues": ["mail"],
         "slots": 1,
         "state": "working",
+        "answers": True,
         "started_at": "1970-01-01T00:00:01Z",
         "processed": 0,
         "failed": 0,

@@ -1,5 +1,6 @@
 """Pages and API of what a job tells while it runs, how it stands, and what it returned."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,28 @@ def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any
     eventually(seen)
     site.open_gate()
     eventually(lambda: not any(row["jobs"] for row in site.workers()))
+
+
+def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web, site: Site) -> None:
+    process = site.start("--log-level", "warning")
+    id = site.hold()
+    eventually(lambda: any(row["jobs"] for row in any_web.http.get("/api/workers").json()["rows"]))
+    process.send(signal.SIGSTOP)
+
+    def shown() -> bool:
+        (worker,) = any_web.http.get("/api/workers").json()["rows"]
+        assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
+        for path in ("/", "/workers", "/queues/jobs"):
+            page = any_web.http.get(path).text
+            assert "1 worker does not answer" in page, path
+            assert id[:8] in page, path
+        assert "It does not answer" in any_web.http.get(f"/workers/{worker['id']}").text
+        return True
+
+    eventually(shown)
+    process.send(signal.SIGCONT)
+    eventually(lambda: "does not answer" not in any_web.http.get("/workers").text)
+    site.open_gate()
 
 
 def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, site: Site) -> None:

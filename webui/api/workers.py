@@ -39,7 +39,8 @@ class WorkerRow(BaseModel):
     pid: int
     queues: list[str]
     slots: int
-    state: str = Field(description="starting, idle, working, paused, quiet or stopping.")
+    state: str = Field(description="starting, idle, working, paused, quiet or stopping; silent if it does not answer.")
+    answers: bool = Field(description="Whether it answers; if not, the rest is what was known last.")
     started_at: Instant | None
     processed: int
     failed: int

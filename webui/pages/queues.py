@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound
 from palermo.webui import actions
 from palermo.webui.render.charts import throughput_chart
@@ -81,6 +81,7 @@ def queue(
         request,
         "queue.html",
         queue=line,
+        silent=silent_text(row for row in snapshot.workers if any(job["queue"] == name for job in row["jobs"])),
         all_paused=snapshot.all_paused,
         jobs=jobs,
         unseen=unseen,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from palermo.contract.rows import Row, waits_since
+from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
@@ -62,9 +62,12 @@ class Totals:
     pending: int
     in_progress: int
     failed: int
+    #: Those that answer.
     workers: int
     slots: int
     busy: int
+    #: Which workers do not answer, for people; "" if all do.
+    silent: str
 
 
 class LiveState:
@@ -152,9 +155,10 @@ def totals_of(snapshot: Snapshot) -> Totals:
         pending=sum(row["pending"] for row in jobs),
         in_progress=sum(row["in_progress"] for row in jobs),
         failed=sum(row["pending"] for row in snapshot.queues if is_failed(row["name"])),
-        workers=len(snapshot.workers),
+        workers=sum(worker["answers"] for worker in snapshot.workers),
         slots=sum(worker["slots"] for worker in snapshot.workers),
         busy=sum(len(worker["jobs"]) for worker in snapshot.workers),
+        silent=silent_text(snapshot.workers),
     )
 
 

@@ -18,11 +18,12 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
 from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
-from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_workers, command_workers
+from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_reports, ask_workers, command_workers
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
 from palermo.brokers.rabbitmq.consuming.push import PushSource
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
+from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
@@ -66,6 +67,7 @@ class RabbitmqBroker:
         self._pauses_and_cancels = PausesAndCancels(
             self._exchange, connection, self._open_publisher, patience=session.timeout
         )
+        self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection)
         self._closed = False
         self._registration = QueueRegistration(self._exchange, self._registry, connection)
         self._wiring = EventTopology(session.prefix)
@@ -157,7 +159,9 @@ class RabbitmqBroker:
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             run_log=run_log,
-            crash_history=CrashHistory(run_log, self._connection, self.workers),
+            crash_history=CrashHistory(
+                run_log, self._connection, lambda: ask_workers(self._connection, self._exchange)
+            ),
             # On its own channel: asking for a queue that does not exist closes the channel.
             count=self._declarer_on(connection).count,
             is_foreign=declarer.is_foreign,
@@ -191,7 +195,9 @@ class RabbitmqBroker:
             if name.startswith("~"):
                 continue  # the mark of a migration, see migrate
             if counted is not None or name in paused.names:
-                serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
+                serving = sum(
+                    worker.answers and name in QueueSelection.parse(worker.queues).select([name]) for worker in workers
+                )
                 info = QueueInfo(
                     name=name,
                     pending=(counted[0] if counted else 0) + apart.get(name, 0),
@@ -203,7 +209,7 @@ class RabbitmqBroker:
         return found
 
     async def workers(self) -> WorkerList:
-        return await ask_workers(self._connection, self._exchange)
+        return await self._silent_workers.add_to(await ask_reports(self._connection, self._exchange))
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         return await command_workers(self._connection, self._exchange, command, timeout=timeout)

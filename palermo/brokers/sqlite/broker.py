@@ -337,10 +337,13 @@ class SqliteBroker:
         )
         paused = pauses_and_cancels.paused(db, self._exchange)
         held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
-        selections = db.execute("select selection from holder where exchange = ?", (self._exchange,)).fetchall()
+        serving = db.execute(
+            "select selection, report, lock from holder where exchange = ?", (self._exchange,)
+        ).fetchall()
         served = [
             name
-            for (patterns,) in selections
+            for patterns, report, lock in serving
+            if workers.from_report(self._directory, report, lock).answers
             for name in QueueSelection(tuple(json.loads(patterns))).select(names.values())
         ]
         pending = "select count(*) from job where queue = ? and holder is null"

@@ -27,6 +27,9 @@ from palermo.errors import BrokerError, BrokerUnavailable
 
 _SUFFIX = ".lock"
 
+#: Seconds without a heartbeat after which a worker that has its lock does not answer: it is stopped, or swapped out.
+_SILENT_AFTER = 5.0
+
 #: Seconds after which an unlocked file is removed that has no row: its process died while it opened or closed. After
 #: that time no process is still opening.
 _STALE_AFTER = 60.0
@@ -90,12 +93,21 @@ def is_held(directory: str, name: str) -> bool:
 
 
 def from_report(directory: str, report: str, lock: str) -> WorkerInfo:
-    """The worker that wrote this report and has this lock. The time of the lock's file is that of its heartbeat."""
+    """The worker that wrote this report and has this lock."""
+    seen_at = last_seen(directory, lock)
+    answers = seen_at is None or time.time() - seen_at < _SILENT_AFTER
+    return replace(WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=answers)
+
+
+def last_seen(directory: str, lock: str) -> float | None:
+    """When the worker with this lock had its last heartbeat, by the time of the lock's file; None if it has just ended.
+
+    In Unix seconds.
+    """
     try:
-        seen_at = os.stat(os.path.join(directory, lock)).st_mtime
-    except OSError:  # it has just ended
-        seen_at = None
-    return replace(WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at)
+        return os.stat(os.path.join(directory, lock)).st_mtime
+    except OSError:
+        return None
 
 
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
