@@ -293,6 +293,18 @@ def resume(visit: Visit, queue: str) -> Row:
     return _paused(visit, queue, paused=False)
 
 
+def pause_all(visit: Visit) -> None:
+    """Pause all queues, and those that are made later."""
+    with audited_action(visit, "pause all", Role.OPERATOR):
+        visit.inspector.pause_all()
+
+
+def resume_all(visit: Visit) -> None:
+    """End `pause_all`."""
+    with audited_action(visit, "resume all", Role.OPERATOR):
+        visit.inspector.resume_all()
+
+
 def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
     with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue):
         check_job_queue(queue)
@@ -301,7 +313,7 @@ def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
             raise NotFound(f"there is no queue {queue!r}.")
         change = visit.inspector.pause if paused else visit.inspector.resume
         change(queue)
-    return {**known[queue], "paused": paused}
+    return {**known[queue], "paused": paused or visit.inspector.all_paused()}
 
 
 # -- scheduled jobs and retries

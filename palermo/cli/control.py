@@ -9,8 +9,8 @@ from palermo.cli.options import broker_options, json_option, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
 from palermo.contract.rows import Row
 from palermo.core.text import count, safe
-from palermo.core.topology import check_job_queue
-from palermo.errors import NotFound
+from palermo.core.topology import check_job_queue, check_new_queue, is_failed
+from palermo.errors import NotFound, QueueNameInvalid
 from palermo.inspector.control import ACTIONS, choose
 
 _CANCELLED = {
@@ -24,23 +24,31 @@ _CANCELLED = {
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.argument("queues", nargs=-1, metavar="[QUEUE...]")
+@click.option("--all", "every", is_flag=True, help="All queues, and those that are made later.")
 @broker_options
 @json_option
 @click.pass_obj
-def pause(context: Context, /, queues: tuple[str, ...], as_json: bool) -> None:
+def pause(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Have no worker take jobs from QUEUE until `palermo resume QUEUE`, whatever is restarted meanwhile.
 
-    Running jobs go on, and jobs can be enqueued.
+    Running jobs go on, and jobs can be enqueued. --all holds until `palermo resume --all`, also for workers that
+    start later and for queues that are made later.
     """
-    for queue in queues:
-        check_job_queue(queue)
+    _check_named(queues, every=every)
     inspector = context.inspector()
+    if every:
+        inspector.pause_all()
+        _print_all(inspector.queues(), "paused all queues", as_json=as_json)
+        return
     known = {row["name"] for row in inspector.queues()}
     for queue in queues:
+        if queue not in known and queue != "*":  # the inspector refuses that name, and says what to use
+            check_new_queue(queue)
+    for queue in queues:
+        inspector.pause(queue)
         if queue not in known:
             note(f"there is no queue {queue!r} yet; it is paused as soon as there is.")
-        inspector.pause(queue)
     rows = [row for row in inspector.queues() if row["name"] in queues]
     if as_json:
         print_json(rows)
@@ -53,28 +61,64 @@ def pause(context: Context, /, queues: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.argument("queues", nargs=-1, metavar="[QUEUE...]")
+@click.option("--all", "every", is_flag=True, help="End `palermo pause --all`.")
 @broker_options
 @json_option
 @click.pass_obj
-def resume(context: Context, /, queues: tuple[str, ...], as_json: bool) -> None:
-    """End the pause of QUEUE."""
-    for queue in queues:
-        check_job_queue(queue)
+def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bool) -> None:
+    """End the pause of QUEUE, or with --all that of `palermo pause --all`.
+
+    A queue that was paused by its name stays paused until it is resumed by its name.
+    """
+    _check_named(queues, every=every)
     inspector = context.inspector()
+    if every:
+        was_paused = inspector.all_paused()
+        inspector.resume_all()
+        rows = inspector.queues()
+        _print_all(rows, "resumed all queues" if was_paused else "not all queues were paused", as_json=as_json)
+        if still := [safe(row["name"]) for row in rows if row["paused"]]:
+            note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` ends that.")
+        return
     before = {row["name"]: row for row in inspector.queues()}
+    if "*" in queues and "*" not in before:
+        raise QueueNameInvalid(
+            "queue name '*' is not a pattern here. `palermo resume --all` ends the pause of all queues."
+        )
     for queue in queues:
         inspector.resume(queue)
     unknown = [queue for queue in queues if queue not in before]
+    all_paused = inspector.all_paused()
     if as_json:
-        print_json([{**before[queue], "paused": False} for queue in queues if queue in before])
+        print_json([{**before[queue], "paused": all_paused} for queue in queues if queue in before])
     else:
         for queue in queues:
             if queue in before:
                 was = "resumed queue {}." if before[queue]["paused"] else "queue {} was not paused."
-                click.echo(was.format(safe(queue)))
+                click.echo((was if not all_paused else "queue {} is not paused by name.").format(safe(queue)))
+    if all_paused:
+        note("all queues are paused until `palermo resume --all`.")
     if unknown:
         raise NotFound(f"no queue {unknown[0]!r}, paused or not; `palermo queues` lists them.")
+
+
+def _check_named(queues: Sequence[str], *, every: bool) -> None:
+    """Raise unless there are either names of queues, which jobs can have, or --all."""
+    if bool(queues) == every:
+        said = "name queues or say --all" + (", not both" if every else "")
+        raise click.UsageError(said, click.get_current_context())
+    for queue in queues:
+        check_job_queue(queue)
+
+
+def _print_all(rows: Sequence[Row], done: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(list(rows))
+        return
+    jobs = [row for row in rows if not is_failed(row["name"])]
+    pending, running = (sum(row[name] for row in jobs) for name in ("pending", "in_progress"))
+    click.echo(f"{done}: {count(pending, 'job')} pending, {running:,} in progress.")
 
 
 @click.command()

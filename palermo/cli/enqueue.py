@@ -10,7 +10,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
-from palermo.core.topology import MAX_PRIORITY, check_job_queue
+from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.errors import SettingInvalid
 from palermo.jobs.options import EnqueueOptions
 
@@ -48,7 +48,7 @@ def enqueue(
     """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:
-        check_job_queue(queue)
+        check_new_queue(queue)
     if after is not None and at is not None:
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = context.client()

@@ -19,7 +19,7 @@ from palermo.cli.output import (
     progress,
 )
 from palermo.core.text import count, one_line, safe
-from palermo.core.topology import check_job_queue
+from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import TakenJob
@@ -149,7 +149,7 @@ def requeue(
     wanted = _which(ids, every, FailedFilter(**filters))
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     if to_queue is not None:
-        check_job_queue(to_queue)
+        check_new_queue(to_queue)
     errors: list[PalermoError] = []
     with progress("requeue") as show:
         taken = context.inspector().requeue(

@@ -56,6 +56,7 @@ def _time_options(command: Any) -> Any:
 @click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
 @click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")
 @click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")
+@click.option("--worker", metavar="WORKER", help="Only what this worker ran: its id, as `palermo workers` shows it.")
 @click.option("--queue", metavar="QUEUE", help="Only from this queue; may hold * and ?.")
 @click.pass_obj
 def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:

@@ -88,7 +88,9 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
 
 
 def _shown_row(row: Row) -> Row:
-    known = {name: value for name, value in row.items() if value not in (None, "")}
+    known = {name: value for name, value in row.items() if value not in (None, "") and name not in ("args", "kwargs")}
+    if "preview" in known:
+        known["arguments"] = known.pop("preview")
     if "progress" in known:
         known["progress"] = f"{known['progress']:.0%}"
     return known

@@ -5,7 +5,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option, paging_options
 from palermo.cli.output import Column, field, note, print_rows
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, silent_text
 from palermo.core.text import count
 from palermo.errors import UsageError
 
@@ -64,7 +64,10 @@ def workers(context: Context, /, as_json: bool) -> None:
         ("Started", lambda row: row["started_at"]),
         ("Running", _running),
     ]
-    print_rows(context.inspector().workers(), columns, as_json=as_json, none="no workers.")
+    rows = context.inspector().workers()
+    print_rows(rows, columns, as_json=as_json, none="no workers.")
+    if not as_json and (silent := silent_text(rows)):
+        note(f"{silent}. What is shown of it is what was known last; `palermo doctor` says what to do.")
 
 
 @click.command()
@@ -127,7 +130,10 @@ def _none(what: str, total: int | None) -> str:
 
 
 def _running(row: Row) -> str:
-    return ", ".join(" ".join(filter(None, (job["job"], job["id"], run_text(job)))) for job in row["jobs"])
+    return ", ".join(
+        " ".join(filter(None, (job["job"], job["id"], f"({job['preview']})" if job["preview"] else "", run_text(job))))
+        for job in row["jobs"]
+    )
 
 
 def run_text(job: Row) -> str:

@@ -219,7 +219,8 @@ def _works_on(row: Row, now: float) -> str:
         return ""
     first = jobs[0]
     more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
-    return f"{one_line(first['job'])} {_since(first['started_at'], now)}{more}"
+    shown = f"({one_line(first['preview'])})" if first["preview"] else ""
+    return f"{one_line(first['job'])}{shown} {_since(first['started_at'], now)}{more}"
 
 
 def _failures(data: ScreenData, shown: int) -> Table:

@@ -48,6 +48,8 @@ class JobLocation:
     #: What the worker that runs the job reports of it; and the worker's id.
     running: RunningJob | None = None
     worker: str | None = None
+    #: Whether that worker does not answer: then it held the job when it was heard of last.
+    silent: bool = False
     #: The places that could not be looked at, for people: the job may be there. Empty if every place was looked at.
     unseen: tuple[str, ...] = ()
 
@@ -163,7 +165,7 @@ async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | 
     for worker in workers:
         for job in worker.jobs:
             if job.id == id:
-                return JobLocation(state=JobState.WORKING, running=job, worker=worker.id)
+                return JobLocation(state=JobState.WORKING, running=job, worker=worker.id, silent=not worker.answers)
     if not workers.complete:
         unseen.append("a worker that does not answer")
     return None

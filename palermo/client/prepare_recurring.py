@@ -16,6 +16,7 @@ from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry
 from palermo.core.arguments import preview
 from palermo.core.limits import check_key, limit_headers
 from palermo.core.message import NO_HEADERS, Message
+from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import with_lock
 from palermo.errors import OptionInvalid
 from palermo.jobs import registry
@@ -55,7 +56,7 @@ def entry(client: "Client", recurring: RecurringJob, *, origin: str) -> Recurrin
         recurring.kwargs,
     )
     own = settings.default_queue if definition is None else definition.queue_in(settings)
-    queue = recurring.queue or own
+    queue = own if recurring.queue is None else check_new_queue(recurring.queue)
     message = Message(
         id=recurring.name,
         queue=queue,

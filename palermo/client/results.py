@@ -355,7 +355,7 @@ def _status(
             return status_at_end(known)
         place = await locate(await watch.session(), job.id, job.queue)
         if place.state:
-            return status_at_location(job.id, place)
+            return status_at_location(job.id, place, client.serializers)
         read_error = ""
         if client.settings.journal != JournalLevel.OFF:
             try:
@@ -366,7 +366,7 @@ def _status(
             # The job may have been on its way from one place to the next, or be back.
             place = await locate(await watch.session(), job.id, job.queue)
             if place.state:
-                return status_at_location(job.id, place)
+                return status_at_location(job.id, place, client.serializers)
         # A failure is recorded before the job lies among the failed.
         fresh = known is not None and clock.now() - known["at"] < _FAILING_TIME
         if known is not None and (known["kind"] != RecordKind.FAILED or place.unseen or fresh):

@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import Any
 
 from palermo.client.locate import JobLocation
-from palermo.contract.rows import CANCELLED, SCHEDULED, Row, as_json, iso_instant
+from palermo.contract.rows import CANCELLED, SCHEDULED, Row, as_json, iso_instant, running_row
+from palermo.contract.serialization import Serializers
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
 
@@ -40,6 +41,9 @@ _ENDED: Mapping[str, State] = {
 }
 
 
+#: How it is known that a job runs whose worker says nothing.
+_SILENT = "its worker does not answer; it held the job when it was heard of last"
+
 #: Why a job that does not keep its result is taken to be done.
 _UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
 
@@ -69,6 +73,10 @@ class JobStatus(str):
     #: How far the job says it is: a fraction from 0 to 1, and in words.
     progress: float | None = None
     text: str = ""
+    #: Its arguments, None where they are not known or cannot be shown; and the same for people, cut.
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    preview: str | None = None
     #: Why it failed: the exception's class and text; or why it was discarded.
     error: str = ""
     message: str = ""
@@ -94,12 +102,14 @@ class JobStatus(str):
         return found | {name: iso_instant(getattr(self, name)) for name in ("started_at", "run_at", "ended_at")}
 
 
-def status_at_location(id: str, place: JobLocation) -> JobStatus:
+def status_at_location(id: str, place: JobLocation, serializers: Serializers) -> JobStatus:
     """The status of a job that was found."""
     state = State(place.state)
     if place.running is not None:
         running = place.running
+        shown = running_row(running, serializers)
         return JobStatus(
+            **{name: shown[name] for name in ("args", "kwargs", "preview")},
             state=state,
             id=id,
             job=running.job,
@@ -108,6 +118,7 @@ def status_at_location(id: str, place: JobLocation) -> JobStatus:
             started_at=running.started_at,
             progress=running.progress,
             text=running.text,
+            reason=_SILENT if place.silent else "",
         )
     message = place.message
     assert message is not None

@@ -9,7 +9,7 @@ from typing import Any
 
 from palermo.client.decorator import JobDecorator, declare
 from palermo.contract.events import Subscription
-from palermo.core.topics import check_group, check_pattern
+from palermo.core.topics import check_new_group, check_pattern
 from palermo.errors import TopicInvalid
 from palermo.jobs.definition import JobSubscription, wire_name
 from palermo.jobs.job_registry import Registry
@@ -30,7 +30,7 @@ def subscribe(*topics: str, group: str, from_start: bool = False, **options: Any
     if not topics:
         raise TopicInvalid('@palermo.subscribe got no topic; write @palermo.subscribe("order.*", group="mail").')
     subscribes = JobSubscription(
-        group=check_group(group),
+        group=check_new_group(group),
         topics=tuple(sorted({check_pattern(topic) for topic in topics})),
         from_start=bool(from_start),
     )

@@ -63,8 +63,9 @@ class QueueInfo:
     pending: int
     #: Jobs that a worker holds.
     in_progress: int
-    #: Workers that serve it.
+    #: Workers that serve it, without those that do not answer.
     workers: int
+    #: Whether no worker takes jobs from it: it is paused itself, or all queues are.
     paused: bool = False
 
 
@@ -319,7 +320,10 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         """All known queues, by name; `failed` is among them once it exists."""
 
     async def workers(self) -> WorkerList:
-        """All workers that are alive, by id; `complete` is False if some did not answer within a second."""
+        """All workers that are alive, by id; `complete` is False if the jobs of some are not known.
+
+        One that has not answered for a second, or for some seconds has shown no sign of life, has `answers` False.
+        """
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         """Send a command to workers; returns the replies of those that carried it out within so many seconds, by id.
@@ -335,6 +339,18 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause. Does nothing to a queue that is not paused."""
+
+    async def pause_all(self, *, by: str = "") -> None:
+        """Let no worker take jobs from any queue until `resume_all`, across restarts; returns once that is stored.
+
+        It holds for workers that start later, and for queues that are made later. Running jobs go on.
+        """
+
+    async def resume_all(self, *, by: str = "") -> None:
+        """End `pause_all`. Queues that were paused by name stay paused."""
+
+    async def all_paused(self) -> bool:
+        """Whether `pause_all` holds."""
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         """Mark jobs as cancelled: a worker that takes a marked job, enqueued in this second or before, drops it.

@@ -7,7 +7,7 @@ not apply, or cannot be decoded without running foreign code, is None.
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
@@ -15,12 +15,13 @@ from typing import Any
 
 from palermo.contract.broker import QueueInfo
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
-from palermo.contract.worker_info import WorkerInfo
+from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo
 from palermo.core.arguments import preview, unpack
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.errors import SerializationError
 
 Row = dict[str, Any]
@@ -149,7 +150,24 @@ def limit_row(info: LimitInfo) -> Row:
     }
 
 
-def worker_row(info: WorkerInfo) -> Row:
+def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
+    """One job that a worker runs. Of a long body only the preview is shown."""
+    shown = job_row(running.message(), JobState.WORKING, serializers, max_bytes=max_bytes)
+    if running.arguments.body is None:
+        shown |= {"args": None, "kwargs": None, "preview": as_json(running.arguments.preview)}
+    return {
+        "id": as_json(running.id),
+        "job": as_json(running.job),
+        "queue": as_json(running.queue),
+        "started_at": iso_instant(running.started_at),
+        "progress": running.progress,
+        "text": as_json(running.text),
+        "line": as_json(running.line),
+        **{name: shown[name] for name in ("args", "kwargs", "preview", "content_type")},
+    }
+
+
+def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
     """One worker, with the jobs it runs."""
     return {
         "id": as_json(info.id),
@@ -157,24 +175,32 @@ def worker_row(info: WorkerInfo) -> Row:
         "pid": info.pid,
         "queues": as_json(info.queues),
         "slots": info.slots,
-        "state": info.state,
-        "started_at": iso_instant(info.started_at),
+        "state": info.state if info.answers else SILENT,
+        "answers": info.answers,
+        "started_at": iso_instant(info.started_at or None),
         "processed": info.processed,
         "failed": info.failed,
         "clock": info.clock,
-        "jobs": [
-            {
-                "id": as_json(running.id),
-                "job": as_json(running.job),
-                "queue": as_json(running.queue),
-                "started_at": iso_instant(running.started_at),
-                "progress": running.progress,
-                "text": as_json(running.text),
-                "line": as_json(running.line),
-            }
-            for running in info.jobs
-        ],
+        "last_seen": iso_instant(info.seen_at),
+        "jobs": [running_row(running, serializers, max_bytes=max_bytes) for running in info.jobs],
     }
+
+
+def silent_text(workers: Iterable[Row]) -> str:
+    """The workers that do not answer, for people: how many, which queues they serve, and how many jobs they hold.
+
+    "" if all answer.
+    """
+    silent = [row for row in workers if not row["answers"]]
+    if not silent:
+        return ""
+    known = [
+        f"{row['id']} (queues {', '.join(row['queues']) or 'not known'}; {count(len(row['jobs']), 'job')} held)"
+        for row in silent
+        if row["pid"]
+    ]
+    verb = "does not answer" if len(silent) == 1 else "do not answer"
+    return f"{count(len(silent), 'worker')} {verb}" + (f": {', '.join(known)}" if known else "")
 
 
 def iso_instant(seconds: float | None) -> str | None:

@@ -1,8 +1,61 @@
 """Worker info: what a worker tells others about itself, the commands that others send to it, and its replies."""
 
+import base64
+import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
+
+#: A worker tells the body of a job that it runs up to so many bytes, and of a longer one only the preview.
+MAX_TOLD_BODY = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldArguments:
+    """What a worker tells of the arguments of a job that it runs: of the message, what is needed to show them."""
+
+    preview: str | None = None
+    #: The body, None if it is longer than MAX_TOLD_BODY; and how it is to be read.
+    body: bytes | None = None
+    content_type: str = JSON
+    content_encoding: str = ""
+    arguments: str = ""
+    topic: str = ""
+
+    @classmethod
+    def of(cls, message: Message) -> "ToldArguments":
+        return cls(
+            preview=message.preview,
+            body=message.body if len(message.body) <= MAX_TOLD_BODY else None,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            arguments=message.arguments,
+            topic=message.topic,
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has; without what is as it mostly is."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: value for name, value in told.items() if value != getattr(NOT_TOLD, name)}
+        return values if self.body is None else {**values, "body": base64.b64encode(self.body).decode()}
+
+    @classmethod
+    def from_plain(cls, plain: object) -> "ToldArguments":
+        """The arguments that to_plain wrote; NOT_TOLD for anything else, as from a worker of an earlier version."""
+        if not isinstance(plain, dict):
+            return NOT_TOLD
+        texts = {name: plain[name] for name in cls.__slots__ if isinstance(plain.get(name), str)}
+        try:
+            body = base64.b64decode(texts.pop("body"), validate=True) if "body" in texts else None
+        except (binascii.Error, ValueError):
+            return NOT_TOLD
+        return cls(**texts, body=body)
+
+
+#: Nothing is told of the arguments.
+NOT_TOLD = ToldArguments()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +73,33 @@ class RunningJob:
     text: str = ""
     #: The newest line that it logged about itself, at most 200 characters of it; "" if none.
     line: str = ""
+    arguments: ToldArguments = NOT_TOLD
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has, to travel between processes."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "arguments": self.arguments.to_plain()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RunningJob":
+        """The job that to_plain described; fields this version does not know are left out."""
+        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        return cls(**{**known, "arguments": ToldArguments.from_plain(plain.get("arguments"))})
+
+    def message(self) -> Message:
+        """The message, as far as the worker tells it."""
+        told = self.arguments
+        return Message(
+            id=self.id,
+            job=self.job,
+            queue=self.queue,
+            body=told.body or b"",
+            content_type=told.content_type,
+            content_encoding=told.content_encoding,
+            arguments=told.arguments,
+            extra={TOPIC: told.topic} if told.topic else NO_HEADERS,
+            preview=told.preview,
+        )
 
 
 #: The states of a worker.
@@ -50,6 +130,11 @@ class WorkerInfo:
     asks: tuple[tuple[str, str], ...] = ()
     #: Whether it is the leader, which brings delayed jobs to their queues when they are due.
     clock: bool = False
+    #: Unix seconds: when the broker heard of it last. The broker sets it, and the worker does not tell it.
+    seen_at: float | None = field(default=None, compare=False)
+    #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
+    #: what is told of it here is its last answer, or what it wrote down. The broker sets this too.
+    answers: bool = True
 
     def has(self, id: str) -> bool:
         """Whether it runs this job, waits for permission to run it, or can say how it ended."""
@@ -64,24 +149,30 @@ class WorkerInfo:
             "outcomes": list(self.outcomes),
             "permits": [list(pair) for pair in self.permits],
             "asks": [list(pair) for pair in self.asks],
-            "jobs": [{name: getattr(job, name) for name in RunningJob.__slots__} for job in self.jobs],
+            "jobs": [job.to_plain() for job in self.jobs],
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
         """The worker that to_plain described; fields this version does not know are left out."""
         known = {name: plain[name] for name in cls.__slots__ if name in plain}
-        jobs = tuple(
-            RunningJob(**{name: job[name] for name in RunningJob.__slots__ if name in job})
-            for job in plain.get("jobs", ())
-        )
+        jobs = tuple(map(RunningJob.from_plain, plain.get("jobs", ())))
         lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
         pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
         return cls(**{**known, **lists, **pairs, "jobs": jobs})
 
 
+#: The state of a worker that does not answer, in listings.
+SILENT = "silent"
+
+
+def unidentified_worker(number: int) -> WorkerInfo:
+    """A worker of which nothing is known but that it is there and does not answer."""
+    return WorkerInfo(id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False)
+
+
 class WorkerList(list[WorkerInfo]):
-    """The workers that have answered, in the order of their ids."""
+    """The workers that are there, in the order of their ids; those that do not answer are among them."""
 
     def __init__(self, workers: Iterable[WorkerInfo] = (), *, complete: bool = True) -> None:
         super().__init__(sorted(workers, key=lambda worker: worker.id))

@@ -47,6 +47,24 @@ def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> 
 
 
 @dataclass(frozen=True, slots=True)
+class PausedQueues:
+    """The queues from which no worker takes jobs: some, by name, or all that there are and will be."""
+
+    names: frozenset[str] = frozenset()
+    every: bool = False
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self.names or (self.every and not is_failed(queue))
+
+
+#: No queue is paused.
+NONE_PAUSED = PausedQueues()
+
+#: Stands for all queues where the names of the paused ones are stored. No queue may have such a name.
+EVERY_QUEUE = "~all"
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSelection:
     """The queues a worker serves, as patterns in order of priority."""
 

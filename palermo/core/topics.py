@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
-from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue
+from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue, check_new_queue
 from palermo.errors import QueueNameInvalid, TopicInvalid
 
 #: A routing key is a short string of AMQP.
@@ -72,6 +72,14 @@ def check_group(group: object) -> str:
         raise TopicInvalid(f'group {group!r} is no name; say who subscribes, as in group="notifications".')
     try:
         return check_job_queue(group)
+    except QueueNameInvalid as error:
+        raise TopicInvalid(str(error).replace("queue name", "group", 1)) from None
+
+
+def check_new_group(group: object) -> str:
+    """The name, if a group may subscribe by it: its queue can be given to `palermo worker -q`. Raises TopicInvalid."""
+    try:
+        return check_new_queue(check_group(group))
     except QueueNameInvalid as error:
         raise TopicInvalid(str(error).replace("queue name", "group", 1)) from None
 

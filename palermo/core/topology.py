@@ -115,6 +115,24 @@ def check_job_queue(name: object) -> str:
     return checked
 
 
+#: What `palermo worker -q` reads as a pattern or as a list, wherever it stands in a name and at its beginning.
+_SELECTS, _SELECTS_FIRST = frozenset("*?[,"), ("!", LITERAL)
+
+
+def check_new_queue(name: object) -> str:
+    """The name, if a job may be declared with it and enqueued to it: one that `palermo worker -q` reads as it is.
+
+    A queue that has another name already is still shown, served, purged and deleted. Raises QueueNameInvalid.
+    """
+    checked = check_job_queue(name)
+    if _SELECTS.isdisjoint(checked) and not checked.startswith(_SELECTS_FIRST):
+        return checked
+    raise QueueNameInvalid(
+        f"queue name {checked!r} cannot be given to `palermo worker -q`, which reads `*`, `?` and `[` as a pattern,"
+        " `,` as the end of a name, and `!` or `=` at the beginning in its own way. Choose a name without them."
+    )
+
+
 def check_exchange_name(name: object) -> str:
     """The name, if it may name the exchange: a queue name without dots.
 

@@ -29,6 +29,8 @@ class HistoryFilter:
     queue: str | None = None
     #: Its wire name.
     job: str | None = None
+    #: The id of the worker that ran it.
+    worker: str | None = None
     #: One of STATES. "retrying" are runs that failed and were to be tried again.
     state: str | None = None
     #: Text, in any case of letters, in its id, its name, its error or why it was discarded.

@@ -265,6 +265,10 @@ class Segment:
             if bound is not None:
                 parts.append(f"took {sign} ?")
                 given.append(bound)
+        if filter.worker is not None:
+            # The writer of a batch is the worker.
+            parts.append("(select writer from batch where first <= n order by first desc limit 1) = ?")
+            given.append(filter.worker)
         if filter.text is not None:
             condition, wanted = self._saying(filter.text)
             parts.append(condition)

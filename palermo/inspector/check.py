@@ -8,12 +8,12 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 
 from palermo.contract import clock
-from palermo.contract.rows import Row, waits_since
+from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import NotBrowsable, NotFound, SettingInvalid
 from palermo.inspector.inspector import Inspector
@@ -44,6 +44,9 @@ class CheckResult:
     queues: tuple[Row, ...] = ()
     #: How many workers answered.
     workers: int = 0
+    all_paused: bool = False
+    #: Which workers do not answer, for people; "" if all do.
+    silent: str = ""
     #: The one worker that the check was about, if there is one.
     worker: str | None = None
 
@@ -54,19 +57,21 @@ class CheckResult:
     @property
     def paused(self) -> tuple[str, ...]:
         """A remark for each paused queue: a pause explains why a queue is long, and is no problem by itself."""
+        if self.all_paused:
+            return ("all queues are paused",)
         return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
 
     def line(self) -> str:
         """The whole result in one line."""
         if self.problems:
-            return "; ".join((*self.problems, *self.unknown, *self.paused))
+            return "; ".join((*self.problems, *self.unknown, *self.paused, *filter(None, (self.silent,))))
         if self.worker is not None:
             return f"worker {self.worker} answers"
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
             (_count(len(self.queues), "queue"), f"{_count(pending, 'job')} pending", _count(self.workers, "worker"))
         )
-        return "; ".join((seen, *self.unknown, *self.paused))
+        return "; ".join((seen, *self.unknown, *self.paused, *filter(None, (self.silent,))))
 
     def row(self) -> Row:
         """The whole result for programs."""
@@ -76,6 +81,7 @@ class CheckResult:
             "unknown": list(self.unknown),
             "queues": list(self.queues),
             "workers": self.workers,
+            "silent": self.silent,
             "worker": self.worker,
         }
 
@@ -90,11 +96,13 @@ def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> 
     """Read queues and workers, and judge them. Takes no job."""
     at = clock.now() if now is None else now
     rows = [row for row in inspector.queues() if _is_checked(row["name"], limits.queues)]
-    workers = len(inspector.workers())
+    found = inspector.workers()
+    workers = sum(row["answers"] for row in found)
     ages: dict[str, float | None] = {}
     if limits.max_age is not None:
         ages = {row["name"]: _oldest(inspector, row["name"], at) for row in rows if row["pending"]}
-    return compare(limits, rows, workers=workers, ages=ages)
+    result = compare(limits, rows, workers=workers, ages=ages)
+    return replace(result, all_paused=inspector.all_paused(), silent=silent_text(found))
 
 
 def compare(limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None]) -> CheckResult:
@@ -128,7 +136,7 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
     id = f"pid:{pid}@{host or socket.gethostname()}"
     if not _exists(pid):
         return CheckResult(problems=(f"there is no process {pid}",), worker=id)
-    ids = [row["id"] for row in inspector.workers()]
+    ids = [row["id"] for row in inspector.workers() if row["answers"]]
     problems = () if id in ids else (f"worker {id} does not answer through the broker",)
     return CheckResult(problems=problems, workers=len(ids), worker=id)
 
@@ -136,7 +144,7 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
 def check_host(inspector: Inspector, *, host: str | None = None) -> CheckResult:
     """Whether any worker of this host lives and answers."""
     here = host or socket.gethostname()
-    rows = inspector.workers()
+    rows = [row for row in inspector.workers() if row["answers"]]
     own = [row["id"] for row in rows if row["host"] == here]
     if not own:
         return CheckResult(problems=(f"no worker of host {here} answers through the broker",), workers=len(rows))

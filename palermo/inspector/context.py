@@ -49,7 +49,9 @@ class Context:
 
     def workers(self) -> list[Row]:
         """All workers that are alive, by id, with the jobs they run."""
-        return [worker_row(info) for info in self._ask(lambda broker: broker.workers(), again=True)]
+        serializers, max_bytes = self._client.serializers, self._max_shown_bytes
+        found = self._ask(lambda broker: broker.workers(), again=True)
+        return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         return self._client.run(question, again=again)

@@ -12,8 +12,9 @@ from importlib.util import find_spec
 
 from palermo.client.client import Client
 from palermo.contract.broker import Finding
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, silent_text
 from palermo.errors import PalermoError
+from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import SettingOrigin, Settings
 
 
@@ -26,6 +27,10 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
     try:
         found += client.run(lambda broker: broker.diagnose(), again=True)
         found.append(_keys(client, mend=mend))
+        found.append(_workers(client))
+        if client.run(lambda broker: broker.all_paused(), again=True):
+            advice = "palermo resume --all ends that."
+            found.append(Finding.warning("pauses", "all queues are paused: no worker takes a job", advice))
     except PalermoError as error:
         found.append(Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried."))
     return found
@@ -46,6 +51,18 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
 def row(finding: Finding) -> Row:
     """A finding as a row, for programs."""
     return {"check": finding.check, "level": finding.level, "text": finding.text, "advice": finding.advice or None}
+
+
+def _workers(client: Client) -> Finding:
+    """Check that all workers answer."""
+    rows = Inspector(client).workers()
+    if silent := silent_text(rows):
+        advice = (
+            "Look on its machine whether it is stopped (kill -CONT goes on), swapped out or short of CPU; kill -9 gives"
+            " its jobs back at once."
+        )
+        return Finding.warning("workers", silent, advice)
+    return Finding.ok("workers", f"{len(rows)} worker(s), and all answer")
 
 
 def _keys(client: Client, *, mend: bool) -> Finding:

@@ -15,7 +15,7 @@ from palermo.contract.serialization import SIGNED, Serializers, media_type
 from palermo.core.arguments import preview, unpack
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.topology import check_job_queue
+from palermo.core.topology import check_new_queue
 from palermo.errors import DecodeError, MediaTypeUnknown, PalermoError, SerializationError, SignatureInvalid
 from palermo.inspector.context import Context, Progress
 from palermo.inspector.failed_filter import FailedFilter
@@ -127,7 +127,7 @@ def requeue(
     `on_taken` gets the jobs that have gone while the command runs, and `stop` can end it early.
     """
     if queue is not None:
-        check_job_queue(queue)
+        check_new_queue(queue)
     selection = Selection(which, context._shown)
     judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs))
     try:

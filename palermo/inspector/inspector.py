@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
 from palermo.contract.broker import Page, Tenant
-from palermo.contract.rows import CANCELLED, Listing, Row
+from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
-from palermo.errors import UsageError
+from palermo.errors import NotFound, QueueNameInvalid, UsageError
 from palermo.inspector import events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
@@ -111,9 +111,13 @@ class Inspector(Context):
     def pause(self, queue: str, *, by: str = "") -> None:
         """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
 
-        Running jobs go on. `by` says who did it.
+        Running jobs go on. `by` says who did it. Raises QueueNameInvalid for "*": `pause_all` is meant.
         """
         check_job_queue(queue)
+        if queue == "*":
+            raise QueueNameInvalid(
+                "queue name '*' is not a pattern here. To pause all queues, say `palermo pause --all` or pause_all()."
+            )
         by = by or self._actor.name
         self._ask(lambda broker: broker.pause(queue, by=by))
         self._record("pause", by=by, queue=queue)
@@ -124,6 +128,26 @@ class Inspector(Context):
         by = by or self._actor.name
         self._ask(lambda broker: broker.resume(queue, by=by))
         self._record("resume", by=by, queue=queue)
+
+    def pause_all(self, *, by: str = "") -> None:
+        """Let no worker take jobs from any queue until `resume_all`, across restarts.
+
+        It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
+        enqueued. `by` says who did it.
+        """
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.pause_all(by=by))
+        self._record("pause all", by=by)
+
+    def resume_all(self, *, by: str = "") -> None:
+        """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.resume_all(by=by))
+        self._record("resume all", by=by)
+
+    def all_paused(self) -> bool:
+        """Whether `pause_all` holds."""
+        return self._ask(lambda broker: broker.all_paused(), again=True)
 
     def purge(self, queue: str) -> int:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
@@ -205,6 +229,20 @@ class Inspector(Context):
         return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     # -- workers
+
+    def worker(self, id: str) -> Row:
+        """The row of one worker, with `memory`: the bytes of RAM that its processes have, None if it does not say.
+
+        What the processes share is counted for each of them. Raises NotFound.
+        """
+        row = next((row for row in self.workers() if row["id"] == id), None)
+        if row is None:
+            raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
+        if not row["answers"]:
+            return {**row, "memory": None}
+        command = WorkerCommand(action="memory", workers=(id,))
+        answers = self._ask(lambda broker: broker.command(command, timeout=_PROMPT), again=True)
+        return {**row, "memory": next((as_json(answer.values.get("memory")) for answer in answers), None)}
 
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
         """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.control.

@@ -48,6 +48,11 @@ def masked_row(row: Row, patterns: Sequence[str]) -> Row:
     return {**bare, "preview": preview(bare["args"], bare["kwargs"])}
 
 
+def masked_worker(row: Row, patterns: Sequence[str]) -> Row:
+    """A worker's row as it may be shown: the same for the jobs that it runs."""
+    return {**row, "jobs": [masked_row(job, patterns) for job in row["jobs"]]}
+
+
 def masked_arguments(row: Row, patterns: Sequence[str]) -> Row:
     """The same for a row without a preview, such as that of a recurring job."""
     args, kwargs = row["args"], row["kwargs"]

@@ -44,6 +44,8 @@ class Snapshot:
     at: float
     queues: list[Row]
     workers: list[Row]
+    #: Whether all queues are paused.
+    all_paused: bool = False
     #: A text that stays the same as long as nothing changes.
     version: str = ""
 
@@ -103,7 +105,8 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
     for jobs that were seen running and are gone, and estimated for jobs that came and went
     between two looks: see `_shared`. What came in is what went out plus the increase.
     """
-    known = {row["id"]: row for row in before.workers}
+    # What is told of a worker that does not answer may be old, or be nothing.
+    known = {row["id"]: row for row in before.workers if row.get("answers", True)}
     processed = failed = 0
     left: Counter[str] = Counter()
     held = {row["name"]: row["pending"] + row["in_progress"] for row in before.queues}

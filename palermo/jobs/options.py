@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from palermo.core.text import nearest
 from palermo.core.times import Delay, Instant
-from palermo.core.topology import check_id, check_job_queue
+from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
 
 
@@ -110,7 +110,7 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
             case _ if value is None:
                 pass
             case "queue":
-                check_job_queue(value)
+                check_new_queue(value)
             case "id":
                 check_id(value)
             case _:

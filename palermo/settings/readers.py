@@ -11,7 +11,7 @@ from palermo.core.fair_scheduling import TENANT_ORDERS
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import MAX_RESULT
 from palermo.core.times import parse_duration
-from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_job_queue, check_queue_name
+from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_new_queue, check_queue_name
 from palermo.errors import SettingInvalid, UsageError
 
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -212,7 +212,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "exchange": check_exchange_name,
     "queue_type": _queue_type,
     "tenant_order": _tenant_order,
-    "default_queue": check_job_queue,
+    "default_queue": check_new_queue,
     "serializer": _named,
     "compression": _compression,
     "sign": _truth,

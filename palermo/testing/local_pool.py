@@ -48,6 +48,7 @@ class LocalPool:
     ) -> None:
         """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there."""
         self.on_report: OnReport = ignore_report
+        self.pids: tuple[int, ...] = ()
         self.gone = asyncio.Event()
         self._interrupts = SharedInterrupts()
         self._executor = make_executor(self._interrupts, self._note_error)

@@ -68,6 +68,46 @@ def test_a_queue_that_is_not_there_can_be_paused_and_that_is_said(palermo: Paler
     assert "'typo'" in palermo("resume", "typo", code=4).stderr
 
 
+def test_r11_all_queues_are_paused_and_resumed(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1"), message("2"))
+    palermo("pause", "images")
+
+    assert palermo("pause", "--all").stdout == "paused all queues: 2 jobs pending, 0 in progress.\n"
+    publish(client, message("3", queue="later"))
+    assert queues(palermo) == {"failed": False, "images": True, "later": True, "mail": True}
+    assert "all queues are paused" in palermo("check").stdout
+    assert "all queues are paused" in palermo("doctor").stdout
+    assert "until `palermo resume --all`" in palermo("resume", "mail").stderr
+
+    resumed = palermo("resume", "--all")
+
+    assert resumed.stdout == "resumed all queues: 3 jobs pending, 0 in progress.\n"
+    assert "still paused by name: images" in resumed.stderr
+    assert queues(palermo) == {"failed": False, "images": True, "later": False, "mail": False}
+    assert "not all queues were paused" in palermo("resume", "--all").stdout
+
+
+def test_r11_a_star_is_no_queue_and_the_answer_names_all(palermo: Palermo) -> None:
+    assert "palermo pause --all" in palermo("pause", "*", code=2).stderr
+    assert "palermo resume --all" in palermo("resume", "*", code=2).stderr
+    assert "not both" in palermo("pause", "mail", "--all", code=2).stderr
+    assert "palermo worker -q" in palermo("pause", "a,b", code=2).stderr
+    assert queues(palermo) == {"failed": False}
+
+
+@pytest.mark.parametrize("name", ["*", "a,b", "!low", "=x"])
+def test_r11_a_queue_named_as_a_pattern_is_not_enqueued_to_but_read_and_deleted(
+    palermo: Palermo, client: Client, name: str
+) -> None:
+    assert "palermo worker -q" in palermo("enqueue", "shop.mail", "-q", name, code=2).stderr
+
+    publish(client, message("1", queue=name))
+
+    assert [row["id"] for row in json.loads(palermo("jobs", name, "--json").stdout)] == ["1"]
+    palermo("delete", name, "--yes")
+    assert queues(palermo) == {"failed": False}
+
+
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_failed_jobs_are_not_paused(palermo: Palermo, command: str) -> None:
     assert "failed" in palermo(command, "failed", code=2).stderr

@@ -1,5 +1,7 @@
 """Contract: what a person sees, and that looking changes nothing."""
 
+import time
+
 import pytest
 
 from palermo.contract.broker import Broker
@@ -63,7 +65,9 @@ class LookingContract:
         reports = [Report("high,low", slots=4, pid=2), Report("*", pid=1)]
         consumers = [await consume(await another(), ",".join(one.info.queues), report=one) for one in reports]
 
-        assert await broker.workers() == [reports[1].info, reports[0].info]
+        found = await broker.workers()
+        assert found == [reports[1].info, reports[0].info]
+        assert all(worker.seen_at is not None and abs(worker.seen_at - time.time()) < 60 for worker in found)
 
         leaving = consumers[:1]
 

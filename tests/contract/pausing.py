@@ -100,6 +100,60 @@ class MarkingContract:
         await broker.resume("not yet there")
         await until(paused, {"a": False, "b": False})
 
+    async def test_r11_no_job_is_taken_from_any_queue_while_all_are_paused(self, broker: Broker, another: Open) -> None:
+        one, several = await consume(await another()), await consume(await another(), "*", slots=2)
+        await broker.publish(message("before"))
+        held = await take(one)
+
+        await broker.pause_all(by="anna@desk")
+        await broker.publish_many([*messages(2), *messages(1, "made later")])
+
+        assert await broker.all_paused()
+        await one.settle(held, Ack())
+        await nothing_for(one)
+        await nothing_for(several, 2)
+        later = await consume(await another(), "made later")
+        await nothing_for(later)
+        await one.close()
+        await several.close()
+
+        await broker.resume_all(by="anna@desk")
+
+        assert not await broker.all_paused()
+        assert (await take_and_ack(later)).id == "made later-0"
+        assert (await take_and_ack(await consume(await another(), "*"))).id == "jobs-0"
+
+    async def test_r11_a_queue_that_is_paused_by_name_stays_so_when_all_are_resumed(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([*messages(1, "a"), *messages(1, "b")])
+        await broker.pause("b")
+        await broker.pause_all()
+        await broker.publish_many(messages(1, "made later"))
+
+        async def paused() -> dict[str, bool]:
+            queues = await (await another()).queues()
+            return {info.name: info.paused for info in queues if info.name != "failed"}
+
+        await until(paused, {"a": True, "b": True, "made later": True})
+        await broker.resume("a")
+        await until(paused, {"a": True, "b": True, "made later": True})
+
+        await broker.resume_all()
+        await broker.resume_all()
+
+        await until(paused, {"a": False, "b": True, "made later": False})
+        consumer = await consume(await another(), "b,a")
+        assert (await take_and_ack(consumer)).id == "a-0"
+        await nothing_for(consumer)
+
+    async def test_a_pause_of_all_on_another_exchange_does_not_count(self, broker: Broker, elsewhere: Open) -> None:
+        await (await elsewhere()).pause_all()
+        await broker.publish(message("7c9e"))
+
+        assert not await broker.all_paused()
+        assert (await take_and_ack(await consume(broker))).id == "7c9e"
+
     async def test_pauses_of_another_exchange_do_not_count(self, broker: Broker, elsewhere: Open) -> None:
         await (await elsewhere()).pause("jobs")
         await broker.publish(message("7c9e"))

@@ -2,7 +2,15 @@
 
 import pytest
 
-from palermo.core.topology import amqp_queue, check_exchange_name, check_id, check_job_queue, check_queue_name, internal
+from palermo.core.topology import (
+    amqp_queue,
+    check_exchange_name,
+    check_id,
+    check_job_queue,
+    check_new_queue,
+    check_queue_name,
+    internal,
+)
 from palermo.errors import IdInvalid, QueueNameInvalid, SettingInvalid
 
 
@@ -57,6 +65,18 @@ def test_failed_is_no_queue_for_jobs(name: str) -> None:
 @pytest.mark.parametrize("name", ["=tuleap_mail", "=mail", "=failed_mail", "a.b~c", "a~b", "x=y"])
 def test_names_behind_a_sign_and_tildes_within_are_queues(name: str) -> None:
     assert check_job_queue(name) == name
+
+
+@pytest.mark.parametrize("name", ["*", "mail*", "a?", "a[1]", "a,b", "!low", "=x"])
+def test_r11_a_name_that_a_worker_reads_otherwise_is_for_no_new_queue(name: str) -> None:
+    assert check_job_queue(name) == name
+    with pytest.raises(QueueNameInvalid, match="palermo worker -q"):
+        check_new_queue(name)
+
+
+@pytest.mark.parametrize("name", ["jobs", "a!b", "x=y", "a:5", "a b"])
+def test_other_names_are_for_new_queues(name: str) -> None:
+    assert check_new_queue(name) == name
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "amq.x", 3])

@@ -86,6 +86,16 @@ def test_what_ended_is_found_by_filters_newest_first(index: Index, filter: dict[
     assert index.count(HistoryFilter(**filter)) == len(found.split())
 
 
+def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
+    index.take(batch(ended("a", at=NOON + 1), writer="pid:1@h"))
+    index.take(batch(ended("b", at=NOON + 2), writer="pid:2@h"))
+    index.take(batch(ended("c", at=NOON + 3), writer="pid:1@h"))
+
+    assert ids(index, HistoryFilter(worker="pid:1@h")) == ["c", "a"]
+    assert index.count(HistoryFilter(worker="pid:2@h")) == 1
+    assert ids(index, HistoryFilter(worker="pid:1")) == []
+
+
 def test_a_row_tells_how_a_run_ended(index: Index) -> None:
     index.take(JOBS)
     rows = {row["id"]: row for row in (entry.row() for entry in index.page(FINISHED))}

@@ -1,5 +1,5 @@
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palermo.contract.broker import QueueInfo
-from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, worker_row
+from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, running_row, worker_row
 from palermo.contract.serialization import Serializers
-from palermo.contract.worker_info import RunningJob, WorkerInfo
+from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -209,23 +209,34 @@ def test_a_queue_row() -> None:
 
 def test_a_worker_row_holds_what_it_runs() -> None:
     running = RunningJob(
-        id="1", job="shop.send", queue="mail", slot=1, started_at=2, progress=0.5, text="half", line="ü"
+        id="1",
+        job="shop.send",
+        queue="mail",
+        slot=1,
+        started_at=2,
+        progress=0.5,
+        text="half",
+        line="ü",
+        arguments=ToldArguments.of(message(body=b'{"to": "a@b.c"}')),
     )
     info = WorkerInfo(
         id="pid:7@host", host="host", pid=7, queues=("mail",), slots=1, state="working", started_at=1, jobs=(running,)
     )
+    info = replace(WorkerInfo.from_plain(json.loads(json.dumps(info.to_plain()))), seen_at=3)
 
-    assert worker_row(info) == {
+    assert worker_row(info, SERIALIZERS) == {
         "id": "pid:7@host",
         "host": "host",
         "pid": 7,
         "queues": ["mail"],
         "slots": 1,
         "state": "working",
+        "answers": True,
         "started_at": "1970-01-01T00:00:01Z",
         "processed": 0,
         "failed": 0,
         "clock": False,
+        "last_seen": "1970-01-01T00:00:03Z",
         "jobs": [
             {
                 "id": "1",
@@ -235,9 +246,31 @@ def test_a_worker_row_holds_what_it_runs() -> None:
                 "progress": 0.5,
                 "text": "half",
                 "line": "ü",
+                "args": [],
+                "kwargs": {"to": "a@b.c"},
+                "preview": "to='a@b.c'",
+                "content_type": "application/json",
             }
         ],
     }
+
+
+@pytest.mark.parametrize("plain", [None, "x", {"body": "%"}, {"body": 7, "preview": 7}])
+def test_a_worker_of_another_version_may_tell_nothing_of_arguments(plain: object) -> None:
+    job = {"id": "1", "job": "shop.send", "queue": "mail", "slot": 1, "started_at": 2.0, "arguments": plain}
+
+    row = running_row(RunningJob.from_plain(job), SERIALIZERS)
+
+    assert (row["args"], row["kwargs"], row["preview"]) == (None, None, None)
+
+
+def test_of_a_long_body_only_the_preview_is_told() -> None:
+    long = message(body=b'["' + b"x" * 600 + b'"]', preview="'xxx…")
+    running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2, arguments=ToldArguments.of(long))
+
+    row = running_row(running, SERIALIZERS)
+
+    assert (row["args"], row["kwargs"], row["preview"]) == (None, None, "'xxx…")
 
 
 def test_an_integer_too_long_for_decimal_text_is_written_in_hexadecimal() -> None:

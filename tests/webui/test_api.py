@@ -126,7 +126,7 @@ def test_workers_are_listed_and_told_what_to_do(any_settings: Settings, serve: S
 
         return eventually(answer)
 
-    eventually(lambda: web.inspector.workers() == [row])
+    eventually(lambda: [{**each, "last_seen": row["last_seen"]} for each in web.inspector.workers()] == [row])
     assert told("quiet")["answered"] is True
     eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["quiet"])
     assert "Thread" in told("stack")["text"]

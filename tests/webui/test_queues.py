@@ -6,9 +6,16 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.helpers import eventually
+from tests.inspector.jobs import message, publish
 from tests.webui.server import Web
 
 _NAMES = ["mail", "a/b", "100 %", "ä€😀", "%2F", "x" * 127, "?a=b&c#d", '"><script>alert(1)</script>']
+
+
+def published(web: Web, name: str) -> None:
+    """A job in a queue that may have a name with which no new queue is made."""
+    publish(web.client, message("1", queue=name))
 
 
 @pytest.fixture
@@ -27,7 +34,7 @@ def test_the_api_lists_the_rows_of_the_command_line(any_web: Web) -> None:
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_queue_of_any_name_is_purged_by_the_api(any_served: Web, name: str) -> None:
-    any_served.client.enqueue("shop.mail", queue=name)
+    published(any_served, name)
 
     done = any_served.http.post(f"/api/queues/{quote(name, safe='')}/purge")
 
@@ -36,7 +43,7 @@ def test_a_queue_of_any_name_is_purged_by_the_api(any_served: Web, name: str) ->
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
-    web.client.enqueue("shop.mail", queue=name)
+    published(web, name)
 
     page = web.form("/queues", f"/queues/{quote(name, safe='')}/purge")
 
@@ -83,3 +90,26 @@ def test_what_was_done_is_on_the_page_that_follows_however_soon_that_is(any_web:
 
     assert '<span class="badge warn">paused' in paused.text
     assert '<span class="badge warn">paused' not in resumed.text
+
+
+def test_r11_a_button_pauses_all_queues_and_resumes_them(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+
+    paused = any_web.form("/queues", "/queues/pause")
+
+    assert "Paused all queues" in paused.text
+    assert "all paused" in any_web.http.get("/").text
+    assert "/queues/mail/resume" not in any_web.http.get("/queues/mail").text
+    assert [row["paused"] for row in any_web.http.get("/api/queues").json()["rows"]] == [False, True]
+    resumed = any_web.form("/queues", "/queues/resume")
+    assert "Resumed all queues" in resumed.text
+    assert "all paused" not in any_web.http.get("/").text
+    wanted = [("resume all", "local"), ("pause all", "local")]
+    eventually(lambda: [(row["action"], row["by"]) for row in any_web.inspector.audit().rows] == wanted)
+
+
+def test_r11_the_api_pauses_and_resumes_all_queues(any_web: Web) -> None:
+    assert any_web.http.post("/api/queues/pause").json() == {"all_paused": True}
+    assert any_web.inspector.all_paused()
+    assert any_web.http.post("/api/queues/resume").json() == {"all_paused": False}
+    assert not any_web.inspector.all_paused()

@@ -1,5 +1,6 @@
 """Pages and API of what a job tells while it runs, how it stands, and what it returned."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,72 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Sit
         "job": "crew_results.tells",
         "result": "told",
     }
+
+
+def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any_web: Web, site: Site) -> None:
+    site.start("--log-level", "warning")
+    args = [str(site.notes_path), str(site.gate), {"password": "hunter2", "to": "anna"}]
+    id = site.client.enqueue("crew.hold", args, {}).id
+    shown = [*args[:2], {"password": MASK, "to": "anna"}]
+
+    def seen() -> bool:
+        (worker,) = any_web.http.get("/api/workers").json()["rows"] or [{"id": "", "jobs": []}]
+        assert [job["args"] for job in worker["jobs"]] == [shown]
+        for path in ("/workers", "/", "/queues/jobs", f"/jobs/{id}", f"/workers/{worker['id']}"):
+            page = any_web.http.get(path).text
+            assert str(site.notes_path)[:20] in page, path
+            assert "hunter2" not in page, path
+        for path in (f"/api/jobs/{id}", f"/api/jobs/{id}/status", f"/api/workers/{worker['id']}"):
+            told = any_web.http.get(path).json()
+            assert (told["jobs"][0] if "jobs" in told else told)["args"] == shown, path
+        return True
+
+    eventually(seen)
+    site.open_gate()
+    eventually(lambda: not any(row["jobs"] for row in site.workers()))
+
+
+def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web, site: Site) -> None:
+    process = site.start("--log-level", "warning")
+    id = site.hold()
+    eventually(lambda: any(row["jobs"] for row in any_web.http.get("/api/workers").json()["rows"]))
+    process.send(signal.SIGSTOP)
+
+    def shown() -> bool:
+        (worker,) = any_web.http.get("/api/workers").json()["rows"]
+        assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
+        for path in ("/", "/workers", "/queues/jobs"):
+            page = any_web.http.get(path).text
+            assert "1 worker does not answer" in page, path
+            assert id[:8] in page, path
+        assert "It does not answer" in any_web.http.get(f"/workers/{worker['id']}").text
+        return True
+
+    eventually(shown)
+    process.send(signal.SIGCONT)
+    eventually(lambda: "does not answer" not in any_web.http.get("/workers").text)
+    site.open_gate()
+
+
+def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, site: Site) -> None:
+    process = site.start("--log-level", "warning", PALERMO_JOURNAL="all")
+    site.ready(process)
+    id = site.enqueue("note", str(site.notes_path), "ran")
+    eventually(lambda: site.worker()["processed"] == 1)
+    worker = site.worker()["id"]
+
+    def told() -> bool:
+        page = any_web.http.get(f"/workers/{worker}")
+        return page.status_code == 200 and f"/jobs/{id}" in page.text and "Its jobs of the last hour" in page.text
+
+    eventually(told)
+    row = eventually(lambda: next(iter([any_web.http.get(f"/api/workers/{worker}").json()]), None))
+    assert row["memory"] > 10_000_000
+    assert row["last_seen"] >= row["started_at"]
+    assert any_web.http.get("/workers/pid:0@nowhere").status_code == 404
+    rows = any_web.http.get("/api/history", params={"worker": worker}).json()["rows"]
+    assert [each["id"] for each in rows] == [id]
+    assert any_web.http.get("/api/history", params={"worker": "pid:0@nowhere"}).json()["rows"] == []
 
 
 def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:

@@ -150,6 +150,9 @@ class Broker:
     def workers(self) -> list[dict[str, Any]]:
         return []
 
+    def all_paused(self) -> bool:
+        return False
+
 
 def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> None:
     broker, stop = Broker(), threading.Event()

@@ -39,6 +39,22 @@ def test_a_pause_survives_the_restart_of_workers(any_site: Site, queues: str) ->
     eventually(lambda: "paused" in site.notes())
 
 
+def test_r11_a_pause_of_all_queues_holds_for_workers_that_start_later_and_new_queues(any_site: Site) -> None:
+    site = any_site
+    site.inspector.pause_all(by="anna@desk")
+    for queue in ("jobs", "new"):
+        site.enqueue("note", str(site.notes_path), queue, queue=queue)
+
+    assert site.start("-q", "*", "--burst").wait() == 0
+    worker = site.start("-q", "*")
+    site.ready(worker)
+    assert site.notes() == []
+
+    site.inspector.resume_all()
+
+    eventually(lambda: sorted(site.notes()) == ["jobs", "new"])
+
+
 def test_a_busy_worker_finishes_its_job_and_takes_no_more_while_its_queue_is_paused(any_site: Site) -> None:
     site = any_site
     worker = site.start("-c", "2")

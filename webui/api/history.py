@@ -99,6 +99,7 @@ def history(
     visit: Visiting,
     queue: Text = None,
     job: Text = None,
+    worker: Text = None,
     state: Text = None,
     text: Text = None,
     since: Text = None,
@@ -117,6 +118,7 @@ def history(
         {
             "queue": queue,
             "job": job,
+            "worker": worker,
             "state": state,
             "text": text,
             "since": since,

@@ -28,6 +28,9 @@ class JobStatusRow(BaseModel):
     took: float | None = Field(description="Seconds that its last run took.")
     progress: float | None
     text: str
+    args: list[Any] | None = Field(description="Of a job that runs; null where they are not known.")
+    kwargs: dict[str, Any] | None
+    preview: str | None = Field(description="The arguments for people, in one line.")
     error: str = Field(description="The exception's dotted name.")
     message: str
     result_kept: bool | None
@@ -88,7 +91,7 @@ def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
 @router.get("/{id:palermo}/status", name="api_status")
 def status(visit: Visiting, id: str) -> JobStatusRow:
     """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if they do not know."""
-    return JobStatusRow.model_validate(job_status(visit, id).row())
+    return JobStatusRow.model_validate(job_status(visit, id))
 
 
 @router.get("/{id:palermo}/result", name="api_result")

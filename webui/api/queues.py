@@ -21,6 +21,12 @@ class QueueRow(BaseModel):
     paused: bool
 
 
+class AllPaused(BaseModel):
+    """Whether all queues are paused."""
+
+    all_paused: bool
+
+
 class ClientRow(BaseModel):
     """One tenant, also called client, that has jobs waiting in a queue."""
 
@@ -82,6 +88,20 @@ def clear_client(visit: Visiting, name: str, tenant: str) -> Removed:
     return Removed(removed=actions.clear_tenant(visit, name, tenant))
 
 
+@router.post("/pause", name="api_pause_all")
+def pause_all(visit: Visiting) -> AllPaused:
+    """Pause all queues, and those that are made later, for all workers, until they are resumed. Role: operator."""
+    actions.pause_all(visit)
+    return AllPaused(all_paused=True)
+
+
+@router.post("/resume", name="api_resume_all")
+def resume_all(visit: Visiting) -> AllPaused:
+    """End the pause of all queues. Queues that were paused by their names stay paused. Role: operator."""
+    actions.resume_all(visit)
+    return AllPaused(all_paused=False)
+
+
 @router.post("/{name:palermo}/pause", name="api_pause")
 def pause(visit: Visiting, name: str) -> QueueRow:
     """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs go on. Role: operator."""
@@ -90,7 +110,7 @@ def pause(visit: Visiting, name: str) -> QueueRow:
 
 @router.post("/{name:palermo}/resume", name="api_resume")
 def resume(visit: Visiting, name: str) -> QueueRow:
-    """Resume a paused queue. Role: operator."""
+    """Resume a paused queue. While all queues are paused it stays so. Role: operator."""
     return QueueRow.model_validate(actions.resume(visit, name))
 
 

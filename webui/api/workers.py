@@ -1,10 +1,11 @@
 """The API of workers: list the workers that are alive, and send them orders."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
 from palermo.webui.site import Visiting
@@ -24,6 +25,10 @@ class RunningJob(BaseModel):
     progress: float | None = Field(description="How far it says it is, from 0 to 1.")
     text: str = Field(description="The same in words.")
     line: str = Field(description="The newest line that it logged about itself.")
+    args: list[Any] | None = Field(description="Null where they cannot be shown, or are long.")
+    kwargs: dict[str, Any] | None
+    preview: str | None = Field(description="The arguments for people, in one line.")
+    content_type: str | None
 
 
 class WorkerRow(BaseModel):
@@ -34,12 +39,20 @@ class WorkerRow(BaseModel):
     pid: int
     queues: list[str]
     slots: int
-    state: str = Field(description="starting, idle, working, paused, quiet or stopping.")
+    state: str = Field(description="starting, idle, working, paused, quiet or stopping; silent if it does not answer.")
+    answers: bool = Field(description="Whether it answers; if not, the rest is what was known last.")
     started_at: Instant | None
     processed: int
     failed: int
     clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
+    last_seen: Instant | None = Field(description="When the broker, or who asks here, heard of it last.")
     jobs: list[RunningJob]
+
+
+class OneWorker(WorkerRow):
+    """One worker, with what is asked of it alone."""
+
+    memory: int | None = Field(description="Bytes of RAM of its processes; null if it did not say.")
 
 
 class Workers(BaseModel):
@@ -63,8 +76,14 @@ class Answered(BaseModel):
 @router.get("", name="api_workers")
 def workers(visit: Visiting) -> Workers:
     """All workers that are alive, by id, with the jobs they run."""
-    rows = visit.inspector.workers()
+    rows = [masked_worker(row, visit.site.hidden) for row in visit.inspector.workers()]
     return Workers.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
+
+
+@router.get("/{id:palermo}", name="api_worker")
+def worker(visit: Visiting, id: str) -> OneWorker:
+    """One worker that is alive, by its id."""
+    return OneWorker.model_validate(masked_worker(visit.inspector.worker(id), visit.site.hidden))
 
 
 @router.post("/{action}", name="api_control_all")

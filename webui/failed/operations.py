@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from palermo.client.actor import Actor
 from palermo.contract.sweep import SweepProgress
-from palermo.core.topology import check_job_queue
+from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Selection, TakenJob, Which
@@ -111,7 +111,7 @@ class Operations:
         Raises Refused (503) if too many wait, QueueNameInvalid, IdInvalid.
         """
         if operation.queue is not None:
-            check_job_queue(operation.queue)
+            check_new_queue(operation.queue)
         Selection(operation.which if not isinstance(operation.which, str) else [operation.which])
         with self._lock:
             if self._closed or sum(not each.over for each in self._all.values()) > MAX_WAITING:

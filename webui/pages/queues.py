@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound
 from palermo.webui import actions
 from palermo.webui.render.charts import throughput_chart
@@ -48,6 +48,7 @@ def overview(request: Request, visit: Visiting) -> Response:
         scheduled=scheduled_view(visit.site).count(),
         running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
         processed_rate=live.sampler.throughput()[0],
+        all_paused=snapshot.all_paused,
         chart=throughput_chart(live.sampler.samples(), snapshot.at),
     )
 
@@ -57,7 +58,7 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     rows = [row for row in snapshot.queues if name.casefold() in row["name"].casefold()]
-    return page(request, "queues.html", rows=live.queue_summaries(rows), name=name)
+    return page(request, "queues.html", rows=live.queue_summaries(rows), name=name, all_paused=snapshot.all_paused)
 
 
 @router.get("/queues/{name:palermo}", name="queue")
@@ -81,6 +82,8 @@ def queue(
         request,
         "queue.html",
         queue=line,
+        silent=silent_text(row for row in snapshot.workers if any(job["queue"] == name for job in row["jobs"])),
+        all_paused=snapshot.all_paused,
         jobs=jobs,
         types=Counter(row["content_type"] for row in jobs).most_common(),
         unseen=unseen,
@@ -118,6 +121,20 @@ def purge(request: Request, visit: Visiting, name: str) -> Response:
 def delete(request: Request, visit: Visiting, name: str) -> Response:
     removed = actions.delete_queue(visit, name)
     return redirect(request, path(request, "queues"), f"Deleted {name}, and {plural(removed, 'job')} in it.")
+
+
+@router.post("/queues/pause", name="pause_all")
+def pause_all(request: Request, visit: Visiting) -> Response:
+    actions.pause_all(visit)
+    text = "Paused all queues: no worker takes a job until they are resumed. What runs goes on."
+    return redirect(request, path(request, "queues"), text)
+
+
+@router.post("/queues/resume", name="resume_all")
+def resume_all(request: Request, visit: Visiting) -> Response:
+    actions.resume_all(visit)
+    text = "Resumed all queues but those that were paused by name."
+    return redirect(request, path(request, "queues"), text)
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")

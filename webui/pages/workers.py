@@ -1,18 +1,23 @@
 """The page of all workers, by host, and the orders to them."""
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
+from palermo.history.filters import HistoryFilter
+from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
+from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
 router = APIRouter()
@@ -50,6 +55,32 @@ def workers(request: Request, visit: Visiting) -> Response:
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},
+    )
+
+
+#: Seconds of finished jobs on the page of one worker, and the most of them.
+_LAST_HOUR, _FINISHED = 3_600.0, 100
+
+
+@router.get("/workers/{id:palermo}", name="worker")
+def worker(request: Request, visit: Visiting, id: str) -> Response:
+    """One worker, with the jobs that it runs and those that it ran in the last hour."""
+    row = masked_worker(visit.inspector.worker(id), visit.site.hidden)
+    known = journal_views(visit.site)
+    state = known.wait_until_read()
+    # Whole seconds, so that requests within one second share a count.
+    wanted = HistoryFilter(worker=id, since=float(int(time.time() - _LAST_HOUR)))
+    return page(
+        request,
+        "worker.html",
+        worker=row,
+        running=[{**job, "worker": id} for job in row["jobs"]],
+        journal=state,
+        level=known.level.value,
+        off=known.off,
+        total=known.index.count(wanted) if state.ready else 0,
+        finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
+        query=urlencode({"worker": id, "since": "1h"}),
     )
 
 

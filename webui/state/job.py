@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palermo.client import results
-from palermo.client.status import JobStatus, State
+from palermo.client.status import State
 from palermo.contract.rows import Row
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
@@ -57,6 +57,8 @@ class FoundJob:
     progress: float | None = None
     text: str = ""
     lines: tuple[str, ...] = ()
+    #: What its worker tells of its arguments, as in the row of a running job; None if it does not run.
+    told: Row | None = None
     runs: tuple[Run, ...] = ()
     #: Its headers on the wire, name and text; empty if its message was not read.
     headers: tuple[tuple[str, str], ...] = ()
@@ -93,7 +95,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     memory = live.recent_jobs.get(id) or RecentJob()
     return replace(
         found,
-        row=found.row or memory.row,
+        row=found.row or memory.row or (None if found.told is None else {**_NONE, "attempts": [], **found.told}),
         name=found.name or memory.job,
         queue=found.queue or memory.queue or queue or None,
         runs=memory.runs,
@@ -105,7 +107,7 @@ def job_row(visit: Visit, id: str, *, queue: str = "") -> Row:
     check_id(id)
     found = find_job(visit.site, id, queue)
     if found.state == "running":
-        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker}
+        known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker, **(found.told or {})}
         return {**_NONE, "attempts": [], **known, "state": JobState.WORKING.value}
     if not found.state or found.row is None:
         raise NotFound(
@@ -128,6 +130,7 @@ def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
                 progress=job["progress"],
                 text=job["text"],
                 lines=(job["line"],) if job["line"] else (),
+                told={name: job[name] for name in ("args", "kwargs", "preview", "content_type")},
             )
     return None
 
@@ -173,10 +176,10 @@ class ReturnedValue:
     value: Any
 
 
-def job_status(visit: Visit, id: str) -> JobStatus:
-    """The job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
+def job_status(visit: Visit, id: str) -> Row:
+    """The row of the job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
     client = visit.site.client
-    return results.status(client, client.job_by_id(check_id(id)))
+    return masked_row(results.status(client, client.job_by_id(check_id(id))).row(), visit.site.hidden)
 
 
 def job_result(visit: Visit, id: str) -> ReturnedValue:

@@ -9,14 +9,15 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from palermo.contract.rows import Row, waits_since
+from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.masking import masked_worker
 from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
 from palermo.webui.site import Site
 
@@ -61,16 +62,20 @@ class Totals:
     pending: int
     in_progress: int
     failed: int
+    #: Those that answer.
     workers: int
     slots: int
     busy: int
+    #: Which workers do not answer, for people; "" if all do.
+    silent: str
 
 
 class LiveState:
     """The live state of one site. It lives as long as the site."""
 
-    def __init__(self, inspector: Inspector, *, stop: threading.Event) -> None:
-        self.sampler = Sampler(inspector, stop=stop)
+    def __init__(self, inspector: Inspector, *, stop: threading.Event, hidden: Sequence[str] = ()) -> None:
+        """`hidden` has the patterns of names whose values are masked in the arguments of running jobs."""
+        self.sampler = Sampler(inspector, stop=stop, hidden=hidden)
         self.recent_jobs = RecentJobs()
         self.oldest = OldestJobs(inspector)
         #: How many pages have a stream open. Only the event loop touches it.
@@ -133,7 +138,7 @@ class OldestJobs:
 
 def live_state(site: Site) -> LiveState:
     """The live state of a site; made by the first call."""
-    return site.component(LiveState, lambda: LiveState(site.inspector, stop=site.stopping))
+    return site.component(LiveState, lambda: LiveState(site.inspector, stop=site.stopping, hidden=site.hidden))
 
 
 def invalidate_snapshot(site: Site) -> None:
@@ -150,9 +155,10 @@ def totals_of(snapshot: Snapshot) -> Totals:
         pending=sum(row["pending"] for row in jobs),
         in_progress=sum(row["in_progress"] for row in jobs),
         failed=sum(row["pending"] for row in snapshot.queues if is_failed(row["name"])),
-        workers=len(snapshot.workers),
+        workers=sum(worker["answers"] for worker in snapshot.workers),
         slots=sum(worker["slots"] for worker in snapshot.workers),
         busy=sum(len(worker["jobs"]) for worker in snapshot.workers),
+        silent=silent_text(snapshot.workers),
     )
 
 
@@ -268,8 +274,16 @@ class Sampler:
     that any number of readers load the broker no more than one.
     """
 
-    def __init__(self, inspector: Inspector, *, stop: threading.Event, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        inspector: Inspector,
+        *,
+        stop: threading.Event,
+        hidden: Sequence[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """After `stop` is set it no longer samples by itself, but still answers."""
+        self._hidden = hidden
         self._inspector = inspector
         self._stop = stop
         self._clock = clock
@@ -343,11 +357,13 @@ class Sampler:
 
     def _sample(self) -> Snapshot:
         """Ask the broker. The caller holds the lock, so that simultaneous requests share one sample."""
-        queues, workers = self._inspector.queues(), self._inspector.workers()
+        queues = self._inspector.queues()
+        workers = [masked_worker(row, self._hidden) for row in self._inspector.workers()]
+        all_paused = self._inspector.all_paused()
         now = self._clock()
-        text = json.dumps([queues, workers], sort_keys=True)
+        text = json.dumps([queues, [{**row, "last_seen": None} for row in workers], all_paused], sort_keys=True)
         version = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        fresh = Snapshot(at=now, queues=queues, workers=workers, version=version)
+        fresh = Snapshot(at=now, queues=queues, workers=workers, all_paused=all_paused, version=version)
         self._samples.add(fresh)
         # Only now: if the broker did not answer, the last snapshot is still invalid.
         self._is_invalid = False

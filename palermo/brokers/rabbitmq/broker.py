@@ -18,7 +18,8 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
 from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
-from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_workers, command_workers
+from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_reports, ask_workers, command_workers
+from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.leadership import operations
@@ -36,7 +37,7 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import QueueSelection
+from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
@@ -61,6 +62,7 @@ class RabbitmqBroker:
         self._pauses_and_cancels = PausesAndCancels(
             self._exchange, connection, self._open_publisher, patience=session.timeout
         )
+        self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection)
         self._closed = False
         self._registration = QueueRegistration(self._exchange, self._registry, connection)
         self._wiring = EventTopology(session.prefix)
@@ -159,7 +161,9 @@ class RabbitmqBroker:
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             run_log=run_log,
-            crash_history=CrashHistory(run_log, self._connection, self.workers),
+            crash_history=CrashHistory(
+                run_log, self._connection, lambda: ask_workers(self._connection, self._exchange)
+            ),
             # On its own channel: asking for a queue that does not exist closes the channel.
             count=self._declarer_on(connection).count,
             is_foreign=declarer.is_foreign,
@@ -188,12 +192,14 @@ class RabbitmqBroker:
         workers = await self.workers()
         running = [job.queue for worker in workers for job in worker.jobs]
         found: list[QueueInfo] = []
-        for name in sorted(names | paused):
+        for name in sorted(names | paused.names):
             counted = await self._declarer.count(name)
             if name.startswith("~"):
                 continue  # the mark of a migration, see migrate
-            if counted is not None or name in paused:
-                serving = sum(name in QueueSelection.parse(worker.queues).select([name]) for worker in workers)
+            if counted is not None or name in paused.names:
+                serving = sum(
+                    worker.answers and name in QueueSelection.parse(worker.queues).select([name]) for worker in workers
+                )
                 info = QueueInfo(
                     name=name,
                     pending=(counted[0] if counted else 0) + apart.get(name, 0),
@@ -205,7 +211,7 @@ class RabbitmqBroker:
         return found
 
     async def workers(self) -> WorkerList:
-        return await ask_workers(self._connection, self._exchange)
+        return await self._silent_workers.add_to(await ask_reports(self._connection, self._exchange))
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         return await command_workers(self._connection, self._exchange, command, timeout=timeout)
@@ -215,6 +221,15 @@ class RabbitmqBroker:
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         await self._pauses_and_cancels.resume(queue, by)
+
+    async def pause_all(self, *, by: str = "") -> None:
+        await self.pause(EVERY_QUEUE, by=by)
+
+    async def resume_all(self, *, by: str = "") -> None:
+        await self.resume(EVERY_QUEUE, by=by)
+
+    async def all_paused(self) -> bool:
+        return (await self._pauses_and_cancels.paused()).every
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
@@ -341,7 +356,8 @@ class RabbitmqBroker:
         )
         needed = await migration.is_needed()
         # A mark that a migration paused the queue. A later call that finishes an interrupted migration reads it too.
-        ours, paused = f"~migrating.{queue}", await self._pauses_and_cancels.paused()
+        # All queues may be resumed while it runs: so it counts whether this queue is paused by name.
+        ours, paused = f"~migrating.{queue}", (await self._pauses_and_cancels.paused()).names
         if needed and queue not in paused:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")

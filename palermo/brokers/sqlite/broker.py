@@ -28,7 +28,7 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import QueueSelection
+from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 
@@ -144,9 +144,9 @@ class SqliteBroker:
     async def workers(self) -> WorkerList:
         await self._sync()
         rows = await self._store.read(
-            lambda db: db.execute("select report from holder where exchange = ?", (self._exchange,)).fetchall()
+            lambda db: db.execute("select report, lock from holder where exchange = ?", (self._exchange,)).fetchall()
         )
-        return WorkerList(WorkerInfo.from_plain(json.loads(report)) for (report,) in rows)
+        return WorkerList(workers.from_report(self._directory, report, lock) for report, lock in rows)
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         await self._sync()
@@ -159,6 +159,15 @@ class SqliteBroker:
     async def resume(self, queue: str, *, by: str = "") -> None:
         await self._store.write(lambda db: pauses_and_cancels.resume(db, self._exchange, queue))
         self._notifier.notify()
+
+    async def pause_all(self, *, by: str = "") -> None:
+        await self.pause(EVERY_QUEUE, by=by)
+
+    async def resume_all(self, *, by: str = "") -> None:
+        await self.resume(EVERY_QUEUE, by=by)
+
+    async def all_paused(self) -> bool:
+        return (await self._store.read(lambda db: pauses_and_cancels.paused(db, self._exchange))).every
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
@@ -328,10 +337,13 @@ class SqliteBroker:
         )
         paused = pauses_and_cancels.paused(db, self._exchange)
         held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
-        selections = db.execute("select selection from holder where exchange = ?", (self._exchange,)).fetchall()
+        serving = db.execute(
+            "select selection, report, lock from holder where exchange = ?", (self._exchange,)
+        ).fetchall()
         served = [
             name
-            for (patterns,) in selections
+            for patterns, report, lock in serving
+            if workers.from_report(self._directory, report, lock).answers
             for name in QueueSelection(tuple(json.loads(patterns))).select(names.values())
         ]
         pending = "select count(*) from job where queue = ? and holder is null"
@@ -345,7 +357,7 @@ class SqliteBroker:
             )
             for number, name in names.items()
         ]
-        unmade = paused.difference(names.values())
+        unmade = paused.names.difference(names.values())
         found += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
         return sorted(found, key=lambda info: info.name)
 

@@ -96,7 +96,7 @@ class SqliteConsumer:
         self._holder = holder
         self._exchange = exchange
         self._commands = commands
-        self._heartbeat = Heartbeat(store, directory, holder, report, reported)
+        self._heartbeat = Heartbeat(store, directory, holder, report, reported, lock.touch)
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
         self._parked: set[Claim] = set()

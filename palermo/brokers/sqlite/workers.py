@@ -17,6 +17,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.sqlite.file.store import Store
@@ -25,6 +26,9 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.errors import BrokerError, BrokerUnavailable
 
 _SUFFIX = ".lock"
+
+#: Seconds without a heartbeat after which a worker that has its lock does not answer: it is stopped, or swapped out.
+_SILENT_AFTER = 5.0
 
 #: Seconds after which an unlocked file is removed that has no row: its process died while it opened or closed. After
 #: that time no process is still opening.
@@ -47,6 +51,11 @@ class WorkerLock:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
         self.close_file()
+
+    def touch(self) -> None:
+        """Give the file the time of now."""
+        with contextlib.suppress(OSError):  # somebody removed the file: then others take this worker for dead
+            os.utime(self._path)
 
     def close_file(self) -> None:
         """Close the file without unlocking it for a parent process that shares it."""
@@ -81,6 +90,24 @@ def is_held(directory: str, name: str) -> bool:
     finally:
         os.close(file)
     return False
+
+
+def from_report(directory: str, report: str, lock: str) -> WorkerInfo:
+    """The worker that wrote this report and has this lock."""
+    seen_at = last_seen(directory, lock)
+    answers = seen_at is None or time.time() - seen_at < _SILENT_AFTER
+    return replace(WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=answers)
+
+
+def last_seen(directory: str, lock: str) -> float | None:
+    """When the worker with this lock had its last heartbeat, by the time of the lock's file; None if it has just ended.
+
+    In Unix seconds.
+    """
+    try:
+        return os.stat(os.path.join(directory, lock)).st_mtime
+    except OSError:
+        return None
 
 
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
@@ -277,9 +304,16 @@ class Heartbeat:
     """Stores the report of one worker in the file, again and again."""
 
     def __init__(
-        self, store: Store, directory: str, holder: int, report: Callable[[], WorkerInfo], reported: WorkerInfo
+        self,
+        store: Store,
+        directory: str,
+        holder: int,
+        report: Callable[[], WorkerInfo],
+        reported: WorkerInfo,
+        touch: Callable[[], None],
     ) -> None:
-        """`reported` is the report that is in the file already."""
+        """`reported` is the report that is in the file already; `touch` shows others that this worker goes on."""
+        self._touch = touch
         self._store = store
         self._directory = directory
         self._holder = holder
@@ -296,6 +330,7 @@ class Heartbeat:
         version = self._store.data_version()
         while True:
             await asyncio.sleep(INTERVAL)
+            self._touch()
             await self._store_report()
             await commands.poll()
             if await reap_dead(self._store, self._directory, except_for=self._holder):

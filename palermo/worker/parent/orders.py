@@ -7,6 +7,7 @@ signal ends TSTP.
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
+from palermo.worker.limits import resident
 from palermo.worker.parent.outcomes import Outcomes, fingerprint, outcome_to_plain
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
@@ -47,6 +49,7 @@ ORDERS: tuple[OrderRow, ...] = (
         "`state`: cancelled, cancelling, done or failed; `job`, `queue`",
     ),
     OrderRow("lines", "tell what the running job with the order's id has logged, its last 100 lines", "`lines`"),
+    OrderRow("memory", "tell how much RAM the worker's processes have; what they share counts for each", "`memory`"),
     OrderRow(
         "outcome",
         "tell what has become of the job with the order's id, if it runs or has just ended",
@@ -107,6 +110,7 @@ class Orders:
             "stack": self._stack,
             "cancel": self._cancel,
             "lines": self._lines,
+            "memory": self._memory,
             "outcome": self._outcome,
         }
         #: Who had a running job cancelled, by its id.
@@ -121,7 +125,7 @@ class Orders:
         if obey is None:
             log.warning("unknown order, nothing done action=%s by=%s", order.action, order.by)
             return None
-        if not order.id:
+        if not order.id and order.action != "memory":  # the page of a worker asks every few seconds
             log.info("order received action=%s by=%s", order.action, order.by)
         try:
             return await obey(order)
@@ -197,6 +201,9 @@ class Orders:
             if any(job.id == order.id for job in slot.jobs):
                 return {"lines": list(slot.progress.lines)}
         return None
+
+    async def _memory(self, order: WorkerCommand) -> Mapping[str, Any]:
+        return {"memory": sum(map(resident, (os.getpid(), *self._worker.pool.pids)))}
 
     async def _outcome(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         return self.outcome(order.id)

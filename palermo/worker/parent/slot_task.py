@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from palermo.contract import clock
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
-from palermo.contract.worker_info import RunningJob
+from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import (
@@ -150,6 +150,7 @@ class SlotTask:
             progress=progress.fraction,
             text=progress.text,
             line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
+            arguments=ToldArguments.of(message),
         )
 
     @property

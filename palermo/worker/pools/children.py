@@ -163,6 +163,11 @@ class Children:
 
     # Reports from the template.
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The template and the processes that it forked."""
+        return (self.template.pid, *self._by_pid)
+
     def forked(self, number: int, pid: int) -> None:
         process = self._numbered[number]
         process.pid = pid

@@ -30,6 +30,10 @@ class Pool(Protocol):
     def gone(self) -> asyncio.Event:
         """Set once the pool cannot run jobs any more."""
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes, besides the worker's own."""
+
     async def start(self) -> Registered:
         """Wait until the user's modules are imported. Raises WorkerFailed."""
 

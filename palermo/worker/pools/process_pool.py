@@ -104,6 +104,10 @@ class ProcessPool:
     def gone(self) -> asyncio.Event:
         return self.children.gone
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return self.children.pids
+
     async def hook(self, name: str) -> None:
         await self.children.template.hook(name)
 

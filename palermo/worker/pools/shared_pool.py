@@ -122,6 +122,10 @@ class SharedPool:
     def gone(self) -> asyncio.Event:
         return self.children.gone
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return self.children.pids
+
     async def hook(self, name: str) -> None:
         await self.children.template.hook(name)
 

@@ -3,7 +3,7 @@
 A stream is made with its first mark, so a broker on which nobody ever pauses or cancels has
 none. All records are JSON objects:
 
-    ~pauses    {"pause": queue, "by": who, "at": seconds}     {"resume": queue, …}
+    ~pauses    {"pause": queue, "by": who, "at": seconds}     {"resume": queue, …}; "~all" stands for all queues
     ~cancels   {"cancel": [id, …], "at": seconds, "by": who}  {"forget": {id: at, …}}  {"restore": [id, …]}
                {"cancel": [id, …], "at": seconds, "by": who, "created-at": seconds}
 
@@ -23,6 +23,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
 from palermo.core.message import Message
+from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 from palermo.core.topology import has_controls, internal
 from palermo.errors import BrokerUnavailable
 
@@ -46,10 +47,14 @@ S = TypeVar("S", bound=State)
 
 
 class Pauses:
-    """The queues that are paused."""
+    """The queues that are paused, by name; EVERY_QUEUE is one of the names."""
 
     def __init__(self) -> None:
         self.queues: set[str] = set()
+
+    @property
+    def paused(self) -> PausedQueues:
+        return PausedQueues(frozenset(self.queues - {EVERY_QUEUE}), every=EVERY_QUEUE in self.queues)
 
     def apply(self, record: Record) -> None:
         if "pause" in record and not has_controls(str(record["pause"])):
@@ -138,7 +143,7 @@ class PausesAndCancels:
         await tell_workers(self._connection, self._exchange, {"ask": "look", "queue": queue, "paused": True})
 
     async def resume(self, queue: str, by: str) -> None:
-        if queue in await self.paused():
+        if queue in (await self._read(self.pauses, Pauses())).queues:
             await self._write(self.pauses, {"resume": queue, "by": by, "at": int(time.time())})
             await tell_workers(self._connection, self._exchange, {"ask": "look", "queue": queue, "paused": False})
 
@@ -159,9 +164,9 @@ class PausesAndCancels:
         while batch := dict(islice(items, _BATCH)):
             await self._write(self.cancels, {"forget": {id: mark.at for id, mark in batch.items()}})
 
-    async def paused(self) -> set[str]:
+    async def paused(self) -> PausedQueues:
         """The queues that are paused now. Raises BrokerUnavailable if the stream is down and stays so."""
-        return (await self._read(self.pauses, Pauses())).queues
+        return (await self._read(self.pauses, Pauses())).paused
 
     async def cancelled(self) -> Cancels:
         """The jobs that are cancelled now. Raises the same error."""

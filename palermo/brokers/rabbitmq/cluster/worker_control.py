@@ -10,9 +10,11 @@ when its node is back. Meanwhile the number is unknown.
 import asyncio
 import json
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
@@ -213,7 +215,7 @@ class WorkerControl:
     async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
-            answer = self._report().to_plain()
+            answer = {**self._report().to_plain(), "inbox": self.inbox}
         elif question["ask"] == "look":
             await self._look(question)
         else:
@@ -230,12 +232,34 @@ class WorkerControl:
             return  # the asking session has gone, or this one has: nobody is left to tell
 
 
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The reports of the workers that answer."""
+
+    #: Each with the worker's queue for questions, "" from a worker of an earlier version.
+    answers: tuple[tuple[str, WorkerInfo], ...]
+    #: How many workers are alive and have not answered; None while their number is unknown.
+    missing: int | None
+
+    @property
+    def workers(self) -> WorkerList:
+        return WorkerList((info for _, info in self.answers), complete=self.missing == 0)
+
+
 async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
-    """What every living worker says of itself."""
+    """What every living worker says of itself; without those that do not answer."""
+    return (await ask_reports(connection, exchange)).workers
+
+
+async def ask_reports(connection: Connection, exchange: str) -> Reports:
+    """The same, with how many do not answer."""
     alive = await census(connection, exchange)
-    answers = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE)
-    complete = len(answers) >= alive or len(answers) >= await census(connection, exchange)
-    return WorkerList(map(WorkerInfo.from_plain, answers), complete=complete)
+    plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE)
+    if len(plain) < alive:
+        alive = await census(connection, exchange)
+    now = time.time()
+    answers = tuple((str(each.get("inbox", "")), replace(WorkerInfo.from_plain(each), seen_at=now)) for each in plain)
+    return Reports(answers, None if alive == UNKNOWN else max(0, alive - len(answers)))
 
 
 async def command_workers(

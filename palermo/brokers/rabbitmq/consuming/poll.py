@@ -25,7 +25,7 @@ from palermo.brokers.rabbitmq.consuming.polling_slot import PollingSlot, give_ba
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts, QueueOrder
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery
-from palermo.core.queue_selection import QueueRank, QueueSelection, draw_order
+from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
@@ -57,7 +57,7 @@ class PollSource:
         self._queues: dict[str, str] = {}
         self._places: dict[str, QueueRank] = {}
         self._known: set[str] = set()
-        self._paused: set[str] = set()
+        self._paused = NONE_PAUSED
         self._ranking = QueueOrder(random.random)
         self.slots = [PollingSlot(self, number) for number in range(1, slots + 1)]
         self._loop = asyncio.get_running_loop()
@@ -103,12 +103,13 @@ class PollSource:
             self._queues, self._places = chosen, places
             self._rank()
 
-    def pause(self, queues: set[str]) -> None:
+    def pause(self, queues: PausedQueues) -> None:
         """Take nothing from these queues, and from all others again."""
         if queues != self._paused:
-            for queue in self._paused & set(self._queues) - queues:
-                # The queue may have been migrated meanwhile.
-                self._unlearn(queue)
+            for queue in list(self._queues):
+                if queue in self._paused and queue not in queues:
+                    # The queue may have been migrated meanwhile.
+                    self._unlearn(queue)
             self._paused = queues
             self._rank()
 

@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
 from palermo.core.prefetch import MAX_WAIT_BEHIND, NO_PREFETCH, AdaptivePrefetch, Prefetch
+from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
@@ -458,7 +459,7 @@ class PushSource:
             log.info("prefetch is 1, since the queue counts what is given back queue=%s type=%s", self.queue, kind)
         return 1
 
-    def pause(self, queues: set[str]) -> None:
+    def pause(self, queues: PausedQueues) -> None:
         """Take nothing from these queues, and from all others again."""
         before, self.paused = self.paused, self.queue in queues
         if self.paused == before:

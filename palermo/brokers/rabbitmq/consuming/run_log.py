@@ -55,6 +55,21 @@ class Seen:
     #: The queue by which it is asked, which lasts as long as its session.
     inbox: str
     runs: frozenset[str]
+    #: When it started, in Unix seconds; and what it wrote down of its queues, and of the jobs by id: each job's name,
+    #: queue and start. Empty from a worker of an earlier version.
+    since: float = 0.0
+    queues: tuple[str, ...] = ()
+    jobs: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+
+
+def _told_jobs(plain: object) -> dict[str, tuple[str, str, float]]:
+    """The jobs in a record; what is malformed is left out."""
+    found: dict[str, tuple[str, str, float]] = {}
+    for id, told in plain.items() if isinstance(plain, dict) else ():
+        match told:
+            case [str(job), str(queue), float(started_at)]:
+                found[str(id)] = (job, queue, started_at)
+    return found
 
 
 @dataclass(slots=True)
@@ -75,7 +90,15 @@ class View:
                 return ""
         self.seen.pop(writer, None)
         if runs:
-            self.seen[writer] = Seen(worker, inbox, frozenset(map(str, runs)))
+            queues, jobs = record.get("queues"), record.get("jobs")
+            self.seen[writer] = Seen(
+                worker,
+                inbox,
+                frozenset(map(str, runs)),
+                since=since,
+                queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
+                jobs=_told_jobs(jobs),
+            )
         # A worker that writes is alive: it had only lost its connection when it was found dead.
         for accused in self.blamed.values():
             accused.pop(writer, None)
@@ -97,6 +120,12 @@ class View:
                 del self.seen[writer]
 
 
+def run_log_stream(exchange: str, publisher: Callable[[], Awaitable[Publisher]]) -> Stream:
+    """The stream of the run log."""
+    name = internal(exchange, "starts")
+    return Stream(name, publisher, patience=_PATIENCE, holds="the record of starts", arguments=_BOUNDS)
+
+
 class RunLog:
     """The run log, as one session of one worker writes and reads it."""
 
@@ -109,8 +138,7 @@ class RunLog:
         *,
         inbox: str,
     ) -> None:
-        name = internal(exchange, "starts")
-        self._stream = Stream(name, publisher, patience=_PATIENCE, holds="the record of starts", arguments=_BOUNDS)
+        self._stream = run_log_stream(exchange, publisher)
         self._report = report
         self.connection = connection
         self._inbox = inbox
@@ -242,6 +270,8 @@ class RunLog:
                 "since": float(report.started_at),
                 "inbox": self._inbox,
                 "runs": sorted(runs),
+                "queues": list(report.queues),
+                "jobs": {job.id: [job.job, job.queue, float(job.started_at)] for job in report.jobs if job.id in runs},
                 "blames": {id: dead for id, dead in self._blames.items() if dead},
                 "forgets": forgets,
             }

@@ -12,6 +12,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import Cancels, Mark, Pauses, PausesAndCancels, S
 from palermo.contract.broker import Delivery
 from palermo.contract.worker_info import OnCommand, WorkerCommand
+from palermo.core.queue_selection import PausedQueues
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -120,7 +121,7 @@ class Steering:
         connection: Connection,
         *,
         on_command: OnCommand,
-        pause: Callable[[set[str]], None],
+        pause: Callable[[PausedQueues], None],
         held: Callable[[], Iterable[Delivery]],
     ) -> None:
         """`pause` is called with the queues that are paused; `held` returns the unsettled deliveries."""
@@ -186,7 +187,7 @@ class Steering:
         await self._cancels.close()
 
     def _paused(self, state: Pauses, record: Record) -> None:
-        self._pause(set(state.queues))
+        self._pause(state.paused)
         self._news.set()
 
     def _cancelled(self, state: Cancels, record: Record) -> None:

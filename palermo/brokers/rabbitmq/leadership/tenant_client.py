@@ -1,6 +1,6 @@
 """One session's view of tenants: it asks the leader which tenants a queue has, and looks into their queues."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import Page, Tenant
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
+from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, is_failed
 from palermo.errors import BrokerUnavailable, NotFound
 
@@ -37,7 +38,7 @@ class TenantClient:
         outbox: Outbox,
         leader_client: LeaderClient,
         keys: RabbitmqKeys,
-        paused: Callable[[], Awaitable[Set[str]]],
+        paused: Callable[[], Awaitable[PausedQueues]],
     ) -> None:
         """`consuming` opens the connection on which queues are read, and `paused` says which queues are paused."""
         self._exchange = exchange

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from palermo.contract import clock
 from palermo.core.message import Message
+from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 
 #: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
 MAX_CANCEL_MARKS = 100_000
@@ -18,8 +19,9 @@ def resume(db: sqlite3.Connection, exchange: str, queue: str) -> None:
     db.execute("delete from pause where exchange = ? and queue = ?", (exchange, queue))
 
 
-def paused(db: sqlite3.Connection, exchange: str) -> set[str]:
-    return {name for (name,) in db.execute("select queue from pause where exchange = ?", (exchange,)).fetchall()}
+def paused(db: sqlite3.Connection, exchange: str) -> PausedQueues:
+    names = {name for (name,) in db.execute("select queue from pause where exchange = ?", (exchange,)).fetchall()}
+    return PausedQueues(frozenset(names - {EVERY_QUEUE}), every=EVERY_QUEUE in names)
 
 
 def cancel(db: sqlite3.Connection, exchange: str, ids: Iterable[str], by: str, created_at: int | None) -> None:

@@ -1,0 +1,93 @@
+"""Finds the workers that are there and do not answer: they are stopped (SIGSTOP), swapped out, or stand still.
+
+RabbitMQ counts such a worker and keeps its jobs for it until its heartbeats have been missed. Who it is, and which jobs
+it holds, is known from its last answer in this session, else from its last record in the run log, which has the jobs
+that take long. That it is still there is known from its queue for questions, which ends with its session. Of any other
+worker only the number is known.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Record
+from palermo.brokers.rabbitmq.cluster.worker_control import Reports
+from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
+from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo, WorkerList, unidentified_worker
+from palermo.errors import PalermoError
+
+
+class SilentWorkers:
+    """The last answers of all workers, as one session knows them."""
+
+    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], connection: Connection) -> None:
+        self._stream = run_log_stream(exchange, publisher)
+        self._connection = connection
+        #: By queue for questions.
+        self._last: dict[str, WorkerInfo] = {}
+
+    async def add_to(self, reports: Reports) -> WorkerList:
+        """The workers that answered, and those that did not."""
+        answered = {inbox for inbox, _ in reports.answers}
+        if reports.missing == 0:
+            self._last = {inbox: info for inbox, info in reports.answers if inbox}
+            return reports.workers
+        self._last |= {inbox: info for inbox, info in reports.answers if inbox}
+        silent = await self._still_there(answered)
+        if reports.missing is not None and len(silent) < reports.missing:
+            await self._read_run_log(answered)
+            silent = await self._still_there(answered)
+        unknown = max(0, (reports.missing or 0) - len(silent))
+        found = [*reports.workers, *silent, *(unidentified_worker(number + 1) for number in range(unknown))]
+        # A job may have begun after the last answer.
+        return WorkerList(found, complete=False)
+
+    async def _still_there(self, answered: set[str]) -> list[WorkerInfo]:
+        found: list[WorkerInfo] = []
+        for inbox, info in list(self._last.items()):
+            if inbox in answered:
+                continue
+            if (await self._connection.probe(inbox)).exists:
+                found.append(replace(info, answers=False))
+            else:
+                del self._last[inbox]
+        return found
+
+    async def _read_run_log(self, answered: set[str]) -> None:
+        view = View()
+
+        def learn(record: Record) -> None:
+            view.add(record)
+
+        try:
+            follower = await self._stream.follow(self._connection, learn)
+        except PalermoError:
+            if self._connection.error is not None:
+                raise
+            return  # the stream is down: then the last answers are all that is known
+        if follower is not None:
+            await follower.close()
+        for seen in view.seen.values():
+            if seen.inbox not in answered:
+                self._last.setdefault(seen.inbox, _worker(seen))
+
+
+def _worker(seen: Seen) -> WorkerInfo:
+    """The worker that wrote a record, as far as the record tells."""
+    pid, _, host = seen.worker.removeprefix("pid:").partition("@")
+    jobs = tuple(
+        RunningJob(id=id, job=job, queue=queue, slot=slot, started_at=started_at)
+        for slot, id in enumerate(sorted(seen.runs), start=1)
+        for job, queue, started_at in [seen.jobs.get(id, ("", "", seen.since))]
+    )
+    return WorkerInfo(
+        id=seen.worker,
+        host=host,
+        pid=int(pid) if pid.isdecimal() else 0,
+        queues=seen.queues,
+        slots=len(jobs),
+        state=SILENT,
+        started_at=seen.since,
+        jobs=jobs,
+    )

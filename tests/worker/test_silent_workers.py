@@ -1,0 +1,117 @@
+"""R10: a worker that is stopped (SIGSTOP) is shown, with its queues and the job that it holds."""
+
+import signal
+
+from palermo.brokers.rabbitmq.amqp.stream import Record
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.consuming.run_log import View, run_log_stream
+from palermo.client.client import Client
+from palermo.contract.broker import Broker
+from palermo.contract.rows import Row, silent_text
+from palermo.inspector.check import Limits, check
+from palermo.inspector.doctor import examine
+from palermo.inspector.inspector import Inspector
+from tests.helpers import eventually
+from tests.worker.site import Process, Site
+
+
+def begun(site: Site, *arguments: str) -> tuple[Process, str]:
+    """A worker that holds a job, and the job's id."""
+    worker = site.start(*arguments)
+    id = site.hold()
+    eventually(lambda: [job["id"] for row in site.workers() for job in row["jobs"]] == [id])
+    return worker, id
+
+
+def silent(inspector: Inspector) -> Row:
+    """The only worker, once it does not answer any more."""
+
+    def found() -> Row | None:
+        (row,) = inspector.workers()
+        return None if row["answers"] else row
+
+    return eventually(found) or {}
+
+
+def written_down(site: Site, id: str) -> bool:
+    """Whether the job is in the run log; on SQLite a worker's report is in the file."""
+
+    async def read(broker: Broker) -> bool:
+        if not isinstance(broker, RabbitmqBroker):
+            return True
+        view = View()
+
+        def learn(record: Record) -> None:
+            view.add(record)
+
+        follower = await run_log_stream(site.settings.exchange, broker._open_publisher).follow(
+            broker._connection, learn
+        )
+        if follower is not None:
+            await follower.close()
+        return any(id in seen.runs for seen in view.seen.values())
+
+    return site.client.run(read)
+
+
+def test_r10_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_site: Site) -> None:
+    site = any_site
+    worker, id = begun(site, "-q", "jobs,other")
+    before = site.worker()
+    worker.send(signal.SIGSTOP)
+
+    row = silent(site.inspector)
+
+    assert (row["id"], row["state"], row["queues"]) == (before["id"], "silent", ["jobs", "other"])
+    assert [(job["id"], job["job"], job["preview"]) for job in row["jobs"]] == [
+        (id, "crew.hold", before["jobs"][0]["preview"])
+    ]
+    assert row["last_seen"] >= before["started_at"]
+    assert silent_text([row]) == f"1 worker does not answer: {row['id']} (queues jobs, other; 1 job held)"
+    queue = {each["name"]: each for each in site.inspector.queues()}["jobs"]
+    assert (queue["in_progress"], queue["workers"]) == (1, 0)
+    status = site.client.job_by_id(id).status()
+    assert (status, status.worker) == ("working", row["id"])
+    assert "does not answer" in status.reason
+
+    worker.send(signal.SIGCONT)
+
+    eventually(lambda: site.worker()["answers"])
+    site.open_gate()
+    eventually(lambda: site.notes()[-1] == "held ends")
+
+
+def test_r10_a_program_that_comes_later_sees_the_stopped_worker_and_its_job(any_site: Site) -> None:
+    site = any_site
+    worker, id = begun(site, "-q", "jobs,other")
+    eventually(lambda: written_down(site, id))
+    worker.send(signal.SIGSTOP)
+    later = Client(site.settings)
+
+    row = silent(Inspector(later))
+
+    assert row["queues"] == ["jobs", "other"]
+    assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "crew.hold", "jobs")]
+    found = check(Inspector(later), Limits())
+    assert found.ok
+    assert "1 worker does not answer" in found.line()
+    assert not check(Inspector(later), Limits(workers=1)).ok
+    [finding] = [each for each in examine(later, []) if each.check == "workers"]
+    assert (finding.level, row["id"] in finding.text) == ("warning", True)
+    later.close()
+    worker.send(signal.SIGCONT)
+    eventually(lambda: site.worker()["answers"])
+
+
+def test_r10_an_idle_worker_that_is_stopped_is_counted_by_a_program_that_comes_later(any_site: Site) -> None:
+    site = any_site
+    worker = site.start()
+    site.ready(worker)
+    worker.send(signal.SIGSTOP)
+    later = Client(site.settings)
+
+    assert silent_text([silent(Inspector(later))]).startswith("1 worker does not answer")
+
+    later.close()
+    worker.send(signal.SIGKILL)
+    eventually(lambda: site.workers() == [])
