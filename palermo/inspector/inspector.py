@@ -10,6 +10,7 @@ stop_worker.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +22,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
-from palermo.errors import UsageError
+from palermo.errors import NotFound, UsageError
 from palermo.inspector import events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
@@ -131,6 +132,17 @@ class Inspector(Context):
         count = self._ask(lambda broker: broker.purge(queue))
         self._record("purge", queue=queue, count=count)
         return count
+
+    def purge_all(self) -> dict[str, int]:
+        """Remove all jobs that wait in all queues but those of failed jobs; returns how many, by queue.
+
+        Running and scheduled jobs stay, and so do failed ones: `discard` removes these.
+        """
+        removed = {}
+        for name in [row["name"] for row in self.queues() if row["pending"] and not is_failed(row["name"])]:
+            with suppress(NotFound):  # someone has deleted it meanwhile
+                removed[name] = self.purge(name)
+        return removed
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
         """Change a queue's type to "classic", "quorum" or "priority" and keep all in it; returns how many jobs moved.

@@ -65,6 +65,20 @@ def test_C6_what_waits_gets_new_arguments_and_what_runs_is_run_once_more(place: 
     assert place.pending() == 0
 
 
+def test_C11_the_size_of_a_queue_is_told_and_sets_the_pace(place: Place) -> None:
+    worker = place.worker("-q", "jobs,bulk", modules=("shop", "paced"))
+    place.await_lines(2, "sizes")  # the worker keeps the pace of the first answer when it asks again
+
+    place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(4)])
+
+    eventually(lambda: place.lines("sizes")[-1] == "jobs 3")
+    assert len(place.lines()) == 1
+    place.open_gate("hurry")
+    place.await_lines(4)
+    eventually(lambda: place.lines("sizes")[-1] == "jobs 0")
+    assert worker.alive
+
+
 ENQUEUES_ON_AND_ON = """
 import palermo
 

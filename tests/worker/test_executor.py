@@ -8,6 +8,7 @@ import pytest
 import palermo
 from palermo.contract.serialization import Accept
 from palermo.core.lifecycle import Succeeded
+from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.jobs import current
 from tests.helpers import PACKAGE
 from tests.worker.bench import Bench
@@ -46,6 +47,20 @@ def test_a_class_gets_a_fresh_object_for_each_run(bench: Bench) -> None:
     bench.run()
 
     assert bench.seen == [1, 1]
+
+
+def test_c1_a_unique_job_that_was_enqueued_without_its_key_runs_and_is_told_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.job(lambda: None, unique="until_done")
+
+    keyed = with_lock(bench.message(), UniqueLock(key="job:1", mode=Mode.DONE))
+    assert bench.executor().run(keyed) == Succeeded()
+    assert caplog.messages == []
+    assert bench.run() == Succeeded()
+    [text] = caplog.messages
+    assert "declared unique and was enqueued without a key" in text
+    assert "id=1 job=job" in text
 
 
 def test_a_coroutine_job_is_run_to_its_end(bench: Bench) -> None:

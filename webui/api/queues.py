@@ -100,6 +100,12 @@ def purge(visit: Visiting, name: str) -> Removed:
     return Removed(removed=actions.purge(visit, name))
 
 
+@router.post("/purge", name="api_purge_all")
+def purge_all(visit: Visiting) -> Removed:
+    """Remove all jobs that wait in all queues. Failed, scheduled and running jobs stay. Role: admin."""
+    return Removed(removed=sum(actions.purge_all(visit).values()))
+
+
 @router.delete("/{name:palermo}", name="api_delete_queue")
 def delete(visit: Visiting, name: str) -> Removed:
     """Remove a queue and the jobs that wait in it. Role: admin."""

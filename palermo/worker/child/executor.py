@@ -23,6 +23,7 @@ from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, MAX_RESULT, RunResult, Succeeded
 from palermo.core.message import Message
+from palermo.core.unique_keys import lock_of
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.jobs import current, hook_calls, hooks
 from palermo.jobs import definition as job_definition
@@ -215,6 +216,8 @@ class Executor:
                 f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
                 " none."
             )
+        if definition.unique is not None or definition.dedupe is not None:
+            _warn_if_plain(message, definition)
         value = self._serializers.decode(message, accept=self._accept, classes=definition.classes)
         args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
         definition.bind(args, kwargs)
@@ -264,6 +267,17 @@ def _fatal(failure: Failure) -> JobError:
     """The error, for hooks, of a job whose process ended under it: JobCrashed, JobTimeout or JobOutOfMemory."""
     kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
     return kind(failure.message)
+
+
+def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
+    """Log a job that is declared unique, and was enqueued by a program that did not know that."""
+    if message.attempt == 1 and not message.topic and lock_of(message) is None:
+        log.warning(
+            "job is declared unique and was enqueued without a key, by a program without its code; it runs all the same"
+            " id=%s job=%s",
+            message.id,
+            definition.name,
+        )
 
 
 def _context(

@@ -9,7 +9,7 @@ or when the pool cannot run jobs any more.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,7 @@ from palermo.worker.parent.idle_watch import IdleWatch, count_pending
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
+from palermo.worker.parent.queue_size_watch import QueueSizeWatch
 from palermo.worker.parent.refused_results import RefusedResults
 from palermo.worker.parent.shutdown import FORCED, SETTLE_TIMEOUT, STALLED, UNREACHABLE, RestartReason, Shutdown
 from palermo.worker.parent.slot_task import SlotTask
@@ -79,6 +80,9 @@ class Worker:
             self._idle_watch = IdleWatch(
                 idle=self._idle, count_pending=self._count_pending, on_empty=self._on_queues_empty
             )
+        self._size_watch: QueueSizeWatch | None = None
+        if "queue_size" in registered.hooks:
+            self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, hook=self._on_queue_sizes)
         self._stall_watchdog = StallWatchdog(self)
         recorder = Recorder(JournalLevel(options.settings.journal), self._id, now=now)
         self.job_events = JobEvents(recorder, release=options.settings.release)
@@ -131,6 +135,8 @@ class Worker:
         self.job_events.worker_started(self.report())
         self._start_taking()
         self._spawn(self._stall_watchdog.run())
+        if self._size_watch is not None:
+            self._spawn(self._size_watch.run())
         loop_watch = LoopWatchdog(end_at_once(STALLED))
         session_task = self._spawn(self.sessions.keep_open())
         gone = self._spawn(self.pool.children.gone.wait())
@@ -332,7 +338,8 @@ class Worker:
 
     def idle(self) -> BrokerSession | None:
         """The session on which a slot waits for a job now; None if no slot waits."""
-        return self.sessions.current if self.taking and any(slot.waiting for slot in self._slots) else None
+        waiting = any(slot.waiting and not slot.resting for slot in self._slots)
+        return self.sessions.current if self.taking and waiting else None
 
     async def served_queues(self, session: BrokerSession) -> set[str]:
         """The queues that the worker serves, without the paused ones."""
@@ -380,6 +387,23 @@ class Worker:
                 return
         if not self._paused and not self._quiet and not self.stopping.is_set():
             self._start_taking()
+
+    # The sizes of the queues.
+
+    @property
+    def pace(self) -> float:
+        """The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it."""
+        return 0.0 if self._size_watch is None else self._size_watch.pace
+
+    async def _queue_sizes(self) -> dict[str, int] | None:
+        session = self.sessions.current
+        if session is None:
+            return None
+        pending = {queue.name: queue.pending for queue in await session.broker.queues()}
+        return {name: pending[name] for name in self._selection.select(pending)}
+
+    async def _on_queue_sizes(self, sizes: Mapping[str, int]) -> float:
+        return await self.pool.children.template.hook("queue_size", sizes)
 
     # Hooks, background tasks, title, end.
 
