@@ -93,14 +93,19 @@ class Inspector(Context):
         totals = self._ask(lambda broker: broker.tenants.totals(), again=True)
         return {queue: totals[queue] for queue in sorted(totals) if totals[queue]}
 
-    def clients(self, queue: str, *, offset: int = 0, limit: int = 100) -> Listing:
+    def tenants(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing:
         """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
 
-        A row has `tenant`, `queue`, `pending` and `share`. With thousands of tenants the counts may be seconds old.
+        With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
+        thousands of tenants the counts may be seconds old.
         """
         check_job_queue(queue)
         found = self._ask(lambda broker: broker.tenants.of(queue), again=True)
+        if tenant is not None:
+            found = [one for one in found if one.name == tenant]
         return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))
+
+    clients = tenants
 
     def clear_client(self, queue: str, tenant: str) -> int:
         """Remove the jobs of one tenant that wait in a queue; returns how many. Raises NotFound if it has none."""

@@ -106,11 +106,10 @@ def test_a_queue_is_paused_resumed_and_deleted(any_web: Web) -> None:
 
 def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(any_web: Web) -> None:
     options = {"queue": "mail", "tenant": "acme", "priority": 3, "unique": "until_done", "unique_key": "eu", "limit": 2}
-    first = any_web.http.post("/api/jobs", json={"job": "shop.sync", "id": "mine", **options})
-    again = any_web.http.post("/api/jobs", json={"job": "shop.sync", "id": "other", **options})
-    changed = any_web.http.post(
-        "/api/jobs", json={"job": "shop.sync", "args": [2], **options, "on_duplicate": "replace"}
-    )
+    sync = {"job": "shop.sync", **options}
+    first = any_web.http.post("/api/jobs", json={**sync, "id": "mine"})
+    again = any_web.http.post("/api/jobs", json={**sync, "id": "other"})
+    changed = any_web.http.post("/api/jobs", json={**sync, "args": [2], "on_duplicate": "replace"})
 
     assert (first.status_code, first.json()["id"], first.json()["note"]) == (201, "mine", None)
     assert (again.status_code, "mine" in again.json()["error"]) == (409, True)

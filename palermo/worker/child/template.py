@@ -132,6 +132,7 @@ class Template:
             "batches": {
                 name: (size, registry.get(name).batch_wait) for name, size in declaring(registry, "batch").items()
             },
+            "defaults": registry.defaults(settings.default_queue),
             "queues": selection.patterns,
             "hooks": [name for name in hooks.WORKER_HOOKS if hooks.registered.of(name)],
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in groups],

@@ -88,6 +88,9 @@ class WorkerState(Protocol):
     #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
     batches: Mapping[str, tuple[int, float]]
 
+    #: By queue, the job that takes its messages without a job's name.
+    defaults: Mapping[str, str]
+
     @property
     def pace(self) -> float:
         """The least seconds between the starts of two jobs in a slot."""
@@ -148,8 +151,14 @@ class SlotTask:
         """The first of the jobs that it runs now; None if it runs none."""
         return self._running(self._taken[0].message) if self._taken else None
 
+    def _named(self, message: Message) -> Message:
+        """The message; one that names no job with the default job of its queue."""
+        if message.job or (job := self._worker.defaults.get(message.queue)) is None:
+            return message
+        return replace(message, job=job)
+
     def _running(self, message: Message) -> RunningJob:
-        progress = self.progress
+        message, progress = self._named(message), self.progress
         return RunningJob(
             id=message.id,
             job=message.job,
@@ -281,7 +290,7 @@ class SlotTask:
         return taken
 
     async def _run(self, session: BrokerSession, delivery: Delivery) -> None:
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         self._taken = taken = [delivery]
         self._started_at = ended_at = time.time()
         worker.job_began()
@@ -339,7 +348,7 @@ class SlotTask:
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
         """Have a plain job run. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         if self._plain is not None or not worker.taking or worker.pace or message.job in worker.batches:
             return False
         # First of all: the slot begins while the rest is noted here.
@@ -354,7 +363,7 @@ class SlotTask:
         """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
         assert self._plain is not None
         (session, delivery), began, ended_at = self._plain, self._started_at, time.time()
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         self.progress.end()
         if result is SUCCEEDED and not message.keep_result:
             try:
@@ -403,7 +412,7 @@ class SlotTask:
         self, session: BrokerSession, delivery: Delivery, result: Result, ended_at: float, *, companion: bool = False
     ) -> None:
         """Log and record how a job ended, and settle it. `companion` is for all but the first of a batch."""
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         times = {"began_at": self._started_at, "ended_at": ended_at}
         by, settled, written, refused = "", False, False, False
 

@@ -91,7 +91,7 @@ class Worker:
         self.put_aside: set[str] = set()
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
-        self.batches = registered.batches
+        self.batches, self.defaults = registered.batches, registered.defaults
         self._shutdown = Shutdown(options, pool, stop_taking=self._stop_taking, finish=self._finish)
         self.stopping = self._shutdown.begun
         self._dump: asyncio.Task[None] | None = None

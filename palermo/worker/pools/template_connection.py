@@ -35,6 +35,8 @@ class Registered:
     prioritized: frozenset[str] = frozenset()
     #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
     batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    #: By queue, the job that takes its messages without a job's name.
+    defaults: Mapping[str, str] = field(default_factory=dict)
     #: The recurring jobs, as they are put on the broker.
     recurring: tuple[RecurringEntry, ...] = ()
     #: The modules that may have declared recurring jobs.
@@ -142,6 +144,7 @@ class TemplateConnection:
                         locks=report["locks"],
                         prioritized=frozenset(_texts(report["prioritized"])),
                         batches={job: (most, wait) for job, (most, wait) in report["batches"].items()},
+                        defaults={str(queue): str(job) for queue, job in report["defaults"].items()},
                         recurring=tuple(map(RecurringEntry.from_plain, report["recurring"])),
                         modules=_texts(report["modules"]),
                         subscriptions=tuple(
