@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
     from palermo.inspector.inspector import Inspector
+    from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
     from palermo.settings.settings import Settings
     from palermo.worker.handle import start_worker
 
 __all__ = [
+    "Batch",
     "Client",
     "Discard",
     "DontEnqueue",
@@ -63,6 +65,7 @@ __all__ = [
 
 #: Names that a module which only declares jobs does not need. They are imported at first use.
 _LAZY = {
+    "Batch": "palermo.jobs.batch",
     "Client": "palermo.client.client",
     "connect": "palermo.client.client",
     "enqueue": "palermo.client.client",

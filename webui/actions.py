@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from palermo.client.actor import record_action
 from palermo.client.handle import Job
@@ -25,6 +25,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
+from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
@@ -222,17 +223,14 @@ def enqueue(
     job: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    *,
-    queue: str | None = None,
-    id: str | None = None,
-    keep_result: bool | None = None,
+    **options: Unpack[EnqueueOptions],
 ) -> Job:
     """Enqueue one job. Its arguments are checked against its signature if its code is imported here.
 
     Raises Refused (409) if a hook kept it from being enqueued, or if another job has its unique key.
     """
     with audited_action(visit, "enqueue", Role.OPERATOR, job=job) as facts:
-        done = visit.site.client.enqueue(job, args, kwargs, queue=queue, id=id, keep_result=keep_result)
+        done = visit.site.client.enqueue(job, args, kwargs, **options)
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
         if done.enqueued:
             record_action(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
@@ -266,6 +264,14 @@ def purge(visit: Visit, queue: str) -> int:
     """Remove all jobs that wait in a queue. Returns how many."""
     with audited_action(visit, "purge", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.purge(queue)
+    return removed
+
+
+def purge_all(visit: Visit) -> dict[str, int]:
+    """Remove all jobs that wait in all queues but the failed ones. Returns how many, by queue."""
+    with audited_action(visit, "purge all", Role.ADMIN) as facts:
+        removed = visit.inspector.purge_all()
+        facts["removed"] = sum(removed.values())
     return removed
 
 

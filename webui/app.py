@@ -20,6 +20,7 @@ from palermo.client.client import Client
 from palermo.errors import (
     BodyTooLarge,
     BrokerError,
+    DuplicateJob,
     HeadersTooLarge,
     NotBrowsable,
     NotFound,
@@ -167,7 +168,7 @@ def _status_of(error: PalermoError) -> int:
     match error:
         case NotFound():
             return 404
-        case NotBrowsable() | ResultError():
+        case NotBrowsable() | ResultError() | DuplicateJob():
             return 409
         case BodyTooLarge() | HeadersTooLarge():
             return 413

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
 from palermo.core.failure import printable
-from palermo.core.times import parse_duration
+from palermo.core.times import parse_duration, unix_seconds
 from palermo.errors import OptionInvalid
 from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.inspector.failed_filter import FailedFilter
@@ -104,6 +104,19 @@ def _flag(text: str, name: str) -> bool:
     if text not in ("true", "false"):
         raise Refused(422, f"{name} is {text[:40]!r}: write true or false.")
     return text == "true"
+
+
+def instant_of(value: str | float, name: str) -> float:
+    """Unix seconds of an instant in a body: ISO 8601 with a zone, or Unix seconds.
+
+    Raises Refused (422), OptionInvalid.
+    """
+    if not isinstance(value, str):
+        return unix_seconds(value)
+    try:
+        return unix_seconds(datetime.fromisoformat(value))
+    except ValueError:
+        raise Refused(422, f"{name} is {value[:40]!r}, no instant such as 2026-12-01T09:00Z.") from None
 
 
 def _seconds(text: str, name: str) -> float:

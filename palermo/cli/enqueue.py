@@ -2,20 +2,76 @@
 
 import json
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
+from palermo.client.unique_options import plain_note
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
+from palermo.core.unique_keys import Mode
+from palermo.core.unique_rules import ON_DUPLICATE
 from palermo.errors import SettingInvalid
-from palermo.jobs.options import EnqueueOptions
 
 if TYPE_CHECKING:
     from palermo.settings.settings import Settings
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _parse_unique(text: str) -> str | float:
+    """`until_start`, `until_done`, or the seconds of a duration. Raises click.BadParameter."""
+    return text if text in (Mode.START, Mode.DONE) else parse_duration(text)
+
+
+#: The options of a job, in the order of `--help`, beside its queue, its id and when it runs.
+_JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--tenant", "--client", "tenant"), {"metavar": "NAME", "help": "The tenant of its queue whose job it is."}),
+    (("--share",), {"type": float, "metavar": "N", "help": "The tenant's share of the queue, where others have 1."}),
+    (("--priority",), {"type": click.IntRange(0, MAX_PRIORITY), "help": "What goes first in its queue: 9."}),
+    (
+        ("--unique",),
+        {
+            "type": _parse_unique,
+            "metavar": "HOW",
+            "help": "No second one until_start, until_done, or for a time: 5m.",
+        },
+    ),
+    (
+        ("--unique-key", "--key"),
+        {"metavar": "TEXT", "help": "What makes it unique; else its --id, or its arguments."},
+    ),
+    (
+        ("--on-duplicate",),
+        {"type": click.Choice(ON_DUPLICATE), "help": "What a second one does; return prints the id of the first."},
+    ),
+    (("--dedupe",), {"type": parse_duration, "metavar": "TIME", "help": "No second one for so long after its end."}),
+    (("--debounce",), {"type": parse_duration, "metavar": "TIME", "help": "Only the last one, after so long a quiet."}),
+    (("--throttle",), {"type": parse_duration, "metavar": "TIME", "help": "At most one in so long a time."}),
+    (("--limit",), {"type": int, "metavar": "N", "help": "How many run at once, over all workers."}),
+    (("--limit-key",), {"metavar": "TEXT", "help": "What the limit and the rate count; else the whole job."}),
+    (("--rate",), {"metavar": "N/TIME", "help": "How often it runs, over all workers: 100/min."}),
+    (("--retries",), {"type": int, "metavar": "N", "help": "How often it is tried again."}),
+    (("--timeout",), {"type": parse_duration, "metavar": "TIME", "help": "How long one run may take."}),
+    (("--lock-for",), {"type": parse_duration, "metavar": "TIME", "help": "A run that hangs so long begins again."}),
+    (("--expires",), {"type": parse_duration, "metavar": "TIME", "help": "How soon it must be started."}),
+    (("--keep-result",), {"is_flag": True, "default": None, "help": "Keep what it returns, for `palermo wait`."}),
+    (("--serializer",), {"metavar": "NAME", "help": "How its arguments are written: json, msgpack."}),
+    (("--compression",), {"metavar": "NAME", "help": "How they are compressed: gzip."}),
+    (("--sign",), {"is_flag": True, "default": None, "help": "Sign them with the setting signing_key."}),
+)
+
+
+def _job_options(command: F) -> F:
+    """Add the options of `.options()`, by the same names."""
+    for names, more in reversed(_JOB_OPTIONS):
+        command = click.option(*names, **more)(command)
+    return command
 
 
 @click.command()
@@ -24,11 +80,11 @@ if TYPE_CHECKING:
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
 @click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
-@click.option("--client", "tenant", metavar="NAME", help="Whose job it is, where clients share its queue.")
-@click.option("--keep-result", is_flag=True, default=None, help="Keep what it returns, for `palermo wait`.")
-@click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="What goes first in its queue: 9.")
-@click.option("--in", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d.")
+@click.option(
+    "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d."
+)
 @click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
+@_job_options
 @broker_options
 @click.pass_obj
 def enqueue(
@@ -39,13 +95,15 @@ def enqueue(
     kwargs_text: str | None,
     queue: str | None,
     id: str | None,
-    tenant: str | None,
-    keep_result: bool | None,
-    priority: int | None,
     after: float | None,
     at: float | None,
+    **options: Any,
 ) -> None:
-    """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id."""
+    """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id.
+
+    The options are those of `.options()` in Python. A job whose code is not imported (PALERMO_IMPORTS) has no others:
+    one that is declared unique is unique only if --unique or --dedupe says so here.
+    """
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:
         check_new_queue(queue)
@@ -53,16 +111,16 @@ def enqueue(
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = context.client()
     import_jobs(client.settings)
-    options = EnqueueOptions(
-        queue=queue, id=id, tenant=tenant, delay=after, run_at=at, keep_result=keep_result, priority=priority
-    )
-    done = client.enqueue(known(job) or job, args, kwargs, **options)
+    done = client.enqueue(known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
     if done.duplicate:
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
     elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
-    if queue is None and known(job) is None:
-        note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")
+    if known(job) is None:
+        if queue is None:
+            note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")
+        if plain := plain_note(job, options):
+            note(plain)
     click.echo(done.id)
 
 

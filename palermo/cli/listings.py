@@ -91,12 +91,15 @@ def limits(context: Context, /, as_json: bool) -> None:
 @broker_options
 @json_option
 @paging_options
+@click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only this one.")
 @click.pass_obj
-def clients(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+def clients(
+    context: Context, /, queue: str, tenant: str | None, as_json: bool, limit: int, page: int, newest: bool
+) -> None:
     """List the clients, or tenants, that have jobs waiting in QUEUE, those with most first."""
     if newest:
         raise UsageError("clients have no order in time: --newest means nothing here.")
-    listing = context.inspector().clients(queue, offset=(page - 1) * limit, limit=limit)
+    listing = context.inspector().tenants(queue, tenant, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [field("Client", "tenant"), field("Pending"), field("Share")]
     none = _none(f"clients have jobs waiting in queue {queue!r}", listing.total)
     print_rows(listing.rows, columns, as_json=as_json, none=none)

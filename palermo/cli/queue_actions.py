@@ -12,19 +12,27 @@ from palermo.cli.output import ask_to_confirm, confirm, note, progress
 from palermo.client.actor import Actor
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.text import count, safe
-from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls
+from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls, is_failed
 from palermo.errors import NotFound, UsageError
 from palermo.inspector.inspector import Inspector
 
 
 @click.command()
-@click.argument("queue")
-@click.option("--client", "tenant", metavar="NAME", help="Only those of this client, or tenant.")
+@click.argument("queue", required=False)
+@click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only those of this tenant, or client.")
+@click.option("--all", "everywhere", is_flag=True, help="In all queues, but not the failed jobs.")
 @yes_option
 @broker_options
 @click.pass_obj
-def purge(context: Context, /, queue: str, tenant: str | None, yes: bool) -> None:
-    """Remove all jobs that wait in QUEUE, or those of one client; what a worker holds is left to it."""
+def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool) -> None:
+    """Remove all jobs that wait in QUEUE, or those of one tenant; what a worker holds is left to it."""
+    if everywhere:
+        if queue is not None or tenant is not None:
+            raise click.UsageError("give a QUEUE or --all, not both", click.get_current_context())
+        _purge_all(context, yes=yes)
+        return
+    if queue is None:
+        raise click.UsageError("say which QUEUE, or --all for all queues", click.get_current_context())
     check_queue_name(queue)
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
@@ -38,6 +46,20 @@ def purge(context: Context, /, queue: str, tenant: str | None, yes: bool) -> Non
         confirm(f"Remove {count(inspector.size(queue), 'waiting job')} from queue {queue!r} for good?", yes=yes)
     removed = inspector.purge(queue)
     click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
+
+
+def _purge_all(context: Context, *, yes: bool) -> None:
+    ask_to_confirm(yes=yes)
+    inspector = context.inspector()
+    if not yes:
+        waiting = [row for row in inspector.queues() if not is_failed(row["name"])]
+        total = count(sum(row["pending"] for row in waiting), "waiting job")
+        confirm(f"Remove {total} from {count(len(waiting), 'queue')} for good?", yes=yes)
+    removed = inspector.purge_all()
+    for queue, jobs in removed.items():
+        click.echo(f"removed {count(jobs, 'job')} from queue {safe(queue)}.")
+    if not removed:
+        click.echo("no job waits in any queue.")
 
 
 @click.command()

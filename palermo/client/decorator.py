@@ -265,6 +265,7 @@ def job(
     share: float | None = None,
     batch: int | None = None,
     batch_wait: float = 0.0,
+    default: bool = False,
     retries: int | None = None,
     backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
@@ -290,8 +291,9 @@ def job(target: Any = None, /, **options: Any) -> Any:
     `unique`, `unique_key`, `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice
     (docs/guides/unique.md). `tenant` and `share` say whose job it is, so that each tenant has its share of the queue
     (docs/guides/tenants.md). With `batch` it is called with a list of at most so many; `batch_wait` is how many
-    seconds the first of them waits for others. `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say
-    what is done when it fails (docs/learn/retries.md), and `cron` or `every` when it runs by itself
+    seconds the first of them waits for others. With `default` it takes the messages of its queue that name no job,
+    as other programs publish them (docs/learn/jobs.md). `retries`, `backoff`, `retry_for`, `retry_on` and
+    `discard_on` say what is done when it fails (docs/learn/retries.md), and `cron` or `every` when it runs by itself
     (docs/learn/recurring.md).
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """

@@ -85,6 +85,16 @@ def with_unique_key(
     return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst_kind, seconds=float(seconds))
 
 
+def plain_note(job: str, options: Mapping[str, Any]) -> str:
+    """A sentence that says what a job without its code is not, for who enqueued it; "" if these options say a key."""
+    if any(options.get(name) is not None for name in ("unique", "dedupe", "debounce", "throttle")):
+        return ""
+    return (
+        f"the code of {job} is not imported here, so the job is not unique even if it is declared so: give unique or"
+        " dedupe here, or have the code imported."
+    )
+
+
 def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:
     """The handle of the job that stands for an enqueue. Raises DuplicateJob if the caller asked for that."""
     match answer.outcome:

@@ -21,7 +21,7 @@ from palermo.contract.plugins import Plugin, installed, own
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.topics import OCTETS, is_untyped, with_media_type
-from palermo.errors import BodyTooLarge, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+from palermo.errors import BodyTooLarge, DecodeError, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,14 +304,26 @@ class Serializers:
             raise _too_large(job, len(body), f"as {chosen.name}", MAX_BODY)
         return Encoded(content_type=content_type, content_encoding=compression, body=body, arguments=arguments)
 
-    def decode(self, message: Message, *, accept: Accept, classes: Mapping[str, type] = NO_CLASSES) -> object:
+    def decode(
+        self,
+        message: Message,
+        *,
+        accept: Accept,
+        classes: Mapping[str, type] = NO_CLASSES,
+        raw: type[bytes] | type[str] | None = None,
+        untyped: bool = False,
+    ) -> object:
         """The value in a message's body, for a job to run with; None for an empty body.
 
-        `classes` are the dataclasses and enums that may be restored, see `classes_in`.
+        `classes` are the dataclasses and enums that may be restored, see `classes_in`. A body without a media type is
+        given as it is to a job that wants `raw`, and to an `untyped` one as JSON if it decodes as that, else as bytes;
+        events always are. Other jobs do not get it.
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
-        if untyped := message.content_type == OCTETS:
+        sniffed = message.content_type == OCTETS and bool(message.topic or untyped) and not self._reads_octets(message)
+        given = raw if message.content_type == OCTETS and is_untyped(message) and not message.topic else None
+        if sniffed and given is None:
             message = with_media_type(message)
         kind = media_type(message.content_type)
         if kind == SIGNED:
@@ -323,9 +335,11 @@ class Serializers:
                 f"message {message.id} is not signed and this worker accepts only signed messages. "
                 "Enqueue it with sign=True and a key that this worker has."
             )
+        elif given is not None:
+            return _as_raw(message, given)
         elif not message.body:
             return None
-        elif untyped and is_untyped(message):
+        elif sniffed and is_untyped(message):
             return message.body
         else:
             serializer = self._permitted(kind, message, accept)
@@ -346,7 +360,7 @@ class Serializers:
         if len(message.body) > most:
             raise BodyTooLarge(f"the body of message {message.id} has {len(message.body):,} bytes, above {most:,}.")
         kind, body = self._inside(message, verify=verify, most=most)
-        if not body or is_untyped(with_media_type(message)):
+        if not body or (is_untyped(self._sniffed(message)) and not self._reads_octets(message)):
             return body or None
         serializer = self.get(kind)
         if not serializer.safe:
@@ -456,13 +470,20 @@ class Serializers:
 
     def _inside(self, message: Message, *, verify: bool, most: int = MAX_DECOMPRESSED) -> tuple[str, bytes]:
         """The media type and the body as the serializer wrote them, without compression and signature."""
-        kind, body = media_type(with_media_type(message).content_type), self._decompressed(message, most)
+        kind, body = media_type(self._sniffed(message).content_type), self._decompressed(message, most)
         if kind == SIGNED:
             if verify:
                 kind, body = self._signer().unwrap(body, job=message.signed_job, id=message.signed_id)
             else:
                 kind, body = self._wrapper().unwrap_unverified(body)
         return media_type(kind), body
+
+    def _reads_octets(self, message: Message) -> bool:
+        """Whether a serializer of the user's reads such bodies; those of events are no serializer's."""
+        return OCTETS in self._formats.serializers and not message.topic
+
+    def _sniffed(self, message: Message) -> Message:
+        return message if self._reads_octets(message) else with_media_type(message)
 
     def _wrapper(self) -> Signing:
         signing: Signing = pkgutil.resolve_name(_SIGNED_WRAPPER)(self._keys)
@@ -516,6 +537,16 @@ class Serializers:
 def media_type(text: str) -> str:
     """The media type, or the name of a serializer, in lower case and without parameters."""
     return text.partition(";")[0].strip().lower()
+
+
+def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:
+    """The body as it is, for a job whose parameter is annotated so. Raises DecodeError for text that is not UTF-8."""
+    if kind is bytes:
+        return message.body
+    try:
+        return message.body.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"the body of message {message.id} is no text in UTF-8: {error}.") from None
 
 
 def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:

@@ -138,12 +138,12 @@ def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
 
 
 def is_untyped(message: Message) -> bool:
-    """Whether this is an event that came without a media type."""
-    return message.content_type == OCTETS and bool(message.topic) and not message.content_encoding
+    """Whether this message of another program came without a media type that says how to read it."""
+    return message.content_type == OCTETS and not message.content_encoding
 
 
 def with_media_type(message: Message) -> Message:
-    """An untyped event as JSON if it decodes as that; any other message as it is."""
+    """An untyped message as JSON if it decodes as that; any other message as it is."""
     if not is_untyped(message):
         return message
     import json  # costs milliseconds, which `import palermo` should not

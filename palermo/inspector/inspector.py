@@ -10,6 +10,7 @@ stop_worker.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
 
@@ -92,14 +93,19 @@ class Inspector(Context):
         totals = self._ask(lambda broker: broker.tenants.totals(), again=True)
         return {queue: totals[queue] for queue in sorted(totals) if totals[queue]}
 
-    def clients(self, queue: str, *, offset: int = 0, limit: int = 100) -> Listing:
+    def tenants(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing:
         """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
 
-        A row has `tenant`, `queue`, `pending` and `share`. With thousands of tenants the counts may be seconds old.
+        With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
+        thousands of tenants the counts may be seconds old.
         """
         check_job_queue(queue)
         found = self._ask(lambda broker: broker.tenants.of(queue), again=True)
+        if tenant is not None:
+            found = [one for one in found if one.name == tenant]
         return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))
+
+    clients = tenants
 
     def clear_client(self, queue: str, tenant: str) -> int:
         """Remove the jobs of one tenant that wait in a queue; returns how many. Raises NotFound if it has none."""
@@ -155,6 +161,17 @@ class Inspector(Context):
         count = self._ask(lambda broker: broker.purge(queue))
         self._record("purge", queue=queue, count=count)
         return count
+
+    def purge_all(self) -> dict[str, int]:
+        """Remove all jobs that wait in all queues but those of failed jobs; returns how many, by queue.
+
+        Running and scheduled jobs stay, and so do failed ones: `discard` removes these.
+        """
+        removed = {}
+        for name in [row["name"] for row in self.queues() if row["pending"] and not is_failed(row["name"])]:
+            with suppress(NotFound):  # someone has deleted it meanwhile
+                removed[name] = self.purge(name)
+        return removed
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
         """Change a queue's type to "classic", "quorum" or "priority" and keep all in it; returns how many jobs moved.

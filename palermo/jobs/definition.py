@@ -87,6 +87,8 @@ class JobDefinition:
     batch: int | None = None
     #: Seconds that the first of a batch waits for others.
     batch_wait: float = 0.0
+    #: Whether it takes the messages of its queue that name no job.
+    default: bool = False
     #: What happens when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None
@@ -137,6 +139,14 @@ class JobDefinition:
         from palermo.contract.serialization import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
+
+    @cached_property
+    def raw(self) -> type[bytes] | type[str] | None:
+        """The annotation of its one parameter if that is bytes or str: it gets a body without media type as it is."""
+        hints = [hint for name, hint in self._hints.items() if name != "return"]
+        if len(self.signature.parameters) != 1 or len(hints) != 1:
+            return None
+        return bytes if hints[0] is bytes else str if hints[0] is str else None
 
     @property
     def _hints(self) -> Mapping[str, Any]:
@@ -234,6 +244,10 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
     if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
         raise OptionInvalid(
             f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."
+        )
+    if declared.get("default") and declared.get("batch") is not None:
+        raise OptionInvalid(
+            f"job {target.__qualname__!r} is the default of its queue, which batch does not go with: leave out one."
         )
     if declared.get("batch") is not None:
         _check_batch(target, inspect.signature(process), declared)

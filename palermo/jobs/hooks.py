@@ -38,7 +38,7 @@ class HookRow:
     @property
     def for_jobs(self) -> bool:
         """Whether it belongs to a job, and not to the life of a worker."""
-        return self.arguments != _WORKER
+        return not self.arguments.startswith(_WORKER)
 
 
 def _row(name: str, process: str, arguments: str, on_false: str, on_raise: str) -> HookRow:
@@ -63,6 +63,7 @@ HOOKS: tuple[HookRow, ...] = (
     _row("before_fork", "template", _WORKER, _NOTHING, _LOGGED),
     _row("after_fork", "slot", _WORKER, _NOTHING, _LOGGED),
     _row("queue_empty", "template", _WORKER, _NOTHING, _LOGGED),
+    _row("queue_size", "template", f"{_WORKER}, and the waiting jobs by queue", "nothing; a number: the pace", _LOGGED),
     _row("before_pause", "template", _WORKER, _NOTHING, _LOGGED),
     _row("after_pause", "template", _WORKER, _NOTHING, _LOGGED),
     _row("shutdown", "template", _WORKER, _NOTHING, _LOGGED),

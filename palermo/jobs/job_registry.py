@@ -48,6 +48,17 @@ class Registry:
         """The job of this name, or None."""
         return self._jobs.get(name)
 
+    def defaults(self, default: str = DEFAULT_QUEUE) -> dict[str, str]:
+        """By queue, the job that takes its messages without a job's name. Raises JobNameTaken if there are two."""
+        found: dict[str, str] = {}
+        for name in self.names():
+            queue = self._jobs[name].queue or default
+            if self._jobs[name].default and (other := found.setdefault(queue, name)) != name:
+                raise JobNameTaken(
+                    f"queue {queue!r} has two default jobs, {other!r} and {name!r}. Leave default=True to one of them."
+                )
+        return found
+
     def names(self) -> tuple[str, ...]:
         """All wire names, sorted."""
         return tuple(sorted(self._jobs))

@@ -22,7 +22,7 @@ def check_value(name: str, value: Any) -> None:
     match name:
         case "serializer" | "compression" if not isinstance(value, str):
             raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
-        case "sign" | "keep_result" if not isinstance(value, bool):
+        case "sign" | "keep_result" | "default" if not isinstance(value, bool):
             raise OptionInvalid(f"option {name}={value!r} is neither True nor False.")
         case "unique" if value not in (Mode.START, Mode.DONE) and not _is_duration(value):
             raise OptionInvalid(

@@ -84,7 +84,7 @@ RECURRING_OPTIONS = ("cron", "every", "tz", "missed", "schedule_name", "schedule
 #: The options of `@palermo.job`.
 JOB_OPTIONS = (
     *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
-    *("tenant", "share", "batch", "batch_wait"),
+    *("tenant", "share", "batch", "batch_wait", "default"),
     *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
     *("lock_for", "priority", "limit", "limit_key", "rate"),
     *("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle"),

@@ -97,8 +97,9 @@ class LocalPool:
             JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
         )
 
-    async def hook(self, name: str) -> None:
+    async def hook(self, name: str, *more: Any) -> float:
         """The hooks of a worker's processes do not run: there are no such processes."""
+        return 0.0
 
     def drain(self) -> None:
         """There is no process that could be started."""

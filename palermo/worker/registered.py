@@ -25,6 +25,8 @@ class Registered:
     prioritized: frozenset[str] = frozenset()
     #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
     batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    #: By queue, the job that takes its messages without a job's name.
+    defaults: Mapping[str, str] = field(default_factory=dict)
     #: The recurring jobs, as they are put on the broker.
     recurring: tuple[RecurringEntry, ...] = ()
     #: The modules that may have declared recurring jobs.
@@ -42,6 +44,7 @@ class Registered:
             "locks": self.locks,
             "prioritized": sorted(self.prioritized),
             "batches": self.batches,
+            "defaults": self.defaults,
             "recurring": [entry.to_plain() for entry in self.recurring],
             "modules": self.modules,
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in self.subscriptions],
@@ -58,6 +61,7 @@ class Registered:
             locks=plain["locks"],
             prioritized=frozenset(_texts(plain["prioritized"])),
             batches={job: (most, wait) for job, (most, wait) in plain["batches"].items()},
+            defaults={str(queue): str(job) for queue, job in plain["defaults"].items()},
             recurring=tuple(map(RecurringEntry.from_plain, plain["recurring"])),
             modules=_texts(plain["modules"]),
             subscriptions=tuple(

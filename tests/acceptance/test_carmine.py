@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -13,6 +14,8 @@ import pytest
 
 from palermo.client.handle import Job
 from palermo.core.address import parse_url
+from palermo.core.message import Message
+from palermo.core.topics import OCTETS
 from tests.acceptance.place import Place
 from tests.helpers import eventually
 from tests.tcp_proxy import TcpProxy
@@ -63,6 +66,49 @@ def test_C6_what_waits_gets_new_arguments_and_what_runs_is_run_once_more(place: 
     place.ready(worker)
     eventually(lambda: place.inspector.unique_keys() == [])
     assert place.pending() == 0
+
+
+def test_C11_the_size_of_a_queue_is_told_and_sets_the_pace(place: Place) -> None:
+    worker = place.worker("-q", "jobs,bulk", modules=("shop", "paced"))
+    place.await_lines(2, "sizes")  # the worker keeps the pace of the first answer when it asks again
+
+    place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(4)])
+
+    eventually(lambda: place.lines("sizes")[-1] == "jobs 3")
+    assert len(place.lines()) == 1
+    place.open_gate("hurry")
+    place.await_lines(4)
+    eventually(lambda: place.lines("sizes")[-1] == "jobs 0")
+    assert worker.alive
+
+
+def test_U4_a_default_job_takes_the_messages_that_another_program_publishes(place: Place) -> None:
+    def publish(queue: str, body: bytes) -> None:
+        if place.on_rabbitmq:
+            place.put(queue, body)
+        else:
+            message = Message(id=str(uuid.uuid4()), queue=queue, job="", body=body, content_type=OCTETS)
+            place.client.run(lambda broker: broker.publish(message))
+
+    place.ready(place.worker("-c", "2", modules=("defaults",)))
+
+    publish("event_queue", b'{"event_name": "made", "payload": {"id": 7}}')
+    publish("event_queue", b'{"event_name": "broken", "payload": "no"}')
+    publish("octets", b"\xff[")
+    publish("texts", "1 €".encode())
+
+    place.await_lines(3)
+    (id,) = eventually(place.failed)
+    (row,) = place.failed().values()
+    assert (row["job"], row["kwargs"]) == ("defaults.handle", {"event_name": "broken", "payload": "no"})
+    place.open_gate("mended")
+    place.palermo("failed", "requeue", id)
+    assert sorted(place.await_lines(4)) == [
+        "defaults.handle: broken 'no'",
+        "defaults.handle: made {'id': 7}",
+        "octets: b'\\xff['",
+        "texts: '1 €'",
+    ]
 
 
 ENQUEUES_ON_AND_ON = """

@@ -3,7 +3,9 @@
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pika
 import pytest
 
 from palermo.core.address import parse_url
@@ -281,15 +283,67 @@ def test_a_broker_that_refuses_says_which_and_never_the_password(
     enqueued = place.run("enqueue", "shop.note", "-q", "jobs", "--url", url)
     listed = place.run("queues", "--url", url)
     worker = place.worker(PALERMO_URL=url)
-    eventually(lambda: told in worker.log)
+    if what == "permission":  # it is let in, and somebody may grant the rest
+        eventually(lambda: told in worker.log)
+        assert worker.alive
+    else:  # U3
+        assert worker.wait() == 3
+        assert told in worker.log.splitlines()[-1]
+        assert "BrokerRefused" in worker.log.splitlines()[-1]
 
     for done in (enqueued, listed):
         assert done.returncode == 3, done.stderr
         (line,) = done.stderr.splitlines()
         assert "BrokerRefused" in line
         assert told in line
-    assert worker.alive
     assert not any("wr0ng" in text or "Traceback" in text for text in (worker.log, enqueued.stderr, listed.stderr))
+
+
+def test_T2_a_worker_on_a_groups_queue_alone_shares_it_with_another_programs_consumer(rabbitmq_place: Place) -> None:
+    place = rabbitmq_place
+    (place.path / "audited.py").write_text(
+        "import palermo\nfrom shop import write\n\n"
+        "@palermo.subscribe('order.*', group='audit')\n"
+        "def audit(number):\n    write('notes', str(number))\n"
+    )
+    place.ready(place.worker("-q", f"{place.exchange}_audit", modules=("audited",)))
+    taken: list[bytes] = []
+
+    def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        taken.append(body)
+        channel.basic_ack(method.delivery_tag)
+
+    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1)
+        channel.basic_consume(f"{place.exchange}_audit", take)
+
+        def handled() -> int:
+            connection.process_data_events(0.0)
+            return len(taken) + len(place.lines())
+
+        for number in range(20):
+            place.client.publish("order.paid", number)
+            eventually(lambda count=number + 1: handled() == count)  # type: ignore[misc]
+
+    # RabbitMQ gives each consumer that waits its turn.
+    assert len(taken) >= 5
+    assert len(place.lines()) >= 5
+
+
+def test_U3_a_worker_that_has_worked_outlasts_a_change_of_its_password(place: Place, module_node: Node) -> None:
+    module_node.ctl("add_user", "changing", "first")
+    module_node.ctl("set_permissions", "changing", ".*", ".*", ".*")
+    worker = place.worker(PALERMO_URL=url_of(module_node, user="changing", password="first"))
+    eventually(lambda: "connected broker" in worker.log)
+
+    module_node.ctl("change_password", "changing", "second")
+    module_node.ctl("close_all_user_connections", "changing", "the password has changed")
+
+    eventually(lambda: "broker unavailable" in worker.log)
+    assert worker.alive
+    module_node.ctl("change_password", "changing", "first")
+    eventually(lambda: worker.log.count("connected broker") >= 2)
 
 
 def test_a_worker_started_before_its_broker_says_so_each_time_and_works_once_it_is_there(

@@ -16,6 +16,9 @@ def test_the_clients_of_a_queue_are_listed_and_cleared(palermo: Palermo, client:
         {"tenant": "acme", "queue": "images", "pending": 3, "share": 2.0},
         {"tenant": "zebra", "queue": "images", "pending": 1, "share": 2.0},
     ]
+    assert json.loads(palermo("tenants", "images", "--json").stdout) == listed
+    assert json.loads(palermo("tenants", "images", "--tenant", "zebra", "--json").stdout) == listed[1:]
+    assert json.loads(palermo("tenants", "images", "--tenant", "nobody", "--json").stdout) == []
     assert "acme" in text.stdout
     assert "page 1: 1 client of 2" in text.stderr
     assert "no clients" in palermo("clients", "other").stderr + palermo("clients", "other").stdout

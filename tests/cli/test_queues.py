@@ -2,8 +2,11 @@ import json
 
 import pytest
 
+from palermo.cli.enqueue import enqueue
 from palermo.client.client import Client
+from palermo.jobs.options import ENQUEUE_OPTIONS
 from tests.cli.conftest import Palermo
+from tests.contract.tools import FAILURE
 from tests.inspector.jobs import message, publish
 
 
@@ -12,7 +15,6 @@ def test_enqueue_prints_the_id_alone(palermo: Palermo) -> None:
 
     (row,) = json.loads(palermo("jobs", "slow", "--json").stdout)
     assert result.stdout == row["id"] + "\n"
-    assert result.stderr == ""
     assert (row["job"], row["args"], row["kwargs"]) == ("shop.resize", ["x.png"], {"width": 3})
     assert row["preview"] == "'x.png', width=3"
     assert row["created_at"].endswith("Z")
@@ -60,7 +62,19 @@ def test_enqueue_without_a_queue_and_without_the_code_goes_to_jobs_and_says_so(p
         ["--url", "redis://localhost"],
         ["--url", "amqp://localhost:port/"],
         ["--exchange", "a.b"],
-        ["--limit", "1"],
+        ["--limit", "0"],
+        ["--limit", "many"],
+        ["--rate", "often"],
+        ["--unique", "until_never"],
+        ["--unique-key", "eu"],
+        ["--on-duplicate", "ignore"],
+        ["--dedupe", "soon"],
+        ["--debounce", "5s", "--unique", "until_done"],
+        ["--retries", "-1"],
+        ["--share", "0"],
+        ["--tenant", " a"],
+        ["--timeout", "0"],
+        ["--frob", "1"],
     ],
 )
 def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list[str]) -> None:
@@ -68,6 +82,39 @@ def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list
 
     assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
+
+
+def test_c1_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> None:
+    options = ("--tenant", "acme", "--share", "2", "--priority", "3", "--unique", "until_done", "--unique-key", "eu")
+    more = ("--on-duplicate", "return", "--dedupe", "1m", "--limit", "2", "--limit-key", "k", "--rate", "5/s")
+    runs = ("--retries", "4", "--timeout", "30s", "--lock-for", "5m", "--expires", "1h", "--keep-result")
+    palermo("enqueue", "shop.sync", "-q", "slow", "--id", "mine", *options, *more, *runs, "--serializer", "json")
+
+    [row] = json.loads(palermo("jobs", "slow", "--json").stdout)
+    [key] = json.loads(palermo("unique", "list", "--json").stdout)
+    assert (row["id"], row["tenant"], row["priority"]) == ("mine", "acme", 3)
+    assert (key["key"], key["id"], key["unique"]) == ("shop.sync:eu", "mine", "until_done")
+
+
+def test_c1_an_option_of_the_command_is_missing_for_no_option_of_options() -> None:
+    taken = {parameter.name for parameter in enqueue.params}
+
+    assert {*ENQUEUE_OPTIONS} - {"delay", "run_at"} <= taken
+
+
+def test_c1_an_id_that_waits_already_is_printed_again_and_not_enqueued_twice(palermo: Palermo) -> None:
+    again = ("enqueue", "shop.sync", "-q", "slow", "--id", "order-7", "--unique", "until_done")
+    first, second = palermo(*again), palermo(*again)
+
+    assert (first.stdout, second.stdout) == ("order-7\n", "order-7\n")
+    assert "waiting" in second.stderr
+    assert len(json.loads(palermo("jobs", "slow", "--json").stdout)) == 1
+    assert "order-7" in palermo(*again, "--on-duplicate", "raise", code=1).stderr
+
+
+def test_c1_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:
+    assert "not unique even if it is declared so" in palermo("enqueue", "shop.sync", "-q", "slow").stderr
+    assert palermo("enqueue", "shop.sync", "-q", "slow", "--unique", "5m").stderr == ""
 
 
 def test_arguments_that_cannot_be_written_name_the_culprit(palermo: Palermo) -> None:
@@ -83,6 +130,23 @@ def test_purge_and_delete(palermo: Palermo, client: Client) -> None:
     assert palermo("purge", "mail", "--yes").stdout == "removed 2 jobs from queue mail.\n"
     assert palermo("delete", "slow", "--yes").stdout == "removed queue slow with 1 job.\n"
     assert [row["name"] for row in json.loads(palermo("queues", "--json").stdout)] == ["failed", "mail"]
+
+
+def test_c8_purge_all_clears_every_queue_but_not_the_failed_jobs(palermo: Palermo, client: Client) -> None:
+    failing = message("4", queue="failed", failure=FAILURE)
+    publish(client, message("1"), message("2"), message("3", queue="slow"), failing)
+
+    assert "--yes" in palermo("purge", "--all", code=2).stderr
+    assert palermo("purge", "--all", "--yes").stdout == (
+        "removed 2 jobs from queue mail.\nremoved 1 job from queue slow.\n"
+    )
+    assert palermo("purge", "--all", "--yes").stdout == "no job waits in any queue.\n"
+    assert len(json.loads(palermo("failed", "list", "--json").stdout)) == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["mail", "--all"], ["--all", "--tenant", "acme"]])
+def test_c8_purge_needs_a_queue_or_all(palermo: Palermo, arguments: list[str]) -> None:
+    assert len(palermo("purge", *arguments, "--yes", code=2).stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("command", [["jobs"], ["purge", "--yes"], ["delete", "--yes"]])

@@ -14,6 +14,8 @@ import pytest
 import palermo
 from palermo import jobs
 from palermo.errors import IdInvalid, JobNameTaken, JobNotFound, OptionInvalid, QueueNameInvalid
+from palermo.jobs.definition import define
+from palermo.jobs.job_registry import Registry
 
 
 @palermo.job
@@ -309,3 +311,21 @@ def test_an_unknown_job_is_named_with_what_to_do() -> None:
 
 def test_outside_of_a_job_there_is_no_current_job() -> None:
     assert palermo.current_job() is None
+
+
+def test_U4_a_queue_has_one_default_job() -> None:
+    declared = Registry()
+    declared.register(define(lambda body: None, name="a", queue="events", default=True))
+    declared.register(define(lambda body: None, name="b", default=True))
+    assert declared.defaults("jobs") == {"events": "a", "jobs": "b"}
+
+    declared.register(define(lambda: None, name="c", queue="events", default=True))
+    with pytest.raises(JobNameTaken, match="queue 'events' has two default jobs, 'a' and 'c'"):
+        declared.defaults("jobs")
+
+
+def test_U4_a_default_job_takes_no_batches() -> None:
+    with pytest.raises(OptionInvalid, match="batch does not go with"):
+        define(lambda bodies: None, name="a", default=True, batch=5)
+    with pytest.raises(OptionInvalid, match="neither True nor False"):
+        palermo.job(default="yes")  # type: ignore[call-overload]

@@ -40,6 +40,7 @@ def test_the_catalogue_has_every_hook_of_resque() -> None:
         "before_fork",
         "after_fork",
         "queue_empty",
+        "queue_size",
         "before_pause",
         "after_pause",
         "shutdown",

@@ -79,7 +79,8 @@ def test_looking_at_a_queue_leaves_it_as_it_was(any_web: Web) -> None:
 def test_a_job_of_any_id_is_enqueued_found_and_shown(web: Web, id: str) -> None:
     made = web.http.post("/api/jobs", json={"job": "shop.mail", "args": ["a"], "queue": "a/ä", "id": id})
 
-    assert (made.status_code, made.json()) == (201, {"id": id, "job": "shop.mail", "queue": "a/ä"})
+    assert made.status_code == 201
+    assert made.json().items() >= {"id": id, "job": "shop.mail", "queue": "a/ä"}.items()
     found = web.http.get(f"/api/jobs/{quote(id, safe='')}").json()
     assert (found["id"], found["state"], found["args"]) == (id, "pending", ["a"])
 
@@ -101,6 +102,75 @@ def test_a_queue_is_paused_resumed_and_deleted(any_web: Web) -> None:
     assert any_web.http.post("/api/queues/mail/resume").json()["paused"] is False
     assert any_web.http.delete("/api/queues/mail").json() == {"removed": 1}
     assert any_web.http.delete("/api/queues/mail").status_code == 404
+
+
+def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(any_web: Web) -> None:
+    options = {"queue": "mail", "tenant": "acme", "priority": 3, "unique": "until_done", "unique_key": "eu", "limit": 2}
+    sync = {"job": "shop.sync", **options}
+    first = any_web.http.post("/api/jobs", json={**sync, "id": "mine"})
+    again = any_web.http.post("/api/jobs", json={**sync, "id": "other"})
+    changed = any_web.http.post("/api/jobs", json={**sync, "args": [2], "on_duplicate": "replace"})
+
+    assert (first.status_code, first.json()["id"], first.json()["note"]) == (201, "mine", None)
+    assert (again.status_code, "mine" in again.json()["error"]) == (409, True)
+    assert (changed.status_code, changed.json()["id"], changed.json()["duplicate"]) == (201, "mine", "waiting")
+    assert any_web.http.get("/api/jobs/mine").json()["tenant"] == "acme"
+    raising = any_web.http.post("/api/jobs", json={**sync, "on_duplicate": "raise"})
+    assert (raising.status_code, "mine" in raising.json()["error"]) == (409, True)
+
+
+def test_c1_a_job_is_enqueued_for_an_instant(web: Web) -> None:
+    web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail", "id": "a", "run_at": "2126-12-01T09:00Z"})
+    web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail", "id": "b", "delay": 3600})
+
+    rows = {row["id"]: row["run_at"] for row in web.http.get("/api/scheduled").json()["rows"]}
+    assert rows.keys() == {"a", "b"}
+    assert rows["a"].startswith("2126-12-01T09:00:00")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"unique": True},
+        {"unique": "always"},
+        {"unique_key": "eu"},
+        {"dedupe": 0},
+        {"delay": "5m"},
+        {"run_at": "soon"},
+        {"delay": 1, "run_at": 4_000_000_000},
+        {"tenant": ""},
+        {"priority": 10},
+        {"priority": True},
+        {"limit": 0},
+        {"rate": "often"},
+        {"retries": -1},
+        {"share": 0},
+        {"serializer": "none"},
+        {"on_duplicate": "ignore"},
+        {"frob": 1},
+    ],
+)
+def test_c1_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong: dict[str, Any]) -> None:
+    answer = shared_web.http.post("/api/jobs", json={"job": "shop.sync", "queue": "wrong", **wrong})
+
+    assert answer.status_code == 422, answer.text
+    assert len(answer.json()["error"].splitlines()) == 1
+    assert shared_web.http.get("/api/queues/wrong/jobs").status_code == 404
+
+
+def test_c1_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
+    answer = web.http.post("/api/jobs", json={"job": "shop.sync", "queue": "mail"})
+
+    assert "not unique even if it is declared so" in answer.json()["note"]
+    assert "not unique even if it is declared so" in web.form("/queues", "/enqueue", job="shop.sync").text
+
+
+def test_c8_all_queues_are_purged_at_once(any_web: Web) -> None:
+    for queue in ("mail", "slow", "slow"):
+        any_web.client.enqueue("shop.mail", queue=queue)
+
+    assert any_web.http.post("/api/queues/purge").json() == {"removed": 3}
+    assert any_web.http.get("/api/queues/slow/jobs").json()["total"] == 0
 
 
 def test_what_waits_is_cancelled(any_web: Web) -> None:

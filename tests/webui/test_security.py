@@ -20,6 +20,7 @@ from tests.webui.server import CHEAP, Web
 
 _CHANGES = [
     ("POST", "/api/queues/mail/purge"),
+    ("POST", "/api/queues/purge"),
     ("POST", "/api/queues/mail/pause"),
     ("POST", "/api/queues/mail/resume"),
     ("DELETE", "/api/queues/mail"),

@@ -12,6 +12,9 @@ def test_clients_are_listed_and_cleared(any_web: Web) -> None:
             any_web.client.enqueue("shop.mail", [number], queue="mail", tenant=tenant)
 
     listed = any_web.http.get("/api/queues/mail/clients").json()
+    one = any_web.http.get(f"/api/queues/mail/clients?tenant={quote(listed['rows'][0]['tenant'])}").json()
+    assert (one["rows"], one["total"]) == (listed["rows"][:1], 1)
+    assert any_web.http.get("/api/queues/mail/clients?tenant=nobody").json()["rows"] == []
     page = any_web.http.get("/clients?queue=mail").text
 
     assert [(row["tenant"], row["pending"]) for row in listed["rows"]] == [(name, 3), ("zebra", 1)]

@@ -133,8 +133,10 @@ class Site:
     def notes(self) -> list[str]:
         return self.notes_path.read_text().splitlines() if self.notes_path.exists() else []
 
-    def trace(self) -> list[list[str]]:
-        lines = self.trace_path.read_text().splitlines() if self.trace_path.exists() else []
+    def trace(self, more: str = "") -> list[list[str]]:
+        """The lines of the trace, or of the file beside it whose name ends in `more`."""
+        path = self.trace_path.with_name(self.trace_path.name + more)
+        lines = path.read_text().splitlines() if path.exists() else []
         return [line.split() for line in lines]
 
     def errors(self) -> dict[str, tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import palermo
-from palermo.core.lifecycle import BatchResult, Raised, Retrying, Succeeded, results_of_each
+from palermo.core.lifecycle import BatchResult, Dropped, Raised, Retrying, Succeeded, results_of_each
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
 from palermo.worker.ipc.frames import HEADER, unpack_reply
@@ -70,6 +70,84 @@ def test_what_is_raised_is_decided_for_each_by_its_own_attempts(bench: Bench) ->
 
     assert [type(one) for one in result.results] == [Retrying, Raised]
     assert told == [[1], [2]]
+
+
+def test_f4_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
+    told: list[Any] = []
+
+    class Job:
+        def process(self, items: "palermo.Batch[str]") -> None:
+            for index, item in enumerate(items):
+                if item == "bad":
+                    items.fail(index, LookupError("no such row"))
+                if item == "later":
+                    items.fail(index, palermo.Retry(delay=5.0))
+                if item == "unwanted":
+                    items.fail(-1, palermo.Discard("not ours"))
+
+        def on_failure(self, error: BaseException, items: list[str]) -> None:
+            told.append((type(error), items))
+
+    bench.job(Job, batch=10)
+
+    result = batch(bench, ["good"], ["bad"], ["later"], ["unwanted"])
+
+    done, failed, later, dropped = result.results
+    assert done == Succeeded()
+    assert (failed.failure.exception_class, failed.failure.message) == ("LookupError", "no such row")
+    assert isinstance(later, Retrying)
+    assert later.delay == 5.0
+    assert isinstance(dropped, Dropped)
+    assert told == [(LookupError, ["bad"]), (palermo.Retry, ["later"])]
+
+
+def test_f4_what_is_done_does_not_run_again_when_the_call_raises(bench: Bench) -> None:
+    def job(items: "palermo.Batch[int]") -> None:
+        items.done(0)
+        items.fail(1, KeyError("own"))
+        raise ValueError("all others")
+
+    bench.job(job, batch=10)
+
+    done, own, other = batch(bench, [1], [2], [3]).results
+
+    assert done == Succeeded()
+    assert own.failure.exception_class == "KeyError"
+    assert other.failure.exception_class == "ValueError"
+
+
+def test_f4_one_that_cannot_be_read_is_no_item_of_the_batch(bench: Bench) -> None:
+    bench.job(lambda items: items.fail(1, ValueError("the third")), batch=10)
+
+    first, unread, third = batch(bench, [1], [1, 2], [3]).results
+
+    assert first == Succeeded()
+    assert unread.failure.exception_class == "palermo.errors.ArgumentsInvalid"
+    assert third.failure.message == "the third"
+
+
+def test_f4_a_mark_that_means_nothing_is_refused_in_words() -> None:
+    items = palermo.Batch(["a"])
+
+    with pytest.raises(IndexError, match="item 1 of a batch of 1"):
+        items.done(1)
+    with pytest.raises(TypeError, match="give it an exception"):
+        items.fail(0, "no")  # type: ignore[arg-type]
+    assert items == ["a"]
+    assert items.outcomes(None) == [None]
+
+
+@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+def test_f4_one_bad_row_does_not_run_the_others_again(any_site: Site, pool: str) -> None:
+    site = any_site
+    for row in ("1", "bad", "2", "3"):
+        site.enqueue("store", [str(site.notes_path), row], module="crew_batches")
+
+    site.burst("--pool", pool, modules=("crew_batches",))
+
+    stored = [one for line in site.notes() for one in json.loads(line)]
+    assert sorted(stored) == ["1", "2", "3", "bad", "bad"]
+    assert list(site.errors().values()) == [("ValueError", "bad row")]
 
 
 def test_a_result_of_a_batch_reaches_the_parent_whole_or_not_at_all() -> None:

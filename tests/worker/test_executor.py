@@ -8,6 +8,8 @@ import pytest
 import palermo
 from palermo.contract.serialization import Accept
 from palermo.core.lifecycle import Succeeded
+from palermo.core.topics import OCTETS
+from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.jobs import current
 from tests.helpers import PACKAGE
 from tests.worker.bench import Bench
@@ -46,6 +48,52 @@ def test_a_class_gets_a_fresh_object_for_each_run(bench: Bench) -> None:
     bench.run()
 
     assert bench.seen == [1, 1]
+
+
+def test_c1_a_unique_job_that_was_enqueued_without_its_key_runs_and_is_told_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.job(lambda: None, unique="until_done")
+
+    keyed = with_lock(bench.message(), UniqueLock(key="job:1", mode=Mode.DONE))
+    assert bench.executor().run(keyed) == Succeeded()
+    assert caplog.messages == []
+    assert bench.run() == Succeeded()
+    [text] = caplog.messages
+    assert "declared unique and was enqueued without a key" in text
+    assert "id=1 job=job" in text
+
+
+def test_U4_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench) -> None:
+    def octets(body: bytes) -> None:
+        bench.seen.append(body)
+
+    def text(body: str) -> None:
+        bench.seen.append(body)
+
+    def default(body: Any) -> None:
+        bench.seen.append(body)
+
+    bench.job(octets, name="octets")
+    bench.job(text, name="text")
+    bench.job(default, name="default", default=True)
+
+    for job, body in (("octets", b"[1]"), ("octets", b"\xff"), ("octets", b""), ("text", b"[1]"), ("default", b"\xff")):
+        assert bench.run(job=job, body=body, content_type=OCTETS) == Succeeded()
+    assert bench.run(job="default", body=b'{"body": 5}', content_type=OCTETS) == Succeeded()
+
+    assert bench.seen == [b"[1]", b"\xff", b"", "[1]", b"\xff", 5]
+    refused = bench.failure(job="text", body=b"\xff", content_type=OCTETS)
+    assert refused.exception_class == "palermo.errors.DecodeError"
+
+
+def test_U4_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> None:
+    def octets(body: bytes) -> None: ...
+
+    bench.job(octets, default=True)
+    bench.accept = Accept.only("signed")
+
+    assert bench.failure(body=b"x", content_type=OCTETS).exception_class == "palermo.errors.MediaTypeRefused"
 
 
 def test_a_coroutine_job_is_run_to_its_end(bench: Bench) -> None:

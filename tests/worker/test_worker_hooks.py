@@ -26,10 +26,11 @@ def test_each_hook_runs_in_the_process_that_the_catalogue_says(site: Site) -> No
     eventually(lambda: any(line[0] == "before_pause" for line in site.trace()))
     worker.send(signal.SIGCONT)
     eventually(lambda: any(line[0] == "after_pause" for line in site.trace()))
+    eventually(lambda: site.trace(".sizes"))
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
-    ran = {line[0]: int(line[1]) for line in site.trace()}
+    ran = {line[0]: int(line[1]) for line in [*site.trace(), *site.trace(".sizes")]}
     wanted = {row.name: where[row.process] for row in HOOKS if row.process in where}
     assert {name: ran.get(name) for name in wanted} == wanted
     assert worker.pid not in ran.values()

@@ -1,12 +1,17 @@
 """The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.client.unique_options import plain_note
+from palermo.core.topology import MAX_PRIORITY
+from palermo.jobs import registry
+from palermo.jobs.options import EnqueueOptions
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, JobRow
+from palermo.webui.filters import instant_of
 from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
 
@@ -45,8 +50,14 @@ class JobResult(BaseModel):
     result: Any = Field(description="In what JSON has; values whose names are redacted are masked.")
 
 
+#: Strict: JSON has numbers and truth values of its own, and true is no second.
+Seconds = Annotated[float, Field(strict=True, gt=0)]
+Number = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(strict=True)]
+
+
 class NewJob(BaseModel):
-    """A job to be enqueued."""
+    """A job to be enqueued. Its options are those of `.options()`; those that are left out are as declared."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,7 +66,39 @@ class NewJob(BaseModel):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
     id: str | None = Field(default=None, description="Else one is made.")
+    delay: Seconds | None = Field(default=None, description="Seconds from now.")
+    run_at: str | Number | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
+    tenant: str | None = Field(default=None, description="The tenant of its queue whose job it is.")
+    share: Number | None = Field(default=None, description="The tenant's share of the queue, where others have 1.")
+    priority: Count | None = Field(default=None, description=f"From 0 to {MAX_PRIORITY}; the highest goes first.")
+    unique: Literal["until_start", "until_done"] | Seconds | None = Field(
+        default=None, description="How long no second one is enqueued."
+    )
+    unique_key: str | None = Field(default=None, description="What makes it unique; else its id, or its arguments.")
+    on_duplicate: Literal["return", "raise", "replace", "rerun"] | None = Field(
+        default=None, description="What a second one does. 409 names the first one, unless the second changed it."
+    )
+    dedupe: Seconds | None = Field(default=None, description="Seconds after its end without a second one.")
+    debounce: Seconds | None = Field(default=None, description="Only the last one is run, after such a quiet.")
+    throttle: Seconds | None = Field(default=None, description="At most one is run in such a time.")
+    limit: Count | None = Field(default=None, description="How many run at once, over all workers.")
+    limit_key: str | None = Field(default=None, description="What the limit and the rate count; else the whole job.")
+    rate: str | None = Field(default=None, description="How often it runs, over all workers: 100/min.")
+    retries: Count | None = Field(default=None, description="How often it is tried again.")
+    timeout: Seconds | None = Field(default=None, description="Seconds that one run may take.")
+    lock_for: Seconds | None = Field(default=None, description="A run that hangs so many seconds begins again.")
+    expires: Seconds | None = Field(default=None, description="Seconds within which it must be started.")
     keep_result: bool | None = Field(default=None, description="Whether what it returns is kept; else as declared.")
+    serializer: str | None = Field(default=None, description="How its arguments are written.")
+    compression: str | None = Field(default=None, description="How they are compressed.")
+    sign: bool | None = Field(default=None, description="Whether they are signed.")
+
+
+class EnqueuedJob(Enqueued):
+    """A job that is stored, and what the caller should know of it."""
+
+    duplicate: str | None = Field(description="The state of the job that has its key, and whose arguments it replaced.")
+    note: str | None = Field(description="If its code is not imported here: what is not known of it.")
 
 
 class Cancelled(BaseModel):
@@ -69,14 +112,18 @@ class Cancelled(BaseModel):
 
 
 @router.post("", name="api_enqueue", status_code=201)
-def enqueue(visit: Visiting, new: NewJob) -> Enqueued:
+def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
     """Enqueue a job. The answer comes once the broker has stored it.
 
     If the job's code is imported here (`palermo web MODULE`), its arguments are checked
-    against its signature, and its hooks run. Role: operator.
+    against its signature, its hooks run, and it has the options that it declares. Role: operator.
     """
-    job = actions.enqueue(visit, new.job, new.args, new.kwargs, queue=new.queue, id=new.id, keep_result=new.keep_result)
-    return Enqueued(id=job.id, job=job.job, queue=job.queue)
+    options: EnqueueOptions = new.model_dump(exclude={"job", "args", "kwargs"}, exclude_none=True)  # type: ignore[assignment]
+    if new.run_at is not None:
+        options["run_at"] = instant_of(new.run_at, "run_at")
+    job = actions.enqueue(visit, new.job, new.args, new.kwargs, **options)
+    note = plain_note(new.job, options) if registry.find(new.job) is None else ""
+    return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, duplicate=job.duplicate or None, note=note or None)
 
 
 @router.get("/{id:palermo}", name="api_job")

@@ -73,12 +73,14 @@ def jobs(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 10
 
 
 @router.get("/{name:palermo}/clients", name="api_clients")
-def clients(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 100) -> Clients:
-    """The tenants (clients) that have jobs waiting in a queue, those with the most jobs first.
+def clients(
+    visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
+) -> Clients:
+    """The tenants (clients) that have jobs waiting in a queue, those with the most jobs first, or only this one.
 
     With thousands of tenants the counts may be some seconds old.
     """
-    listing = visit.inspector.clients(name, offset=(page - 1) * limit, limit=limit)
+    listing = visit.inspector.tenants(name, tenant, offset=(page - 1) * limit, limit=limit)
     return Clients.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
@@ -118,6 +120,12 @@ def resume(visit: Visiting, name: str) -> QueueRow:
 def purge(visit: Visiting, name: str) -> Removed:
     """Remove all jobs that wait in a queue. Jobs that a worker holds stay. Role: admin."""
     return Removed(removed=actions.purge(visit, name))
+
+
+@router.post("/purge", name="api_purge_all")
+def purge_all(visit: Visiting) -> Removed:
+    """Remove all jobs that wait in all queues. Failed, scheduled and running jobs stay. Role: admin."""
+    return Removed(removed=sum(actions.purge_all(visit).values()))
 
 
 @router.delete("/{name:palermo}", name="api_delete_queue")

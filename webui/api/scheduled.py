@@ -1,7 +1,6 @@
 """The API of scheduled jobs and of retries: list them in order of time, and change them."""
 
 import time
-from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -16,6 +15,7 @@ from palermo.inspector.masking import masked_row
 from palermo.inspector.scheduled import Which
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, JobRow, Jobs
+from palermo.webui.filters import instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
@@ -225,9 +225,5 @@ def _instant(moment: Moment) -> float:
         raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"} or {"delay": 300}, and not both.')
     if moment.delay is not None:
         return times.unix_seconds(time.time() + times.delay_seconds(moment.delay))
-    if isinstance(moment.at, str):
-        try:
-            return times.unix_seconds(datetime.fromisoformat(moment.at))
-        except ValueError:
-            raise Refused(422, f"at is {moment.at[:40]!r}, no instant such as 2026-12-01T09:00Z.") from None
-    return times.unix_seconds(moment.at)
+    assert moment.at is not None
+    return instant_of(moment.at, "at")

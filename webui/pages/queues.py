@@ -9,8 +9,10 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.client.unique_options import plain_note
 from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound
+from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import plural
@@ -168,7 +170,8 @@ def enqueue(
         queue=queue.strip() or None,
     )
     to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
-    return redirect(request, to, f"Enqueued {made.job} to {made.queue}.")
+    note = plain_note(made.job, {}) if registry.find(made.job) is None else ""
+    return redirect(request, to, f"Enqueued {made.job} to {made.queue}.{note and f' Note that {note}'}")
 
 
 def read_json(text: str, kind: type, otherwise: str) -> Any:

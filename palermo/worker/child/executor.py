@@ -21,8 +21,10 @@ from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Accept, Serializers, media_type
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import CANCELLED, INTERRUPTED, MAX_RESULT, RunResult, Succeeded
+from palermo.core.lifecycle import CANCELLED, INTERRUPTED, MAX_RESULT, SUCCEEDED, Result, RunResult, Succeeded
 from palermo.core.message import Message
+from palermo.core.topics import OCTETS
+from palermo.core.unique_keys import lock_of
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.jobs import current, hook_calls, hooks
 from palermo.jobs import definition as job_definition
@@ -176,7 +178,9 @@ class Executor:
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
                 hook_calls.run_after_hooks("after_process", definition, args, kwargs, instance)
-                return call.ended(self._return_values.succeeded(message, definition, None if call.batched else value))
+                if call.batched:
+                    return self._batch_ended(call, None, instance)
+                return call.ended(self._return_values.succeeded(message, definition, value))
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
@@ -197,10 +201,26 @@ class Executor:
                 return CANCELLED
             if isinstance(error, hooks.DontProcess) and not entered:
                 return call.ended(SKIPPED)
+        if call.batched:
+            return self._batch_ended(call, error, instance, hooked=begun)
         failure = self._failure(error)
         runs = call.runs(instance, hooked=begun)
         self._on_error(error, [run.message for run in runs])
         return call.ended(*(self._run_failures.result(run, error, failure) for run in runs))
+
+    def _batch_ended(
+        self, call: JobCall, error: BaseException | None, instance: object | None, *, hooked: bool = True
+    ) -> RunResult:
+        """The result of a batch: each message has its own error, or that of the call, or is done."""
+        failure = None if error is None else self._failure(error)
+        results: list[Result] = []
+        for run, own in zip(call.runs(instance, hooked=hooked), call.errors(error), strict=True):
+            if own is None:
+                results.append(SUCCEEDED)
+            else:
+                why = failure if failure is not None and own is error else self._failure(own)
+                results.append(self._run_failures.result(run, own, why))
+        return call.ended(*results)
 
     def _call_of(self, message: Message) -> JobCall:
         """The call for the message and its companions. Each that cannot be called for gets a failure as its result."""
@@ -234,7 +254,15 @@ class Executor:
                 f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
                 " none."
             )
-        value = self._serializers.decode(message, accept=self._accept, classes=definition.classes)
+        if definition.unique is not None or definition.dedupe is not None:
+            _warn_if_plain(message, definition)
+        value = self._serializers.decode(
+            message,
+            accept=self._accept,
+            classes=definition.classes,
+            raw=definition.raw if message.content_type == OCTETS else None,
+            untyped=definition.default,
+        )
         args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
         definition.bind(args, kwargs)
         return definition, args, kwargs
@@ -292,6 +320,17 @@ def _fatal(failure: Failure) -> JobError:
     """The error, for hooks, of a job whose process ended under it: JobCrashed, JobTimeout or JobOutOfMemory."""
     kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
     return kind(failure.message)
+
+
+def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
+    """Log a job that is declared unique, and was enqueued by a program that did not know that."""
+    if message.attempt == 1 and not message.topic and lock_of(message) is None:
+        log.warning(
+            "job is declared unique and was enqueued without a key, by a program without its code; it runs all the same"
+            " id=%s job=%s",
+            message.id,
+            definition.name,
+        )
 
 
 def _context(

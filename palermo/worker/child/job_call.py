@@ -4,6 +4,7 @@ from typing import Any
 
 from palermo.core.lifecycle import BatchResult, Result
 from palermo.core.message import Message
+from palermo.jobs.batch import Batch
 from palermo.jobs.definition import JobDefinition
 from palermo.worker.child.run_failures import JobRun
 
@@ -11,13 +12,14 @@ from palermo.worker.child.run_failures import JobRun
 class JobCall:
     """Collects the messages of one call and their results."""
 
-    __slots__ = ("_callable", "_refused", "batched", "definition")
+    __slots__ = ("_batch", "_callable", "_refused", "batched", "definition")
 
     def __init__(self) -> None:
         #: The job; None until there is a message that it can be called for.
         self.definition: JobDefinition | None = None
         #: Whether the job takes a list, with one item for each message.
         self.batched = False
+        self._batch: Batch[Any] = Batch()
         self._callable: list[tuple[int, Message, list[Any], dict[str, Any]]] = []
         self._refused: dict[int, Result] = {}
 
@@ -36,12 +38,17 @@ class JobCall:
         """The positional arguments. A batch has one: the list of its messages' arguments."""
         if not self.batched:
             return self._callable[0][2]
-        return [[(args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable]]
+        self._batch = Batch((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
+        return [self._batch]
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments."""
         return {} if self.batched else self._callable[0][3]
+
+    def errors(self, error: BaseException | None) -> list[BaseException | None]:
+        """The error of each message of a batch, after the call raised `error` or ended well; None for those done."""
+        return self._batch.outcomes(error)
 
     def runs(self, instance: object | None = None, *, hooked: bool = True) -> list[JobRun]:
         """One run for each message, with its own arguments: a failure is decided for each message."""

@@ -30,6 +30,7 @@ def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) ->
         locks=declaring(jobs, "lock_for"),
         prioritized=frozenset(jobs.get(name).queue or settings.default_queue for name in declaring(jobs, "priority")),
         batches={name: (size, jobs.get(name).batch_wait) for name, size in declaring(jobs, "batch").items()},
+        defaults=jobs.defaults(settings.default_queue),
         recurring=tuple(prepare_recurring.declarations(client)) if recurring else (),
         modules=tuple(prepare_recurring.loaded(recurring)) if recurring else (),
         subscriptions=tuple(subscribe.subscriptions(jobs, settings.exchange, settings.prefix)),

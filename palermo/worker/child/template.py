@@ -8,13 +8,14 @@ It obeys the parent's frames and reports back in JSON:
     ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
     ("kill", pid)                            {"exited": slot, "pid": …, "status": …}
     ("signal", pid, number)
-    ("hook", name)                           {"hooked": name}
+    ("hook", name, arguments…)               {"hooked": name, "answer": …}
     end of file                              ends
 """
 
 import gc
 import importlib
 import logging
+import math
 import os
 import pickle
 import select
@@ -161,9 +162,8 @@ class Template:
                 case ("signal", pid, sent):
                     if pid in self._slots:
                         os.kill(pid, sent)
-                case ("hook", name):
-                    self._hook(name)
-                    self._report({"hooked": name})
+                case ("hook", name, *more):
+                    self._report({"hooked": name, "answer": self._hook(name, *more)})
 
     def _fork(self, number: int, end: socket.socket) -> None:
         self._hook("before_fork")
@@ -247,19 +247,29 @@ class Template:
                 del self._slots[pid]
                 self._report({"exited": number, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
-    def _hook(self, name: str) -> None:
+    def _hook(self, name: str, *more: Any) -> float:
+        """Run the worker hooks of this name. Returns the greatest number of seconds that one returned, else 0."""
+        answer = 0.0
         for hook in hooks.registered.of(name):
             try:
-                hook(self._context)
+                answer = max(answer, _seconds(hook(self._context, *more)))
             except BaseException:
                 log.exception("worker hook failed hook=%s", hook.__qualname__)
         flush()
+        return answer
 
     def _report(self, value: dict[str, Any]) -> None:
         try:
             self._control.sendall(pack_reply(value))
         except OSError:
             exit_now(1)
+
+
+def _seconds(returned: object) -> float:
+    """The seconds that a hook returned. Anything else than a finite number is no answer."""
+    if isinstance(returned, int | float) and not isinstance(returned, bool) and math.isfinite(returned):
+        return float(returned)
+    return 0.0
 
 
 def import_module(name: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoError
 from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
 
 log = logging.getLogger("palermo.worker")
@@ -134,8 +134,9 @@ class Opener:
     async def open(self) -> Broker | None:
         """Open a session, however long that takes. None only if this opener may give up, after 30 seconds.
 
-        The first session of a worker must be possible: StoreInvalid and UrlInvalid are raised then. Later a full disk
-        or a replaced file is waited out as any other trouble.
+        The first session of a worker must be possible: StoreInvalid, UrlInvalid and BrokerRefused (a wrong password or
+        virtual host) are raised then. Later a full disk, a replaced file or a changed password is waited out as any
+        other trouble.
         """
         started = time.monotonic()
         first = self._opened_at is None
@@ -148,7 +149,7 @@ class Opener:
         while True:
             try:
                 broker = await open_broker(self._session)
-            except (BrokerUnavailable, BrokerRefused) as error:
+            except BrokerUnavailable as error:
                 trouble: BrokerError = error
             except BrokerError as error:
                 if first:

@@ -27,7 +27,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     0: done. 1: running jobs had to be cut off. 3: a burst could not reach its broker. 5: its own watchdog ended it.
     Takes the process over: to be called in a fresh one, without event loop, threads or
     connections. Raises WorkerFailed for modules that cannot be imported, SettingInvalid
-    for a pidfile in use, StoreInvalid for a file that cannot be a broker.
+    for a pidfile in use, StoreInvalid for a file that cannot be a broker, BrokerRefused if the broker refuses the first
+    session.
     """
     # First of all: the command line may hold a password.
     set_title("palermo worker: starting")

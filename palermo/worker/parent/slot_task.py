@@ -58,6 +58,9 @@ from palermo.worker.pools.pool import Pool
 
 log = logging.getLogger("palermo.worker")
 
+#: The most seconds until a slot that keeps the pace sees that the pace has changed.
+_REST = 0.5
+
 
 class WorkerState(Protocol):
     """The state of the worker that all its slot tasks share."""
@@ -85,6 +88,13 @@ class WorkerState(Protocol):
     #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
     batches: Mapping[str, tuple[int, float]]
 
+    #: By queue, the job that takes its messages without a job's name.
+    defaults: Mapping[str, str]
+
+    @property
+    def pace(self) -> float:
+        """The least seconds between the starts of two jobs in a slot."""
+
     def job_began(self) -> None:
         """A slot has taken a job."""
 
@@ -100,7 +110,7 @@ class SlotTask:
 
     __slots__ = (
         *("_admitted", "_freed", "_plain", "_receiving", "_settling", "_started_at", "_taken", "_task", "_worker"),
-        *("number", "permitted", "progress", "tag"),
+        *("number", "permitted", "progress", "resting", "tag"),
     )
 
     def __init__(self, number: int, tag: str, worker: WorkerState) -> None:
@@ -123,11 +133,13 @@ class SlotTask:
         #: The asyncio task, and whether it is waiting for a job.
         self._task: asyncio.Task[None] | None = None
         self._receiving = False
+        #: Whether it takes no job yet, to keep the worker's pace.
+        self.resting = False
 
     @property
     def waiting(self) -> bool:
         """Whether it waits for a job, so that cancelling its task interrupts no job."""
-        return self._receiving and self._plain is None
+        return (self._receiving or self.resting) and self._plain is None
 
     @property
     def jobs(self) -> tuple[RunningJob, ...]:
@@ -139,8 +151,14 @@ class SlotTask:
         """The first of the jobs that it runs now; None if it runs none."""
         return self._running(self._taken[0].message) if self._taken else None
 
+    def _named(self, message: Message) -> Message:
+        """The message; one that names no job with the default job of its queue."""
+        if message.job or (job := self._worker.defaults.get(message.queue)) is None:
+            return message
+        return replace(message, job=job)
+
     def _running(self, message: Message) -> RunningJob:
-        progress = self.progress
+        message, progress = self._named(message), self.progress
         return RunningJob(
             id=message.id,
             job=message.job,
@@ -176,6 +194,8 @@ class SlotTask:
             await self._free()
             if not worker.taking:
                 return
+            if worker.pace:
+                await self._keep_pace()
             session = sessions.current
             self._receiving = True
             try:
@@ -206,6 +226,22 @@ class SlotTask:
             except Exception as error:  # the edge again: the job goes back with the session
                 log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
                 sessions.lose(session, error)
+
+    async def _keep_pace(self) -> None:
+        """Wait until the next job may start, at the pace that the worker keeps meanwhile."""
+        self.resting = True
+        try:
+            rest = self._rest()
+            while rest > 0:
+                await asyncio.sleep(min(rest, _REST))
+                rest = self._rest()
+        finally:
+            self.resting = False
+
+    def _rest(self) -> float:
+        """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
+        pace = self._worker.pace
+        return min(pace, self._started_at + pace - time.time())
 
     async def _admit(self, session: BrokerSession, delivery: Delivery) -> None:
         """Run the job, if it gets the unique key and the permit that it needs."""
@@ -255,7 +291,7 @@ class SlotTask:
         return taken
 
     async def _run(self, session: BrokerSession, delivery: Delivery) -> None:
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         self._taken = taken = [delivery]
         self._started_at = ended_at = clock.now()
         worker.job_began()
@@ -312,9 +348,9 @@ class SlotTask:
     # benchmarks.pools: 196 with threads, 288 without.
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Have a plain job run. False if the worker takes no jobs, or if the job may run in a batch."""
-        worker, message = self._worker, delivery.message
-        if self._plain is not None or not worker.taking or message.job in worker.batches:
+        """Have a plain job run. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
+        worker, message = self._worker, self._named(delivery.message)
+        if self._plain is not None or not worker.taking or worker.pace or message.job in worker.batches:
             return False
         # First of all: the slot begins while the rest is noted here.
         worker.pool.run(self.number, message, self._plain_ended)
@@ -328,7 +364,7 @@ class SlotTask:
         """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
         assert self._plain is not None
         (session, delivery), began, ended_at = self._plain, self._started_at, clock.now()
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         self.progress.end()
         if result is SUCCEEDED and not message.keep_result:
             try:
@@ -377,7 +413,7 @@ class SlotTask:
         self, session: BrokerSession, delivery: Delivery, result: Result, ended_at: float, *, companion: bool = False
     ) -> None:
         """Log and record how a job ended, and settle it. `companion` is for all but the first of a batch."""
-        worker, message = self._worker, delivery.message
+        worker, message = self._worker, self._named(delivery.message)
         times = {"began_at": self._started_at, "ended_at": ended_at}
         by, settled, written, refused = "", False, False, False
 

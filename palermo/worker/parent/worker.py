@@ -8,7 +8,7 @@ or when the pool cannot run jobs any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -33,6 +33,7 @@ from palermo.worker.parent.idle_watch import IdleWatch, count_pending
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
+from palermo.worker.parent.queue_size_watch import QueueSizeWatch
 from palermo.worker.parent.refused_results import RefusedResults
 from palermo.worker.parent.shutdown import (
     EXIT_TIMEOUT,
@@ -88,6 +89,9 @@ class Worker:
             self._idle_watch = IdleWatch(
                 idle=self._idle, count_pending=self._count_pending, on_empty=self._on_queues_empty
             )
+        self._size_watch: QueueSizeWatch | None = None
+        if "queue_size" in registered.hooks:
+            self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, hook=self._on_queue_sizes)
         self._stall_watchdog = StallWatchdog(self)
         recorder = Recorder(JournalLevel(options.settings.journal), self._id, now=now)
         self.job_events = JobEvents(recorder, release=options.settings.release)
@@ -96,7 +100,7 @@ class Worker:
         self.put_aside: set[str] = set()
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
-        self.batches = registered.batches
+        self.batches, self.defaults = registered.batches, registered.defaults
         self._shutdown = Shutdown(options, pool, stop_taking=self._stop_taking, finish=self._finish)
         self.stopping = self._shutdown.begun
         self._dump: asyncio.Task[None] | None = None
@@ -140,6 +144,8 @@ class Worker:
         self.job_events.worker_started(self.report())
         self._start_taking()
         self._spawn(self._stall_watchdog.run())
+        if self._size_watch is not None:
+            self._spawn(self._size_watch.run())
         session_task = self._spawn(self.sessions.keep_open())
         gone = self._spawn(self.pool.gone.wait())
         code: int | RestartReason
@@ -338,7 +344,8 @@ class Worker:
 
     def idle(self) -> BrokerSession | None:
         """The session on which a slot waits for a job now; None if no slot waits."""
-        return self.sessions.current if self.taking and any(slot.waiting for slot in self._slots) else None
+        waiting = any(slot.waiting and not slot.resting for slot in self._slots)
+        return self.sessions.current if self.taking and waiting else None
 
     async def served_queues(self, session: BrokerSession) -> set[str]:
         """The queues that the worker serves, without the paused ones."""
@@ -389,6 +396,23 @@ class Worker:
                 return
         if not self._paused and not self._quiet and not self.stopping.is_set():
             self._start_taking()
+
+    # The sizes of the queues.
+
+    @property
+    def pace(self) -> float:
+        """The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it."""
+        return 0.0 if self._size_watch is None else self._size_watch.pace
+
+    async def _queue_sizes(self) -> dict[str, int] | None:
+        session = self.sessions.current
+        if session is None:
+            return None
+        pending = {queue.name: queue.pending for queue in await session.broker.queues()}
+        return {name: pending[name] for name in self._selection.select(pending)}
+
+    async def _on_queue_sizes(self, sizes: Mapping[str, int]) -> float:
+        return await self.pool.hook("queue_size", sizes)
 
     # Hooks, background tasks, title, end.
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
@@ -58,8 +58,11 @@ class Pool(Protocol):
     def terminate(self) -> None:
         """Raise JobTerminated in every job that runs. Each ends as Interrupted, whatever else it raises."""
 
-    async def hook(self, name: str) -> None:
-        """Run the worker hooks of this name; returns when they have ended."""
+    async def hook(self, name: str, *more: Any) -> float:
+        """Run the worker hooks of this name, with `more` behind the WorkerContext.
+
+        Returns the greatest number of seconds that one of them returned, once all have ended; 0 if none did.
+        """
 
     def drain(self) -> None:
         """The worker stops: start no process again that cannot be started."""

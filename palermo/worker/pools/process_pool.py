@@ -108,8 +108,8 @@ class ProcessPool:
     def pids(self) -> tuple[int, ...]:
         return self.children.pids
 
-    async def hook(self, name: str) -> None:
-        await self.children.template.hook(name)
+    async def hook(self, name: str, *more: Any) -> float:
+        return await self.children.template.hook(name, *more)
 
     def drain(self) -> None:
         self.children.draining.set()

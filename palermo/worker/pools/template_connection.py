@@ -43,7 +43,7 @@ class TemplateConnection:
         self._control = control
         self._listener = listener
         self._frames = FrameBuffer()
-        self._hooks: list[asyncio.Future[None]] = []
+        self._hooks: list[asyncio.Future[float]] = []
         self._registered: asyncio.Future[Registered]
 
     async def start(self) -> Registered:
@@ -55,14 +55,17 @@ class TemplateConnection:
         loop.add_reader(self._control, self._read)
         return await self._registered
 
-    async def hook(self, name: str) -> None:
-        """Have the template run the worker hooks of this name; returns when they have ended."""
+    async def hook(self, name: str, *more: Any) -> float:
+        """Have the template run the worker hooks of this name, with `more` behind the WorkerContext.
+
+        Returns the greatest number of seconds that one of them returned, once all have ended; 0 if none did.
+        """
         if self.gone.is_set():
-            return
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return 0.0
+        done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._hooks.append(done)
-        self.order(("hook", name))
-        await done
+        self.order(("hook", name, *more))
+        return await done
 
     def fork(self, number: int, end: socket.socket) -> None:
         """Have the template fork a process with this end of a socket pair. Raises OSError."""
@@ -114,10 +117,10 @@ class TemplateConnection:
                 self._listener.unforked(number, str(text))
             case {"exited": _, "pid": pid, "status": status}:
                 self._listener.exited(pid, status)
-            case {"hooked": _}:
+            case {"hooked": _, "answer": answer}:
                 done = self._hooks.pop(0)
                 if not done.done():
-                    done.set_result(None)
+                    done.set_result(float(answer))
 
     def _end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._control)
@@ -129,5 +132,5 @@ class TemplateConnection:
             self._registered.set_exception(WorkerFailed(f"the process that imports the modules {self.end_reason}"))
         for done in self._hooks:
             if not done.done():
-                done.set_result(None)
+                done.set_result(0.0)
         self._listener.template_ended()

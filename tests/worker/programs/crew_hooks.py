@@ -21,6 +21,13 @@ def worker_hook(name):
     return palermo.hook(run)
 
 
+@palermo.hook
+def queue_size(context, sizes):
+    # The worker asks by the clock, so how often it is told is no part of a trace.
+    if not os.path.exists(f"{TRACE}.sizes"):
+        write(f"{TRACE}.sizes", f"queue_size {os.getpid()} {sorted(sizes)}")
+
+
 for name in (
     "before_first_fork",
     "before_fork",

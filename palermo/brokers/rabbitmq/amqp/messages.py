@@ -278,7 +278,8 @@ def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
 def _as_job(message: Message, exchange: str, topic: str, queue: str | None, *, typed: bool) -> Message:
     group = group_of(exchange, queue) if queue else ""
     if not group:
-        return message
+        # A message that names no job is another program's: what it has no media type for is no JSON of ours.
+        return message if typed or message.job else replace(message, content_type=OCTETS)
     return as_job(message if typed else replace(message, content_type=OCTETS), group=group, topic=topic)
 
 

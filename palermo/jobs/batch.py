@@ -1,0 +1,39 @@
+"""The list that a job which takes batches is called with: an outcome may be given for each of its items."""
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Batch(list[T], Generic[T]):
+    """What was enqueued, one item for each job. Items that are not marked end as the call does."""
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        super().__init__(items)
+        self._size = len(self)
+        #: By the position of a marked item: its error, or None if it is done.
+        self._marks: dict[int, BaseException | None] = {}
+
+    def done(self, index: int) -> None:
+        """Mark this item as done, whatever the call raises later. Raises IndexError."""
+        self._marks[self._position(index)] = None
+
+    def fail(self, index: int, error: BaseException) -> None:
+        """Mark this item as failed with this error, as if its job had raised it: others do not fail with it.
+
+        `palermo.Retry`, `Snooze` and `Discard` mean for it what they mean when raised. Raises IndexError, and TypeError
+        if `error` is no exception.
+        """
+        if not isinstance(error, BaseException):
+            raise TypeError(f"batch.fail got {error!r}; give it an exception, such as ValueError('no such row').")
+        self._marks[self._position(index)] = error
+
+    def outcomes(self, error: BaseException | None) -> list[BaseException | None]:
+        """The error of each item, None for those that are done, after a call that raised `error` or ended well."""
+        return [self._marks.get(position, error) for position in range(self._size)]
+
+    def _position(self, index: int) -> int:
+        if not -self._size <= index < self._size:
+            raise IndexError(f"item {index} of a batch of {self._size}.")
+        return index % self._size
