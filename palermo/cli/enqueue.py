@@ -1,28 +1,33 @@
 """`palermo enqueue`: one job by its name, from a shell."""
 
 import json
-import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
+from palermo.core.text import nearest
 from palermo.core.topology import MAX_PRIORITY, check_job_queue
-from palermo.errors import SettingInvalid
+from palermo.jobs import registry
 from palermo.jobs.options import EnqueueOptions
-
-if TYPE_CHECKING:
-    from palermo.settings.settings import Settings
+from palermo.jobs.user_modules import import_modules
 
 
 @click.command()
 @click.argument("job")
 @click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Where its code is: name and arguments are checked, and its own options hold. As PALERMO_IMPORTS, but strict.",
+)
+@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where --import shows its code.")
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
 @click.option("--client", "tenant", metavar="NAME", help="Whose job it is, where clients share its queue.")
 @click.option("--keep-result", is_flag=True, default=None, help="Keep what it returns, for `palermo wait`.")
@@ -37,6 +42,7 @@ def enqueue(
     job: str,
     args_text: str | None,
     kwargs_text: str | None,
+    modules: tuple[str, ...],
     queue: str | None,
     id: str | None,
     tenant: str | None,
@@ -52,7 +58,9 @@ def enqueue(
     if after is not None and at is not None:
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = context.client()
-    import_jobs(client.settings)
+    import_modules((*client.settings.imports, *modules))
+    if modules and known(job) is None:
+        raise click.UsageError(_unknown(job, modules), click.get_current_context())
     options = EnqueueOptions(
         queue=queue, id=id, tenant=tenant, delay=after, run_at=at, keep_result=keep_result, priority=priority
     )
@@ -62,7 +70,8 @@ def enqueue(
     elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
     if queue is None and known(job) is None:
-        note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")
+        guess = nearest(job, registry.names())
+        note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.{guess}")
     click.echo(done.id)
 
 
@@ -82,28 +91,15 @@ def parse_kwargs(text: str | None) -> dict[str, Any] | None:
     return value  # type: ignore[no-any-return]
 
 
-def import_jobs(settings: "Settings") -> None:
-    """Import the modules of the setting `imports`, with the current directory importable.
-
-    Raises SettingInvalid for one that cannot be imported.
-    """
-    if not settings.imports:
-        return
-    sys.path.insert(0, "")
-    for module in settings.imports:
-        try:
-            import_module(module)
-        except Exception as error:  # what a user's module does when imported may raise anything
-            raise SettingInvalid(
-                f"module {module!r} of the setting imports cannot be imported: {type(error).__name__}: {error}"
-            ) from error
-
-
 def known(job: str) -> Any:
     """The job's definition if its code is imported here, else None."""
-    from palermo.jobs import registry
-
     return registry.find(job)
+
+
+def _unknown(job: str, modules: Sequence[str]) -> str:
+    names = registry.names()
+    declared = nearest(job, names) or (f" They declare {', '.join(names)}." if names else " They declare no job.")
+    return f"no job {job!r} in {', '.join(modules)}.{declared}"
 
 
 def _parsed(text: str | None, option: str) -> Any:

@@ -24,6 +24,17 @@ def parse_duration(text: str) -> float:
         raise click.BadParameter(f"{text!r} is not a duration. Write 90, 5m, 1h30m or 2d.") from None
 
 
+def parse_concurrency(text: str) -> int:
+    """A number of jobs at a time, from 1 on; "auto" is the processors of this process. Raises click.BadParameter."""
+    if text == "auto":
+        from palermo.worker.process import usable_processors
+
+        return usable_processors()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f'{text!r} is neither a number from 1 on nor "auto", the processors of this machine.')
+    return int(text)
+
+
 def parse_prefetch(text: str) -> Prefetch:
     """A number, or "auto". Raises click.BadParameter."""
     try:

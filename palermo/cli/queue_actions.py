@@ -3,7 +3,7 @@
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
+from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, progress
 from palermo.client.actor import Actor
@@ -11,6 +11,7 @@ from palermo.core.text import count, safe
 from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls
 from palermo.errors import NotFound, UsageError
 from palermo.inspector.inspector import Inspector
+from palermo.jobs.user_modules import import_modules
 
 
 @click.command()
@@ -71,7 +72,7 @@ def dequeue(
     if queue is not None:
         check_job_queue(queue)
     client = context.client()
-    import_jobs(client.settings)
+    import_modules(client.settings.imports)
     inspector = Inspector(client, Actor.here("cli"))
     queue = queue or inspector.queue_of(job)
     if not yes:

@@ -5,13 +5,14 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.enqueue import import_jobs, known, parse_args, parse_kwargs
+from palermo.cli.enqueue import known, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import Column, field, note, print_json, print_rows
 from palermo.contract.recurring import MISSED
 from palermo.contract.rows import Row
 from palermo.core.text import safe
 from palermo.errors import NotFound
+from palermo.jobs.user_modules import import_modules
 
 
 @click.group()
@@ -83,7 +84,7 @@ def add(
     """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces the one with that name."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     inspector = context.inspector()
-    import_jobs(context.settings())
+    import_modules(context.settings().imports)
     inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
     if queue is None and known(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")

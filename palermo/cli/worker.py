@@ -3,7 +3,7 @@
 import click
 
 from palermo.cli.command_group import Context, imports
-from palermo.cli.options import broker_options, parse_duration, parse_prefetch
+from palermo.cli.options import broker_options, parse_concurrency, parse_duration, parse_prefetch
 from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import MediaTypeUnknown
@@ -21,7 +21,15 @@ _POOLS = ("process", "thread", "async")
     metavar="QUEUES",
     help="Queues with commas between, in strict order; *, file_* and !low work; high:5,low:1 share one place.",
 )
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at a time.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=parse_concurrency,
+    default="1",
+    show_default=True,
+    metavar="N|auto",
+    help="Jobs at a time; auto for as many as there are processors.",
+)
 @click.option(
     "--pool",
     type=click.Choice(_POOLS),

@@ -78,7 +78,7 @@ def start_worker(
     *,
     queues: Iterable[str] | str | None = None,
     pool: Literal["process", "thread", "async"] = "process",
-    concurrency: int = 1,
+    concurrency: int | Literal["auto"] = 1,
     prefetch: int | Literal["auto"] = 1,
     url: str | None = None,
     burst: bool = False,
