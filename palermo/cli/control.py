@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.job_ids import live_ids, whole_ids
 from palermo.cli.options import broker_options, json_option, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
 from palermo.contract.rows import Row
@@ -88,7 +89,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
     Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
     are: `palermo failed discard` throws them away.
     """
-    rows = context.inspector().cancel(ids)
+    rows = context.inspector().cancel(whole_ids(context, ids, live_ids))
     if as_json:
         print_json(rows)
         return

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.job_ids import known_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
@@ -67,8 +68,9 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
     if id is not None:
         if any(value is not None for value in filters.values()):
             raise click.UsageError("filters are for the list, not for one job", click.get_current_context())
+        (whole,) = known_ids(context, [id])
         with progress("read") as show:
-            rows = context.inspector().life(id, progress=show)
+            rows = context.inspector().life(whole, progress=show)
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
         return

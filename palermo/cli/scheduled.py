@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.job_ids import scheduled_ids, whole_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, print_json, print_rows
@@ -119,7 +120,7 @@ def chosen(
     if ids:
         if every or queue or job:
             raise click.UsageError("name ids, or say --all with filters, not both", ctx)
-        return ids
+        return whole_ids(context, ids, scheduled_ids)
     if not every:
         raise click.UsageError("name ids, or say --all, with --queue or --job for some", ctx)
     if not yes:

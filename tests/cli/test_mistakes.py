@@ -1,4 +1,4 @@
-"""What a user reads who mistypes a command, a queue, a job or its arguments."""
+"""The answers to mistyped commands, queues, jobs and arguments."""
 
 import json
 import subprocess
