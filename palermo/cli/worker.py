@@ -1,5 +1,7 @@
 """`palermo worker`: runs jobs until told to stop."""
 
+from pathlib import Path
+
 import click
 
 from palermo.cli.command_group import Context, imports
@@ -91,6 +93,14 @@ _POOLS = ("process", "thread", "async")
     show_default=True,
     help="One line per event: text with key=value, or a JSON object.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="So many whole workers, each with -c jobs at a time; one that dies is replaced.",
+)
+@click.option("--reload", is_flag=True, help="Start anew when a Python file of this folder changes; for development.")
 @broker_options
 @click.pass_obj
 def worker(
@@ -117,6 +127,8 @@ def worker(
     metrics_host: str | None,
     log_level: str,
     log_format: str,
+    workers: int,
+    reload: bool,
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
@@ -124,12 +136,19 @@ def worker(
     INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with
     fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/reference/signals.md has the whole table.
     """
+    if workers > 1 and pidfile:
+        raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())
     selection = None if queues is None else QueueSelection.parse(queues)
     settings = context.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     modules = modules or tuple(settings.imports)
     if not modules:
         raise click.UsageError(
             "name the modules that hold the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
+            click.get_current_context(),
+        )
+    if workers > 1 and settings.metrics_port:
+        raise click.UsageError(
+            f"{workers} workers cannot share --metrics-port {settings.metrics_port}; give 0 for a port for each",
             click.get_current_context(),
         )
     with imports():
@@ -145,6 +164,12 @@ def worker(
     except MediaTypeUnknown as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     logs.configure(level=log_level, format=log_format)
+    if workers > 1 or reload:
+        from palermo.settings.environment import is_supervised
+        from palermo.worker.supervisor import supervise
+
+        if not is_supervised():
+            raise click.exceptions.Exit(supervise(workers, restarts=not burst, watched=Path.cwd() if reload else None))
     options = WorkerOptions(
         settings=settings,
         modules=modules,
