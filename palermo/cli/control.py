@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.completion import complete_queue, complete_worker
 from palermo.cli.job_ids import live_ids, whole_ids
 from palermo.cli.options import broker_options, json_option, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
@@ -25,7 +26,7 @@ _CANCELLED = {
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queue)
 @broker_options
 @json_option
 @click.pass_obj
@@ -54,7 +55,7 @@ def pause(context: Context, /, queues: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...", shell_complete=complete_queue)
 @broker_options
 @json_option
 @click.pass_obj
@@ -100,7 +101,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("workers", nargs=-1, metavar="[WORKER...]")
+@click.argument("workers", nargs=-1, metavar="[WORKER...]", shell_complete=complete_worker)
 @click.option("--all", "every", is_flag=True, help="All workers.")
 @yes_option
 @broker_options

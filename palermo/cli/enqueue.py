@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
 from palermo.core.text import nearest
@@ -17,7 +18,7 @@ from palermo.jobs.user_modules import import_modules
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
 @click.option(
@@ -27,7 +28,13 @@ from palermo.jobs.user_modules import import_modules
     metavar="MODULE",
     help="Where its code is: name and arguments are checked, and its own options hold. As PALERMO_IMPORTS, but strict.",
 )
-@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where --import shows its code.")
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Its queue; else its own where --import shows its code.",
+)
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
 @click.option("--client", "tenant", metavar="NAME", help="Whose job it is, where clients share its queue.")
 @click.option("--keep-result", is_flag=True, default=None, help="Keep what it returns, for `palermo wait`.")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.job_ids import known_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
@@ -56,8 +57,8 @@ def _time_options(command: Any) -> Any:
 @click.option("--longer", type=parse_duration, metavar="DURATION", help="Only what ran so long or longer.")
 @click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
 @click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")
-@click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")
-@click.option("--queue", metavar="QUEUE", help="Only from this queue; may hold * and ?.")
+@click.option("--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?.")
+@click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only from this queue; may hold * and ?.")
 @click.pass_obj
 def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first; or with ID tell all that is known of that job, oldest first.
@@ -96,7 +97,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 @json_option
 @_time_options
 @click.option("--text", metavar="TEXT", help="Only with this in the ids of its jobs, or what else is told of it.")
-@click.option("--queue", metavar="QUEUE", help="Only on this queue; may hold * and ?.")
+@click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only on this queue; may hold * and ?.")
 @click.option("--action", metavar="ACTION", help="Only this action; may hold * and ?.")
 @click.option("--by", metavar="NAME", help="Only by this person; may hold * and ?.")
 @click.pass_obj

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.core.prefetch import Prefetch
 from palermo.errors import SettingInvalid
 
@@ -97,17 +98,18 @@ def paging_options(command: F) -> F:
 
 def filter_options(command: F) -> F:
     """Add the filters of `palermo failed`."""
-    for name, metavar, help in (
+    for name, metavar, names, help in (
         (
             "--text",
             "TEXT",
+            None,
             "Only with this in the error message, the traceback, the id or the preview that the web shows.",
         ),
-        ("--error", "CLASS", "Only with this exception class: its dotted name or the last part of it."),
-        ("--job", "NAME", "Only this job; may hold * and ?."),
-        ("--queue", "QUEUE", "Only from this queue; may hold * and ?."),
+        ("--error", "CLASS", None, "Only with this exception class: its dotted name or the last part of it."),
+        ("--job", "NAME", complete_job, "Only this job; may hold * and ?."),
+        ("--queue", "QUEUE", complete_queue, "Only from this queue; may hold * and ?."),
     ):
-        command = click.option(name, metavar=metavar, help=help)(command)
+        command = click.option(name, metavar=metavar, shell_complete=names, help=help)(command)
     return click.option(
         "--since", type=parse_since, help="Only what failed since then: 2h (ago) or 2026-12-01T09:00Z.", metavar="WHEN"
     )(command)

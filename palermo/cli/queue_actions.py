@@ -3,6 +3,7 @@
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, progress
@@ -15,7 +16,7 @@ from palermo.jobs.user_modules import import_modules
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @click.option("--client", "tenant", metavar="NAME", help="Only those of this client, or tenant.")
 @yes_option
 @broker_options
@@ -38,7 +39,7 @@ def purge(context: Context, /, queue: str, tenant: str | None, yes: bool) -> Non
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @yes_option
 @broker_options
 @click.pass_obj
@@ -56,10 +57,10 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
-@click.option("-q", "--queue", metavar="QUEUE", help="The queue to take them from.")
+@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queue, help="The queue to take them from.")
 @yes_option
 @broker_options
 @click.pass_obj
@@ -87,7 +88,7 @@ def dequeue(
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @click.option(
     "--type",
     "kind",

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.job_ids import scheduled_ids, whole_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant, yes_option
@@ -23,8 +24,12 @@ def scheduled() -> None:
 
 def name_options(command: Any) -> Any:
     """Add `--queue` and `--job`."""
-    command = click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")(command)
-    return click.option("--queue", metavar="QUEUE", help="Only for this queue; may hold * and ?.")(command)
+    command = click.option(
+        "--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?."
+    )(command)
+    return click.option(
+        "--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only for this queue; may hold * and ?."
+    )(command)
 
 
 def selection_options(command: Any) -> Any:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from palermo.cli.command_group import Context, imports
+from palermo.cli.completion import complete_queue
 from palermo.cli.options import broker_options, parse_concurrency, parse_duration, parse_prefetch
 from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
@@ -21,6 +22,7 @@ _POOLS = ("process", "thread", "async")
     "-q",
     "--queues",
     metavar="QUEUES",
+    shell_complete=complete_queue,
     help="Queues with commas between, in strict order; *, file_* and !low work; high:5,low:1 share one place.",
 )
 @click.option(
