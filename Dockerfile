@@ -12,7 +12,7 @@ COPY webui webui
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/palermo \
  && /opt/palermo/bin/pip install --require-hashes --only-binary :all: --requirement requirements/image.txt \
- && /opt/palermo/bin/pip install --no-deps --no-build-isolation '.[fast,metrics,zstd]' \
+ && /opt/palermo/bin/pip install --no-deps --no-build-isolation '.[fast,metrics,web,zstd]' \
  && /opt/palermo/bin/pip uninstall --yes setuptools
 
 FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b

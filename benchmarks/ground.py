@@ -47,7 +47,7 @@ class Ground:
         """Let this process enqueue here."""
         palermo.connect(self.url, exchange=self.exchange)
 
-    def wire(self, job: FunctionJob[Any, Any] = noop) -> Wire:
+    def wire(self, job: FunctionJob[..., Any, Any] = noop) -> Wire:
         """Enqueue one job of the benchmarks' queue and take it back."""
         self.connect()
         job.enqueue(ORDER)

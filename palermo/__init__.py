@@ -110,7 +110,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # What this module imports for its own use is not for its users.
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__")), "__version__"})
 
 
 class _Inspector(ModuleType):

@@ -4,13 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
-from importlib.metadata import EntryPoint, entry_points, version
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, distribution, entry_points, version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.metadata import Metadata
+from packaging.requirements import Requirement
 
 import palermo
 from palermo.contract import plugins
@@ -72,6 +76,54 @@ def build(folder: Path) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr
     [wheel] = (folder / "wheels").iterdir()
     return wheel
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    folder = copied(tmp_path_factory.mktemp("packed") / "source", symlinks=True)
+    program = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    packed = folder.parent / "dist"
+    packed.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(packed)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [archive] = packed.iterdir()
+    with tarfile.open(archive) as opened:
+        opened.extractall(packed, filter="data")
+    return packed / archive.name.removesuffix(".tar.gz")
+
+
+def needed_distributions(requirements: Iterable[str]) -> set[str]:
+    """The names of the installed distributions that these requirements need, and those that these need."""
+    found: set[str] = set()
+    left = [Requirement(each) for each in requirements]
+    while left:
+        requirement = left.pop()
+        if requirement.name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(requirement.name)
+        left += [Requirement(each) for each in distribution(requirement.name).requires or ()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a virtual environment that has what `pip install palermo` installs, and nothing else."""
+    folder = tmp_path_factory.mktemp("light")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel]
+    done = subprocess.run([*command, "--no-warn-script-location"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [packages] = folder.glob("lib/python*/site-packages")
+    for name in needed_distributions(_PROJECT["project"]["dependencies"]):
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (packages / top).exists():
+                (packages / top).symlink_to(distribution(name).locate_file(top))
+    return folder / "bin"
 
 
 def contents(wheel: Path) -> set[str]:
@@ -148,6 +200,65 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     assert "Requires-Dist: pika<1.5,>=1.3.2" in lines
 
 
+def test_the_metadata_would_be_taken_by_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        [name] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = Metadata.from_email(opened.read(name), validate=True)
+
+    assert metadata.description_content_type == "text/markdown"
+    assert (metadata.description or "").startswith("# ")
+    assert metadata.summary
+    assert metadata.license_expression == "MIT"
+    assert {"all", "fast", "metrics", "otel", "web", "zstd"} <= set(metadata.provides_extra or ())
+
+
+def test_the_source_distribution_builds_the_same_wheel(wheel: Path, sdist: Path) -> None:
+    assert contents(build(sdist)) == contents(wheel)
+
+
+def test_palermo_alone_enqueues_and_works_and_says_what_the_pages_need(light: Path, tmp_path: Path) -> None:
+    (tmp_path / "light_shop.py").write_text(
+        "import palermo\n"
+        "@palermo.job(keep_result=True)\n"
+        "def double(number):\n    return 2 * number\n"
+        "if __name__ == '__main__':\n    print(double.enqueue(21).id)\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTHON"))}
+
+    def run(*command: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**clean, "PALERMO_URL": f"sqlite:///{tmp_path}/light.db"}
+        program = [str(light / command[0]), *command[1:]]
+        return subprocess.run(
+            program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
+        )
+
+    id = run("python", "light_shop.py").stdout.strip()
+    worked = run("palermo", "worker", "light_shop", "--burst")
+    waited = run("palermo", "wait", id)
+    pages = run("palermo", "web", "--port", "0")
+
+    assert worked.returncode == 0, worked.stderr
+    assert "done" in waited.stdout, waited.stderr
+    assert waited.stdout.rstrip().endswith("42")
+    assert pages.returncode == 2
+    assert pages.stderr.startswith("palermo: UsageError: the web pages need ")
+    assert pages.stderr.endswith("which is not installed: pip install 'palermo[web]'.\n")
+    assert pages.stderr.count("\n") == 1
+
+
+def test_a_program_that_enqueues_needs_little(wheel: Path) -> None:
+    needed = needed_distributions(_PROJECT["project"]["dependencies"])
+
+    assert not needed & {"fastapi", "starlette", "pydantic", "uvicorn", "jinja2", "argon2-cffi", "python-multipart"}
+    assert len(needed) <= 10
+
+
+def test_all_is_every_extra_that_users_want() -> None:
+    extras = _PROJECT["project"]["optional-dependencies"]
+
+    assert extras["all"] == [f"palermo[{','.join(sorted(extras.keys() - {'all', 'dev'}))}]"]
+
+
 def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     unlinked = build(copied(tmp_path / "source", symlinks=False))
 
@@ -163,4 +274,6 @@ def test_what_is_pinned_is_what_is_needed() -> None:
     assert all(line.startswith("#") or ("==" in line and "/" not in line) for line in lines)
     for requirement in [*needed, *_PROJECT["build-system"]["requires"]]:
         name = requirement.partition(">")[0].partition("[")[0].strip().lower()
+        if name == "palermo":
+            continue
         assert name in pins, f"{name} is not pinned: run `make pins`"

@@ -6,6 +6,7 @@ import click
 
 from palermo.cli.command_group import CommandGroup, imports
 from palermo.cli.options import broker_options
+from palermo.core.text import nearest
 
 #: Every command: where it lives, and its line in `palermo --help`. Nothing is imported to show them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -57,6 +58,8 @@ class Commands(CommandGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            if cmd_name and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {cmd_name!r}.{nearest(cmd_name, COMMANDS)}")
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         with imports():

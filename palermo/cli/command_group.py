@@ -187,7 +187,9 @@ def _report(error: Exception, *, debug: bool) -> int:
         case click.UsageError():
             text = error.format_message()
             path = error.ctx.command_path if error.ctx else "palermo"
-            line = f"{text.rstrip('.')}. See `{path} --help`."
+            # click closes some of its sentences with a question: "(Did you mean one of: '--debug', '--queue'?)."
+            end = "" if text.rstrip(".").endswith("?") else "."
+            line = f"{text.rstrip('.')}{end} See `{path} --help`."
         case click.ClickException():
             line = error.format_message()
         case PalermoError():

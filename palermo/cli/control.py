@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.completion import complete_queue, complete_worker
+from palermo.cli.job_ids import live_ids, whole_ids
 from palermo.cli.options import broker_options, json_option, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
 from palermo.contract.rows import Row
@@ -24,7 +26,7 @@ _CANCELLED = {
 
 
 @click.command()
-@click.argument("queues", nargs=-1, metavar="[QUEUE...]")
+@click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
 @click.option("--all", "every", is_flag=True, help="All queues, and those that are made later.")
 @broker_options
 @json_option
@@ -61,7 +63,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bo
 
 
 @click.command()
-@click.argument("queues", nargs=-1, metavar="[QUEUE...]")
+@click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
 @click.option("--all", "every", is_flag=True, help="End `palermo pause --all`.")
 @broker_options
 @json_option
@@ -132,7 +134,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
     Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
     are: `palermo failed discard` throws them away.
     """
-    rows = context.inspector().cancel(ids)
+    rows = context.inspector().cancel(whole_ids(context, ids, live_ids))
     if as_json:
         print_json(rows)
         return
@@ -143,7 +145,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
 
 @click.command()
 @click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("workers", nargs=-1, metavar="[WORKER...]")
+@click.argument("workers", nargs=-1, metavar="[WORKER...]", shell_complete=complete_worker)
 @click.option("--all", "every", is_flag=True, help="All workers.")
 @yes_option
 @broker_options

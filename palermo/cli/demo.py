@@ -13,16 +13,23 @@ from palermo.cli.options import broker_options_of_server
 
 @click.command()
 @click.option("-c", "--concurrency", type=click.IntRange(min=1), default=2, show_default=True, help="Jobs at a time.")
-@click.option("--files", type=click.IntRange(min=0), metavar="N", help="At most this many files, for a shorter demo.")
+@click.option(
+    "--files",
+    type=click.IntRange(min=0),
+    default=600,
+    show_default=True,
+    metavar="N",
+    help="How many files of the standard library, at most; each is a job.",
+)
 @click.option("--keep", is_flag=True, help="Leave the queues there to be looked at, and say how.")
 @click.option("--web", is_flag=True, help="Go on serving the web pages afterwards, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=3000, show_default=True, help="Where; 0 for any.")
 @broker_options_of_server
 @click.pass_obj
-def demo(context: Context, concurrency: int, files: int | None, keep: bool, web: bool, port: int) -> None:
+def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, port: int) -> None:
     """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
 
-    It parses the running Python's standard library, one job a file, and some files that are
+    It parses files of the running Python's standard library, one job a file, and some files that are
     damaged. With --url it works in an exchange of its own, palermo-demo, and removes its queues.
     """
     from palermo.demo.runner import EXCHANGE, DemoOptions, run_demo

@@ -1,25 +1,22 @@
 """`palermo enqueue`: one job by its name, from a shell."""
 
 import json
-import sys
-from collections.abc import Callable
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
 from palermo.client.unique_options import plain_note
+from palermo.core.text import nearest
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.core.unique_keys import Mode
 from palermo.core.unique_rules import ON_DUPLICATE
-from palermo.errors import SettingInvalid
-
-if TYPE_CHECKING:
-    from palermo.settings.settings import Settings
-
+from palermo.jobs import registry
+from palermo.jobs.user_modules import import_modules
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,10 +72,23 @@ def _job_options(command: F) -> F:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
+@click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="Where its code is: name and arguments are checked, and its own options hold. As PALERMO_IMPORTS, but strict.",
+)
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Its queue; else its own where --import shows its code.",
+)
 @click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
 @click.option(
     "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d."
@@ -93,6 +103,7 @@ def enqueue(
     job: str,
     args_text: str | None,
     kwargs_text: str | None,
+    modules: tuple[str, ...],
     queue: str | None,
     id: str | None,
     after: float | None,
@@ -110,7 +121,9 @@ def enqueue(
     if after is not None and at is not None:
         raise click.UsageError("give --in or --at, not both", click.get_current_context())
     client = context.client()
-    import_jobs(client.settings)
+    import_modules((*client.settings.imports, *modules))
+    if modules and known(job) is None:
+        raise click.UsageError(_unknown(job, modules), click.get_current_context())
     done = client.enqueue(known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
     if done.duplicate:
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
@@ -118,7 +131,8 @@ def enqueue(
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
     if known(job) is None:
         if queue is None:
-            note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.")
+            guess = nearest(job, registry.names())
+            note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.{guess}")
         if plain := plain_note(job, options):
             note(plain)
     click.echo(done.id)
@@ -140,32 +154,15 @@ def parse_kwargs(text: str | None) -> dict[str, Any] | None:
     return value  # type: ignore[no-any-return]
 
 
-def import_jobs(settings: "Settings") -> None:
-    """Import the modules of the setting `imports`, with the current directory importable.
-
-    Raises SettingInvalid for one that cannot be imported.
-    """
-    if not settings.imports:
-        return
-    from palermo.jobs.modules import expand
-    from palermo.settings.settings import make_imports_importable
-
-    sys.path.insert(0, "")
-    make_imports_importable()
-    for module in expand(settings.imports):
-        try:
-            import_module(module)
-        except Exception as error:  # what a user's module does when imported may raise anything
-            raise SettingInvalid(
-                f"module {module!r} of the setting imports cannot be imported: {type(error).__name__}: {error}"
-            ) from error
-
-
 def known(job: str) -> Any:
     """The job's definition if its code is imported here, else None."""
-    from palermo.jobs import registry
-
     return registry.find(job)
+
+
+def _unknown(job: str, modules: Sequence[str]) -> str:
+    names = registry.names()
+    declared = nearest(job, names) or (f" They declare {', '.join(names)}." if names else " They declare no job.")
+    return f"no job {job!r} in {', '.join(modules)}.{declared}"
 
 
 def _parsed(text: str | None, option: str) -> Any:

@@ -6,6 +6,7 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.enqueue import parse_args, parse_kwargs
+from palermo.cli.job_ids import failed_ids, whole_ids
 from palermo.cli.listings import note_rest, note_unread
 from palermo.cli.options import broker_options, filter_options, json_option, paging_options, yes_option
 from palermo.cli.output import (
@@ -81,7 +82,8 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
 @click.pass_obj
 def show(context: Context, /, id: str, as_json: bool) -> None:
     """Show all that is known about the failed job ID."""
-    row = context.inspector().failed_job(id)
+    (whole,) = whole_ids(context, [id], failed_ids)
+    row = context.inspector().failed_job(whole)
     if as_json:
         print_json(row)
         return
@@ -146,7 +148,7 @@ def requeue(
     Each is stored in its queue before it leaves `failed`, so that nothing is lost if this
     command is killed; run it again then.
     """
-    wanted = _which(ids, every, FailedFilter(**filters))
+    wanted = _which(context, ids, every, FailedFilter(**filters))
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     if to_queue is not None:
         check_new_queue(to_queue)
@@ -166,7 +168,7 @@ def requeue(
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Throw failed jobs away: those named, or with --all those that the filters match."""
-    wanted = _which(ids, every, FailedFilter(**filters))
+    wanted = _which(context, ids, every, FailedFilter(**filters))
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:
@@ -179,17 +181,17 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, a
     _conclude("discarded", wanted, taken, errors, as_json=as_json)
 
 
-def _which(ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str, ...] | FailedFilter:
-    context = click.get_current_context()
+def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str, ...] | FailedFilter:
+    ctx = click.get_current_context()
     if ids and every:
-        raise click.UsageError("name ids or say --all, not both", context)
+        raise click.UsageError("name ids or say --all, not both", ctx)
     if not ids and not every:
         if wanted.everything:
-            raise click.UsageError("name the ids of failed jobs, or say --all", context)
-        raise click.UsageError("filters act only with --all; add it", context)
+            raise click.UsageError("name the ids of failed jobs, or say --all", ctx)
+        raise click.UsageError("filters act only with --all; add it", ctx)
     if ids and not wanted.everything:
-        raise click.UsageError("filters act only with --all, not with ids", context)
-    return ids or wanted
+        raise click.UsageError("filters act only with --all, not with ids", ctx)
+    return whole_ids(context, ids, failed_ids) if ids else wanted
 
 
 def _conclude(

@@ -8,6 +8,7 @@ import sys
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.completion import complete_queue
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import is_terminal, print_json
 from palermo.contract.broker import Finding
@@ -26,7 +27,13 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
     "--workers", type=click.IntRange(min=0), metavar="N", help="So many workers at least; with --queue, for each queue."
 )
 @click.option(
-    "-q", "--queue", "queues", multiple=True, metavar="QUEUE", help="Only these; may hold * and ?. Else all but failed."
+    "-q",
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Only these; may hold * and ?. Else all but failed.",
 )
 @click.option(
     "--pidfile",

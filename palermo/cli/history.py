@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
+from palermo.cli.job_ids import known_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
@@ -55,9 +57,9 @@ def _time_options(command: Any) -> Any:
 @click.option("--longer", type=parse_duration, metavar="DURATION", help="Only what ran so long or longer.")
 @click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
 @click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")
-@click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")
+@click.option("--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?.")
 @click.option("--worker", metavar="WORKER", help="Only what this worker ran: its id, as `palermo workers` shows it.")
-@click.option("--queue", metavar="QUEUE", help="Only from this queue; may hold * and ?.")
+@click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only from this queue; may hold * and ?.")
 @click.pass_obj
 def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first; or with ID tell all that is known of that job, oldest first.
@@ -68,8 +70,9 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
     if id is not None:
         if any(value is not None for value in filters.values()):
             raise click.UsageError("filters are for the list, not for one job", click.get_current_context())
+        (whole,) = known_ids(context, [id])
         with progress("read") as show:
-            rows = context.inspector().life(id, progress=show)
+            rows = context.inspector().life(whole, progress=show)
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
         return
@@ -95,7 +98,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 @json_option
 @_time_options
 @click.option("--text", metavar="TEXT", help="Only with this in the ids of its jobs, or what else is told of it.")
-@click.option("--queue", metavar="QUEUE", help="Only on this queue; may hold * and ?.")
+@click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only on this queue; may hold * and ?.")
 @click.option("--action", metavar="ACTION", help="Only this action; may hold * and ?.")
 @click.option("--by", metavar="NAME", help="Only by this person; may hold * and ?.")
 @click.pass_obj

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code
+from palermo.cli.job_ids import known_ids
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import is_terminal, note, print_facts, print_json
 from palermo.contract.rows import Row
@@ -41,6 +42,10 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
 
     client = context.client()
     row = results.status(client, client.job_by_id(id), patience=_PATIENCE).row()
+    if row["state"] == "unknown":
+        (whole,) = known_ids(context, [id])
+        if whole != id:
+            row = results.status(client, client.job_by_id(whole), patience=_PATIENCE).row()
     if as_json:
         print_json(row)
     else:
@@ -65,7 +70,7 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
     from palermo.client.status import status_at_end
 
     client = context.client()
-    jobs = [client.job_by_id(id) for id in dict.fromkeys(ids)]
+    jobs = [client.job_by_id(id) for id in dict.fromkeys(known_ids(context, ids))]
     with _showing(len(jobs)) as show:
         ended = results.ends(client, jobs, timeout, show)
     rows: list[Row] = []

@@ -3,6 +3,7 @@
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_queue
 from palermo.cli.options import broker_options, json_option, paging_options
 from palermo.cli.output import Column, field, note, print_rows
 from palermo.contract.rows import Row, silent_text
@@ -27,7 +28,7 @@ def queues(context: Context, /, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @broker_options
 @json_option
 @paging_options
@@ -87,7 +88,7 @@ def limits(context: Context, /, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @broker_options
 @json_option
 @paging_options

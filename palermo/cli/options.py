@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.core.prefetch import Prefetch
 from palermo.errors import SettingInvalid
 
@@ -22,6 +23,17 @@ def parse_duration(text: str) -> float:
         return times.parse_duration(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a duration. Write 90, 5m, 1h30m or 2d.") from None
+
+
+def parse_concurrency(text: str) -> int:
+    """A number of jobs at a time, from 1 on; "auto" is the processors of this process. Raises click.BadParameter."""
+    if text == "auto":
+        from palermo.worker.process import usable_processors
+
+        return usable_processors()
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f'{text!r} is neither a number from 1 on nor "auto", the processors of this machine.')
+    return int(text)
 
 
 def parse_prefetch(text: str) -> Prefetch:
@@ -103,17 +115,18 @@ def paging_options(command: F) -> F:
 
 def filter_options(command: F) -> F:
     """Add the filters of `palermo failed`."""
-    for name, metavar, help in (
+    for name, metavar, names, help in (
         (
             "--text",
             "TEXT",
+            None,
             "Only with this in the error message, the traceback, the id or the preview that the web shows.",
         ),
-        ("--error", "CLASS", "Only with this exception class: its dotted name or the last part of it."),
-        ("--job", "NAME", "Only this job; may hold * and ?."),
-        ("--queue", "QUEUE", "Only from this queue; may hold * and ?."),
+        ("--error", "CLASS", None, "Only with this exception class: its dotted name or the last part of it."),
+        ("--job", "NAME", complete_job, "Only this job; may hold * and ?."),
+        ("--queue", "QUEUE", complete_queue, "Only from this queue; may hold * and ?."),
     ):
-        command = click.option(name, metavar=metavar, help=help)(command)
+        command = click.option(name, metavar=metavar, shell_complete=names, help=help)(command)
     command = click.option(
         "--requeued", is_flag=True, default=None, help="Only what somebody had requeued, and has failed again."
     )(command)

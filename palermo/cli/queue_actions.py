@@ -6,7 +6,8 @@ from glob import escape
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.enqueue import import_jobs, parse_args, parse_kwargs
+from palermo.cli.completion import complete_job, complete_queue
+from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, yes_option
 from palermo.cli.output import ask_to_confirm, confirm, note, progress
 from palermo.client.actor import Actor
@@ -15,10 +16,11 @@ from palermo.core.text import count, safe
 from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls, is_failed
 from palermo.errors import NotFound, UsageError
 from palermo.inspector.inspector import Inspector
+from palermo.jobs.user_modules import import_modules
 
 
 @click.command()
-@click.argument("queue", required=False)
+@click.argument("queue", required=False, shell_complete=complete_queue)
 @click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only those of this tenant, or client.")
 @click.option("--all", "everywhere", is_flag=True, help="In all queues, but not the failed jobs.")
 @yes_option
@@ -63,7 +65,7 @@ def _purge_all(context: Context, *, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @yes_option
 @broker_options
 @click.pass_obj
@@ -81,10 +83,10 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
-@click.option("-q", "--queue", metavar="QUEUE", help="The queue to take them from.")
+@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queue, help="The queue to take them from.")
 @yes_option
 @broker_options
 @click.pass_obj
@@ -101,7 +103,7 @@ def dequeue(
     if queue is not None:
         check_job_queue(queue)
     client = context.client()
-    import_jobs(client.settings)
+    import_modules(client.settings.imports)
     inspector = Inspector(client, Actor.here("cli"))
     queue = queue or inspector.queue_of(job)
     later = inspector.scheduled_with(ScheduledFilter(queue=escape(queue), job=escape(job)), args, kwargs)
@@ -127,7 +129,7 @@ def dequeue(
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=complete_queue)
 @click.option(
     "--type",
     "kind",

@@ -5,13 +5,15 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.enqueue import import_jobs, known, parse_args, parse_kwargs
+from palermo.cli.completion import complete_job, complete_queue, complete_recurring
+from palermo.cli.enqueue import known, parse_args, parse_kwargs
 from palermo.cli.options import broker_options, json_option, parse_duration
 from palermo.cli.output import Column, field, note, print_json, print_rows
 from palermo.contract.recurring import MISSED
 from palermo.contract.rows import Row
 from palermo.core.text import safe
 from palermo.errors import NotFound
+from palermo.jobs.user_modules import import_modules
 
 
 @click.group()
@@ -54,13 +56,19 @@ def show(context: Context, /, name: str, as_json: bool) -> None:
 
 @recurring.command("add")
 @click.argument("name")
-@click.argument("job")
+@click.argument("job", shell_complete=complete_job)
 @click.option("--cron", metavar="EXPRESSION", help='Five fields as in crontab, "*/5 * * * *"; six begin with seconds.')
 @click.option("--every", type=parse_duration, metavar="TIME", help="So long between two runs: 30, 5m, 1h30m.")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron: Europe/Rome.")
 @click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
-@click.option("-q", "--queue", metavar="QUEUE", help="Its queue; else its own where PALERMO_IMPORTS names its code.")
+@click.option(
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Its queue; else its own where PALERMO_IMPORTS names its code.",
+)
 @click.option(
     "--missed",
     type=click.Choice(MISSED),
@@ -83,14 +91,14 @@ def add(
     """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces the one with that name."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     inspector = context.inspector()
-    import_jobs(context.settings())
+    import_modules(context.settings().imports)
     inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
     if queue is None and known(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")
 
 
 @recurring.command("remove")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_recurring)
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, names: tuple[str, ...]) -> None:
@@ -101,7 +109,7 @@ def remove(context: Context, /, names: tuple[str, ...]) -> None:
 
 
 @recurring.command("enable")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_recurring)
 @broker_options
 @click.pass_obj
 def enable(context: Context, /, names: tuple[str, ...]) -> None:
@@ -112,7 +120,7 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
 
 
 @recurring.command("disable")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_recurring)
 @broker_options
 @click.pass_obj
 def disable(context: Context, /, names: tuple[str, ...]) -> None:

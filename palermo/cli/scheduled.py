@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import FAILED, Context
+from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
+from palermo.cli.job_ids import scheduled_ids, whole_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, print_json, print_rows
@@ -23,8 +25,12 @@ def scheduled() -> None:
 
 def name_options(command: Any) -> Any:
     """Add `--queue` and `--job`."""
-    command = click.option("--job", metavar="NAME", help="Only this job; may hold * and ?.")(command)
-    return click.option("--queue", metavar="QUEUE", help="Only for this queue; may hold * and ?.")(command)
+    command = click.option(
+        "--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?."
+    )(command)
+    return click.option(
+        "--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only for this queue; may hold * and ?."
+    )(command)
 
 
 def selection_options(command: Any) -> Any:
@@ -158,7 +164,7 @@ def chosen(
     if ids:
         if every or queue or job:
             raise click.UsageError("name ids, or say --all with filters, not both", ctx)
-        return ids
+        return whole_ids(context, ids, scheduled_ids)
     if not every:
         raise click.UsageError("name ids, or say --all, with --queue or --job for some", ctx)
     if not yes:

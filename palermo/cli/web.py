@@ -5,15 +5,13 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from importlib import import_module
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options_of_server
 from palermo.errors import SettingInvalid
-from palermo.jobs.modules import expand
-from palermo.settings.settings import make_imports_importable
+from palermo.jobs.user_modules import import_modules
 
 _ROLES = ("viewer", "operator", "admin")
 
@@ -65,7 +63,7 @@ def web(
         web_read_only=read_only,
         imports=modules or None,
     )
-    import_modules(tuple(settings.imports))
+    import_modules(settings.imports)
     host, port = settings.web_host, settings.web_port
     if not settings.web_users and not _is_loopback(host):
         raise SettingInvalid(
@@ -117,18 +115,6 @@ def _keep_private() -> None:
         found = os.fstat(sys.stdout.fileno())
         if stat.S_ISREG(found.st_mode) and not found.st_size:
             os.fchmod(sys.stdout.fileno(), 0o600)
-
-
-def import_modules(modules: tuple[str, ...]) -> None:
-    """Import the user's modules, with the current directory importable. Raises SettingInvalid."""
-    if modules:
-        sys.path.insert(0, "")
-        make_imports_importable()
-    for module in expand(modules):
-        try:
-            import_module(module)
-        except Exception as error:  # what a user's module does when imported may raise anything
-            raise SettingInvalid(f"module {module!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def _password() -> str:

@@ -1,9 +1,12 @@
 """`palermo worker`: runs jobs until told to stop."""
 
+from pathlib import Path
+
 import click
 
 from palermo.cli.command_group import Context, imports
-from palermo.cli.options import broker_options, parse_duration, parse_prefetch
+from palermo.cli.completion import complete_queue
+from palermo.cli.options import broker_options, parse_concurrency, parse_duration, parse_prefetch
 from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 
@@ -18,9 +21,18 @@ _POOLS = ("process", "thread", "async")
     "-q",
     "--queues",
     metavar="QUEUES",
+    shell_complete=complete_queue,
     help="Queues with commas between, in strict order; *, file_* and !low work; high:5,low:1 share one place.",
 )
-@click.option("-c", "--concurrency", type=click.IntRange(min=1), default=1, show_default=True, help="Jobs at a time.")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=parse_concurrency,
+    default="1",
+    show_default=True,
+    metavar="N|auto",
+    help="Jobs at a time; auto for as many as there are processors.",
+)
 @click.option(
     "--pool",
     type=click.Choice(_POOLS),
@@ -93,6 +105,14 @@ _POOLS = ("process", "thread", "async")
     show_default=True,
     help="One line per event: text with key=value, or a JSON object.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="So many whole workers, each with -c jobs at a time; one that dies is replaced.",
+)
+@click.option("--reload", is_flag=True, help="Start anew when a Python file of this folder changes; for development.")
 @broker_options
 @click.pass_obj
 def worker(
@@ -121,6 +141,8 @@ def worker(
     metrics_host: str | None,
     log_level: str,
     log_format: str,
+    workers: int,
+    reload: bool,
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
@@ -131,12 +153,19 @@ def worker(
     INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with
     fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/reference/signals.md has the whole table.
     """
+    if workers > 1 and pidfile:
+        raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())
     selection = None if queues is None else QueueSelection.parse(queues)
     settings = context.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     modules = modules or tuple(settings.imports)
     if not modules:
         raise click.UsageError(
             "name the modules that hold the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
+            click.get_current_context(),
+        )
+    if workers > 1 and settings.metrics_port:
+        raise click.UsageError(
+            f"{workers} workers cannot share --metrics-port {settings.metrics_port}; give 0 for a port for each",
             click.get_current_context(),
         )
     with imports():
@@ -149,6 +178,12 @@ def worker(
     # Whether these names mean something is known once the modules, which may register serializers, are imported.
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
     logs.configure(level=log_level, format=log_format)
+    if workers > 1 or reload:
+        from palermo.settings.environment import is_supervised
+        from palermo.worker.supervisor import supervise
+
+        if not is_supervised():
+            raise click.exceptions.Exit(supervise(workers, restarts=not burst, watched=Path.cwd() if reload else None))
     options = WorkerOptions(
         settings=settings,
         modules=modules,

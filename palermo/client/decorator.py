@@ -6,11 +6,11 @@ A decorated function becomes an object that still calls it; a decorated class st
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo.client import forking
 from palermo.client.handle import Job
@@ -23,7 +23,11 @@ from palermo.jobs.options import (
     JOB_OPTIONS,
     RECURRING_OPTIONS,
     Arguments,
+    BackoffName,
     EnqueueOptions,
+    Missed,
+    OnDuplicate,
+    Unique,
     check_options,
     split_arguments,
 )
@@ -33,18 +37,28 @@ if TYPE_CHECKING:
     from palermo.core.retry_policy import ErrorTypes
 
 P = ParamSpec("P")
+#: What a job returns: of a coroutine function, what is awaited.
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+#: What a call of the function itself returns.
+C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K", bound="JobClass")
 
 
-class HasProcess(Protocol[P]):
+class HasProcess(Protocol[P, R_co]):
     """A class with a method `process`, as a class job has it."""
 
-    def process(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
 
-class Enqueuer(Generic[P]):
+class AwaitsProcess(Protocol[P, R_co]):
+    """A class job whose `process` is a coroutine function; the job's result is what is awaited."""
+
+    async def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class Enqueuer(Generic[P, R]):
     """A job with options: `.options()` returns one, and a decorated function or class enqueues through one."""
 
     __slots__ = ("_id", "_options", "definition")
@@ -59,7 +73,7 @@ class Enqueuer(Generic[P]):
         """The options that it was made with."""
         return self._options if self._id is None else {**self._options, "id": self._id}
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store one job on the broker; its arguments are the job's own.
 
         Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError,
@@ -68,7 +82,7 @@ class Enqueuer(Generic[P]):
         """
         return _client().enqueue(self.definition, args, kwargs, id=self._id, **self._options)
 
-    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]:
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]:
         """Store many jobs, with their confirms overlapping.
 
         Each call is a tuple or list of positional arguments, or a dict of named ones, and is
@@ -79,17 +93,17 @@ class Enqueuer(Generic[P]):
             raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self._options)
 
-    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs after so many seconds, or a timedelta. Raises OptionInvalid too."""
         options = {**self._options, "delay": delay, "run_at": None}
         return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
 
-    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
         options = {**self._options, "delay": None, "run_at": at}
         return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for asyncio programs: waits without holding up the event loop."""
         return await _client().enqueue_async(self.definition, args, kwargs, id=self._id, **self._options)
 
@@ -98,16 +112,16 @@ class Enqueuer(Generic[P]):
         return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
 
 
-class FunctionJob(Generic[P, R]):
+class FunctionJob(Generic[P, C, R]):
     """A decorated function: calling it calls the function, `enqueue` enqueues it."""
 
     definition: JobDefinition
     __name__: str
 
-    def __init__(self, definition: JobDefinition, function: Callable[P, R]) -> None:
+    def __init__(self, definition: JobDefinition, function: Callable[P, C]) -> None:
         self.definition = definition
         self._function = function
-        self._enqueuer: Enqueuer[P] = Enqueuer(definition)
+        self._enqueuer: Enqueuer[P, R] = Enqueuer(definition)
         self.enqueue = self._enqueuer.enqueue
         self.enqueue_in = self._enqueuer.enqueue_in
         self.enqueue_at = self._enqueuer.enqueue_at
@@ -115,10 +129,10 @@ class FunctionJob(Generic[P, R]):
         self.enqueue_async = self._enqueuer.enqueue_async
         update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self._function(*args, **kwargs)
 
-    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
         """The job with other options, for jobs enqueued through it: see palermo.jobs.options.EnqueueOptions."""
         return with_options(self.definition, options)
 
@@ -137,24 +151,24 @@ class FunctionJob(Generic[P, R]):
         return f"<palermo job {self.definition.name}>"
 
 
-class ClassJob(Protocol[P]):
+class ClassJob(Protocol[P, R]):
     """A decorated class, as a type checker sees it through a call of `palermo.job(...)`."""
 
     definition: JobDefinition
 
     def __call__(self) -> Any: ...
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
-    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
-    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
-    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job]: ...
+    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]: ...
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job: ...
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
-    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P]: ...
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
 
     def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
 
@@ -168,38 +182,74 @@ class JobClass:
 
     definition: JobDefinition
 
+    @overload
     @classmethod
-    def enqueue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(cls: type[AwaitsProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @overload
+    @classmethod
+    def enqueue(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @classmethod
+    def enqueue(cls, *args: Any, **kwargs: Any) -> Job[Any]:
         """See Enqueuer."""
         raise _undecorated(cls)
 
+    @overload
     @classmethod
-    def enqueue_in(cls: type[HasProcess[P]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue_in(cls: type[AwaitsProcess[P, R]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @overload
+    @classmethod
+    def enqueue_in(cls: type[HasProcess[P, R]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @classmethod
+    def enqueue_in(cls, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """See Enqueuer."""
         raise _undecorated(cls)
 
+    @overload
     @classmethod
-    def enqueue_at(cls: type[HasProcess[P]], at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue_at(cls: type[AwaitsProcess[P, R]], at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @overload
+    @classmethod
+    def enqueue_at(cls: type[HasProcess[P, R]], at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @classmethod
+    def enqueue_at(cls, at: Instant, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """See Enqueuer."""
         raise _undecorated(cls)
 
+    @overload
     @classmethod
-    def enqueue_many(cls, calls: Iterable[Arguments]) -> list[Job]:
+    def enqueue_many(cls: type[AwaitsProcess[P, R]], calls: Iterable[Arguments]) -> list[Job[R]]: ...
+    @overload
+    @classmethod
+    def enqueue_many(cls: type[HasProcess[P, R]], calls: Iterable[Arguments]) -> list[Job[R]]: ...
+    @classmethod
+    def enqueue_many(cls, calls: Iterable[Arguments]) -> list[Job[Any]]:
         """See Enqueuer."""
         raise _undecorated(cls)
 
+    @overload
     @classmethod
-    async def enqueue_async(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def enqueue_async(cls: type[AwaitsProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @overload
+    @classmethod
+    async def enqueue_async(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    @classmethod
+    async def enqueue_async(cls, *args: Any, **kwargs: Any) -> Job[Any]:
         """See Enqueuer."""
         raise _undecorated(cls)
 
+    @overload
     @classmethod
-    def options(cls: type[HasProcess[P]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P]:
+    def options(cls: type[AwaitsProcess[P, R]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
+    @overload
+    @classmethod
+    def options(cls: type[HasProcess[P, R]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
+    @classmethod
+    def options(cls, **options: Unpack[EnqueueOptions]) -> Enqueuer[..., Any]:
         """See FunctionJob."""
         raise _undecorated(cls)
 
     @classmethod
-    def dequeue(cls: type[HasProcess[P]], *args: P.args, **kwargs: P.kwargs) -> int:
+    def dequeue(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> int:
         """See FunctionJob."""
         raise _undecorated(cls)
 
@@ -226,17 +276,25 @@ class JobDecorator(Protocol):
     @overload
     def __call__(self, target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: type[HasProcess[P]], /) -> ClassJob[P]: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: type[AwaitsProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: Callable[P, R], /) -> FunctionJob[P, R]: ...
+    def __call__(self, target: type[HasProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> FunctionJob[P, R, R]: ...
 
 
 @overload
 def job(target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
 @overload
-def job(target: type[HasProcess[P]], /) -> ClassJob[P]: ...  # type: ignore[overload-overlap]
+def job(target: type[AwaitsProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
 @overload
-def job(target: Callable[P, R], /) -> FunctionJob[P, R]: ...
+def job(target: type[HasProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
+@overload
+def job(target: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
+@overload
+def job(target: Callable[P, R], /) -> FunctionJob[P, R, R]: ...
 @overload
 def job(
     *,
@@ -245,7 +303,7 @@ def job(
     serializer: str | None = None,
     compression: str | None = None,
     sign: bool | None = None,
-    arguments: str = "",
+    arguments: Literal["", "one"] = "",
     timeout: float | None = None,
     lock_for: float | None = None,
     priority: int | None = None,
@@ -255,9 +313,9 @@ def job(
     expires: float | None = None,
     delay: Delay | None = None,
     keep_result: bool | None = None,
-    unique: str | float | None = None,
+    unique: Unique | float | None = None,
     unique_key: str | Callable[..., str] | None = None,
-    on_duplicate: str | None = None,
+    on_duplicate: OnDuplicate | None = None,
     dedupe: float | None = None,
     debounce: float | None = None,
     throttle: float | None = None,
@@ -267,14 +325,14 @@ def job(
     batch_wait: float = 0.0,
     default: bool = False,
     retries: int | None = None,
-    backoff: str | float | Sequence[float] | Callable[..., Any] | None = None,
+    backoff: BackoffName | float | Sequence[float] | Callable[..., Any] | None = None,
     retry_for: float | None = None,
     retry_on: "ErrorTypes | None" = None,
     discard_on: "ErrorTypes | None" = None,
     cron: str | None = None,
     every: Delay | None = None,
     tz: str | None = None,
-    missed: str | None = None,
+    missed: Missed | None = None,
     schedule_name: str | None = None,
     schedule_args: Arguments | None = None,
 ) -> JobDecorator: ...
@@ -301,7 +359,7 @@ def job(target: Any = None, /, **options: Any) -> Any:
     return declare(target, options) if target is not None else lambda target: declare(target, options)
 
 
-def with_options(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any]:
+def with_options(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any, Any]:
     """The job with these options for its enqueues. Raises OptionInvalid, QueueNameInvalid, IdInvalid."""
     check_options(options, ENQUEUE_OPTIONS, ".options()")
     return Enqueuer(definition, **options)
@@ -319,7 +377,7 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
     if not definition.is_class:
         registry.register(definition)
         return FunctionJob(definition, target)
-    enqueuer: Enqueuer[Any] = Enqueuer(definition)
+    enqueuer: Enqueuer[Any, Any] = Enqueuer(definition)
     added = {
         "definition": definition,
         "enqueue": enqueuer.enqueue,

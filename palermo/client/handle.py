@@ -5,17 +5,26 @@ only enqueues jobs does not pay for it.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from palermo.errors import UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # a type checker brings its own
+
     from palermo.client.interface import JobClient
     from palermo.client.status import JobStatus
 
+    #: What the job returns. Any where nobody says: `palermo.Job` alone, and the handle of a job by its name or id.
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
+
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Generic[R_co]):
     """The handle of an enqueued job. False in a condition if this call stored nothing.
 
     That is so if a before_enqueue hook refused, or if another job has its key (docs/guides/unique.md).
@@ -49,7 +58,7 @@ class Job:
 
         return results.status(self._owner(), self)
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> R_co:
         """What the job returned, once it has ended; waits at most so many seconds, or as long as it takes.
 
         Raises ResultTimeout; JobFailed if it failed, was discarded or cancelled; ResultNotKept for a job without
@@ -58,7 +67,8 @@ class Job:
         """
         from palermo.client import results
 
-        return results.result(self._owner(), self, timeout)
+        found: R_co = results.result(self._owner(), self, timeout)
+        return found
 
     def wait(self, timeout: float | None = None) -> "JobStatus":
         """The job's status once it has ended, whether its result is kept or not.
@@ -75,11 +85,12 @@ class Job:
 
         return await results.status_async(self._owner(), self)
 
-    async def result_async(self, timeout: float | None = None) -> Any:
+    async def result_async(self, timeout: float | None = None) -> R_co:
         """`result` for asyncio programs. Any number of tasks may wait; all share one subscription to the journal."""
         from palermo.client import results
 
-        return await results.result_async(self._owner(), self, timeout)
+        found: R_co = await results.result_async(self._owner(), self, timeout)
+        return found
 
     async def wait_async(self, timeout: float | None = None) -> "JobStatus":
         """`wait` for asyncio programs."""
@@ -87,7 +98,7 @@ class Job:
 
         return await results.wait_async(self._owner(), self, timeout)
 
-    def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job":
+    def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job[R_co]":
         """The handle of the job that has the key instead of this one."""
         return replace(self, id=id, duplicate=state, enqueued=enqueued, created_at=None)
 

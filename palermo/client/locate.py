@@ -106,6 +106,12 @@ async def waiting_uncancelled(broker: Broker, ids: Collection[str]) -> list[Mess
     return found
 
 
+async def browsed_pages(broker: Broker) -> AsyncIterator[Page]:
+    """The first and the last jobs of the shortest queues, as far as looking leaves them as they were."""
+    async for page in _pages(broker, "", []):
+        yield page
+
+
 async def _look(broker: Broker, id: str, queue: str, *, failed: bool) -> JobLocation:
     unseen: list[str] = []
     place = await _scheduled(broker, id, unseen) or await _waiting(broker, id, queue, unseen)

@@ -10,7 +10,7 @@ from palermo.client.handle import Job
 from palermo.client.ids import new_id
 from palermo.client.io_thread import IoThread
 from palermo.client.sender import PendingPublish
-from palermo.client.unique_options import handle_for, with_unique_key
+from palermo.client.unique_options import call_option, handle_for, with_unique_key
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED
 from palermo.core.arguments import preview
@@ -173,7 +173,7 @@ def _optional_fields(
     tenant: str,
 ) -> dict[str, Any]:
     """The fields of a message that its options decide."""
-    limit_key = _key(chosen.get("limit_key"), args, kwargs)
+    limit_key = _key(chosen.get("limit_key"), name, args, kwargs)
     fields = {
         "keep_result": chosen.get("keep_result"),
         "max_retries": chosen.get("retries"),
@@ -189,17 +189,17 @@ def _optional_fields(
     return fields | {option: float(chosen[option]) for option in seconds if option in chosen}
 
 
-def _key(chosen: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The key that limits a job besides its name; "" for none. Raises OptionInvalid, and what a function raises."""
-    key = chosen(*args, **kwargs) if callable(chosen) else chosen
+def _key(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The key that limits a job besides its name; "" for none. Raises OptionInvalid."""
+    key = call_option("limit_key", chosen, job, args, kwargs) if callable(chosen) else chosen
     return "" if key is None else check_key(key)
 
 
 def _tenant(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The tenant whose job it is; "" for none. Raises OptionInvalid for an invalid name, and what a function raises."""
+    """The tenant whose job it is; "" for none. Raises OptionInvalid."""
     if not callable(chosen):
         return str(chosen or "")
-    tenant = chosen(*args, **kwargs)
+    tenant = call_option("tenant", chosen, job, args, kwargs)
     if tenant is not None and not is_tenant(tenant):
         raise OptionInvalid(
             f"the function that job {job!r} is declared with for its tenant gave {tenant!r}; it must give text of"

@@ -12,6 +12,7 @@ from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import DuplicateJob, OptionInvalid, SerializationError
 from palermo.jobs.definition import JobDefinition
+from palermo.jobs.user_modules import describe
 
 #: The greatest length of a key without its job's name, in bytes; a longer key is replaced by its digest.
 _MAX_KEY = 200
@@ -31,7 +32,7 @@ def lock_for(
 ) -> UniqueLock | None:
     """The key that a job needs; None if it needs none. `id` is the job's id if the caller chose it.
 
-    Raises OptionInvalid, SerializationError, and what a function for the key raises.
+    Raises OptionInvalid, SerializationError.
     """
     unique, linger = chosen("unique"), chosen("dedupe")
     if unique is None and linger is None:
@@ -126,7 +127,7 @@ def _key(
     if given is None and id:
         return f"id:{id}"
     if callable(given):
-        given = given(*args, **kwargs)
+        given = call_option("unique_key", given, name, args, kwargs)
         if not isinstance(given, str) or not given:
             raise OptionInvalid(f"the function for the key of job {name!r} gave {given!r}; it must give text.")
     if given is None:
@@ -136,6 +137,19 @@ def _key(
     except UnicodeEncodeError:
         raise OptionInvalid(f"unique_key={given!r} of job {name!r} cannot be written as UTF-8.") from None
     return f"{name}:{given}" if len(written) <= _MAX_KEY else f"{name}:{_hashed(written)}"
+
+
+def call_option(
+    option: str, function: Callable[..., Any], job: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What the function gives that this option of a job is, for the job's arguments.
+
+    Raises OptionInvalid, with the function's error as its cause.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:  # the user's function may raise anything
+        raise OptionInvalid(f"the function given as {option} of job {job!r} raised {describe(error)}.") from error
 
 
 def _digest(serializers: Serializers, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

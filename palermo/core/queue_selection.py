@@ -106,6 +106,11 @@ class QueueSelection:
         """Whether queues share places by weights, so that each look may have another order."""
         return bool(self.weights)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The queues that are listed by their whole names."""
+        return tuple(pattern for pattern, _ in self._wanted() if not _GLOB.intersection(pattern))
+
     def select(self, known: Iterable[str]) -> tuple[str, ...]:
         """The queues to serve out of those known, the first to be served first.
 

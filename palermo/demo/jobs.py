@@ -21,9 +21,9 @@ class Parsed:
     functions: int
 
 
-@palermo.job(queue="demo")
+@palermo.job(queue="demo", keep_result=True)
 def parse(path: str, encoding: str | None = None) -> Parsed:
-    """Parse one Python source file, and log how much is in it.
+    """Parse one Python source file, and return how much is in it.
 
     `encoding` is for a file that is not UTF-8 and does not name its encoding.
     """

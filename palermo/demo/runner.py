@@ -38,8 +38,8 @@ class DemoOptions:
     #: Its queues are removed, before and after. Without a URL it is not used, since the file is the demo's own.
     exchange: str = EXCHANGE
     slots: int = 2
-    #: How many files of the standard library at most; None for all.
-    files: int | None = None
+    #: How many files of the standard library at most.
+    files: int = 600
     #: Whether the broker's queues, or its file, are left to be looked at.
     keep: bool = False
     #: The port on which the pages are served once all has been shown; None to end there.
@@ -71,7 +71,8 @@ def run_demo(options: DemoOptions, screen: Screen) -> None:
         if not options.keep:
             stack.callback(clear, inspector)
         screen.step(f"Palermo, on {settings.address}")
-        screen.line("The commands shown work in another terminal too, with", style="dim")
+        screen.line("A worker runs the jobs of palermo/demo/jobs.py: each parses one Python file.")
+        screen.line("The commands that are shown work in another terminal too, while this runs, with", style="dim")
         screen.line(environment(settings), style="dim")
         log = directory / "worker.log"
         steps = DemoSteps(client, screen, program=options.program, log=log)

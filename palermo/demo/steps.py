@@ -6,18 +6,18 @@ Every step checks what it claims, and raises DemoFailed, which says what went wr
 import json
 import os
 import random
-import re
 import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from palermo.client.client import Client
+from palermo.client.handle import Job
 from palermo.contract.rows import Row
 from palermo.core.text import count
 from palermo.demo.jobs import Parsed, parse
 from palermo.demo.screen import Screen, per_second
-from palermo.errors import PalermoError
+from palermo.errors import PalermoError, ResultError
 from palermo.inspector.inspector import Inspector
 from palermo.worker.handle import WorkerHandle
 
@@ -30,7 +30,8 @@ _POLL_EVERY = 0.1
 #: More failures than any machine's standard library has.
 _MANY = 10_000
 
-_PARSED = re.compile(r"parsed path=.* nodes=(\d+) functions=(\d+)$", re.MULTILINE)
+#: Seconds that one result may take once its job has run.
+_RESULT_TIMEOUT = 30.0
 
 #: Their names end in .txt so that no tool that compiles, checks or collects Python files stumbles over them.
 DAMAGED = Path(__file__).with_name("damaged")
@@ -59,23 +60,25 @@ class DemoSteps:
         self._program = program
         #: The worker's log.
         self._log = log
+        #: The enqueued jobs, one per file.
+        self._jobs: list[Job] = []
         #: How many jobs the worker must have run by now.
         self._runs = 0
         #: The failed jobs after the first round, by the path of their file.
         self._failed: dict[str, Row] = {}
 
-    def enqueue(self, files: int | None) -> None:
+    def enqueue(self, files: int) -> None:
         """Enqueue one job per file."""
         library, damaged = stdlib_files(files), damaged_files()
         self._screen.step("1. Enqueue one job per file")
-        self._screen.line(f"{count(len(library), 'Python file')} of {stdlib_root()}")
-        self._screen.line(f"{count(len(damaged), 'damaged file')} of {DAMAGED}")
+        self._screen.line(f"{count(len(library), 'Python file')} of Python's standard library, {stdlib_root()}")
+        self._screen.line(f"{count(len(damaged), 'damaged file')}, whose jobs must fail, of {DAMAGED}")
         started = time.monotonic()
         paths = interleave(damaged, library)
-        made = self._client.enqueue_many((parse.definition, (str(path),), {}) for path in paths)
-        self._runs = len(made)
+        self._jobs = self._client.enqueue_many((parse.definition, (str(path),), {}) for path in paths)
+        self._runs = len(self._jobs)
         seconds = time.monotonic() - started
-        self._screen.line(f"{count(len(made), 'job')} stored in queue {made[0].queue} in {seconds:.1f} s")
+        self._screen.line(f"{count(self._runs, 'job')} stored in queue {self._jobs[0].queue} in {seconds:.1f} s")
 
     def work(self, worker: WorkerHandle, *, slots: int) -> None:
         """Wait until every job has run once."""
@@ -85,14 +88,34 @@ class DemoSteps:
         with self._screen.progress(self._runs) as tell:
             row = self._wait(worker, tell)
         seconds = time.monotonic() - started
-        parsed = self._parsed()
         self._screen.line(f"{count(self._runs, 'job')} in {seconds:.1f} s, {per_second(self._runs, seconds)}")
-        self._screen.line(f"{parsed.nodes:,} syntax nodes and {parsed.functions:,} functions counted")
         self._screen.line(f"{count(row['failed'], 'job')} failed", style="red")
         self._failed = {row["args"][0]: row for row in self._inspector.failed(limit=_MANY)}
         expect(len(self._failed) == row["failed"], f"`failed` holds {len(self._failed)} jobs, not {row['failed']}")
         sound = [path.name for path in damaged_files() if str(path) not in self._failed]
         expect(not sound, f"these damaged files did not fail: {', '.join(sound)}")
+        self._show_results()
+
+    def _show_results(self) -> None:
+        """Read what the jobs returned, and show the sums. Every job that did not fail has a result."""
+        failed = {row["id"] for row in self._failed.values()}
+        results = [self._result(job) for job in self._jobs if job.id not in failed]
+        expect(len(results) == len(self._jobs) - len(failed), "some failed jobs are none of those that were enqueued")
+        empty = sum(not result.nodes for result in results)
+        expect(not empty, f"{count(empty, 'job')} counted nothing in a file")
+        nodes, functions = sum(result.nodes for result in results), sum(result.functions for result in results)
+        line = f"{count(len(results), 'job')} done; their results add up to {nodes:,} syntax nodes"
+        self._screen.line(f"{line} and {functions:,} functions", style="green")
+
+    def _result(self, job: Job) -> Parsed:
+        """What the job returned, which the broker keeps."""
+        try:
+            result = job.result(_RESULT_TIMEOUT)
+        except ResultError as error:
+            raise DemoFailed(f"the demo did not go as it should: {error}") from error
+        expect(isinstance(result, Parsed), f"job {job.id} returned {result!r}, not a count")
+        assert isinstance(result, Parsed)
+        return result
 
     def show_failures(self) -> None:
         """Show the failures by kind, and one of them in full."""
@@ -108,7 +131,7 @@ class DemoSteps:
     def requeue_mended(self, worker: WorkerHandle) -> None:
         """Requeue that job with arguments with which it works."""
         id, kwargs = self._failed[str(BAD_ENCODING)]["id"], {"encoding": "latin-1"}
-        self._screen.step("4. Requeue it with its encoding, which the file does not say")
+        self._screen.step("4. Requeue that job with the encoding, which its file does not name")
         self._screen.command(f"{self._program} failed requeue {id} --kwargs '{json.dumps(kwargs)}'")
         self._inspector.requeue(id, kwargs=kwargs)
         self._runs += 1
@@ -116,7 +139,10 @@ class DemoSteps:
         left = {row["id"] for row in self._inspector.failed(limit=_MANY)}
         expect(id not in left, f"the mended job {id} failed again")
         expect(len(left) == len(self._failed) - 1, f"`failed` holds {len(left)} jobs, not {len(self._failed) - 1}")
+        found = self._result(self._client.job_by_id(id)).functions
+        expect(found == 1, f"the mended job found {count(found, 'function')}, not 1")
         self._screen.line(f"it ran, and has left the failed jobs: {len(left):,} now", style="green")
+        self._screen.line(f"its result: {count(found, 'function')} in {BAD_ENCODING.name}")
 
     def requeue_unchanged(self, worker: WorkerHandle) -> None:
         """Requeue another job as it is, which cannot help."""
@@ -146,14 +172,6 @@ class DemoSteps:
             waited = time.monotonic() - since
             expect(waited < _STALLED, f"no job was done for {waited:.0f} s; the worker said: {last_line(self._log)}")
             time.sleep(_POLL_EVERY)
-
-    def _parsed(self) -> Parsed:
-        """The sums of what the jobs found, from the worker's log."""
-        found = [(int(nodes), int(functions)) for nodes, functions in _PARSED.findall(self._log_text())]
-        return Parsed(nodes=sum(nodes for nodes, _ in found), functions=sum(functions for _, functions in found))
-
-    def _log_text(self) -> str:
-        return _text(self._log)
 
 
 def worker_ended(log: Path) -> str:

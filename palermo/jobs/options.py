@@ -1,12 +1,18 @@
 """The options of a job: their names and types. jobs/option_values.py checks their values."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from palermo.core.text import nearest
 from palermo.core.times import Delay, Instant
 from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
+
+#: The names that options take; jobs/option_values.py and core/backoff.py check them.
+Unique = Literal["until_start", "until_done"]
+OnDuplicate = Literal["return", "raise", "replace", "rerun"]
+BackoffName = Literal["exponential", "linear", "fixed"]
+Missed = Literal["skip", "once", "all"]
 
 
 class ManyOptions(TypedDict, total=False):
@@ -39,12 +45,12 @@ class ManyOptions(TypedDict, total=False):
     #: Whether what it returns is kept in the journal, for `Job.result`.
     keep_result: bool | None
     #: How long no other job of the same key is enqueued: "until_start", "until_done", or seconds.
-    unique: str | float | None
+    unique: Unique | float | None
     #: The key, besides the job's name: text, or a function of the job's arguments. Unless given, it is the caller's own
     #: id, or the arguments themselves.
     unique_key: str | Callable[..., str] | None
     #: What a second enqueue of the key does: "return" (answer with the first), "raise", "replace", or "rerun".
-    on_duplicate: str | None
+    on_duplicate: OnDuplicate | None
     #: Seconds after the job's end for which the key is still refused.
     dedupe: float | None
     #: Seconds of quiet after which only the last job of a burst is run.

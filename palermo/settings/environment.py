@@ -26,6 +26,20 @@ def take_start_pipe() -> int | None:
     return int(text) if text.isdecimal() else None
 
 
+#: The variable in which a supervisor gives its workers its pid.
+_SUPERVISOR = "PALERMO_SUPERVISOR"
+
+
+def is_supervised() -> bool:
+    """Whether a supervisor started this process. A process that a job of such a worker starts is not supervised."""
+    return os.environ.get(_SUPERVISOR) == str(os.getppid())
+
+
+def supervised_environment(start_pipe: int) -> dict[str, str]:
+    """The environment of a worker that this process supervises."""
+    return {**os.environ, _SUPERVISOR: str(os.getpid()), START_PIPE: str(start_pipe)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceManager:
     """The service manager that started this process and wants to hear from it, as systemd does."""

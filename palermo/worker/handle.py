@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 from palermo.client.client import chosen_settings
 from palermo.core.prefetch import Prefetch
@@ -77,9 +77,9 @@ def start_worker(
     modules: Iterable[str],
     *,
     queues: Iterable[str] | str | None = None,
-    pool: str = "process",
-    concurrency: int = 1,
-    prefetch: int | str = 1,
+    pool: Literal["process", "thread", "async"] = "process",
+    concurrency: int | Literal["auto"] = 1,
+    prefetch: int | Literal["auto"] = 1,
     url: str | None = None,
     burst: bool = False,
     scheduler: bool = True,
@@ -94,8 +94,8 @@ def start_worker(
     max_lifetime: float | None = None,
     pidfile: str | None = None,
     log: IO[bytes] | None = None,
-    log_level: str | None = None,
-    log_format: str | None = None,
+    log_level: Literal["debug", "info", "warning", "error"] | None = None,
+    log_format: Literal["text", "json"] | None = None,
     settings: Settings | None = None,
     **overrides: Any,
 ) -> WorkerHandle:

@@ -1,8 +1,10 @@
-"""The title of a worker's process, its standard streams, the file for stacks, and its event loop."""
+"""A worker's process: its title, standard streams, file for stacks, event loop, and the processors it may use."""
 
 import fcntl
+import math
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import setproctitle
@@ -56,3 +58,13 @@ def new_event_loop() -> "asyncio.AbstractEventLoop":
 
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The processors that this process may use: those it is bound to, or fewer if its container has less time."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        allowed, period = quota.read_text().split()
+        return max(1, min(bound, math.ceil(int(allowed) / int(period))))
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max" for no limit
+        return bound

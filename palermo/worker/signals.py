@@ -123,6 +123,17 @@ def listen(loop: "asyncio.AbstractEventLoop", act: Callable[[SignalRow], object]
         loop.add_signal_handler(row.number, act, row)
 
 
+def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
+    """Call `act` for each signal of the table, from now on, in the main thread of a process without an event loop."""
+    rows = {int(row.number): row for row in SIGNALS}
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        act(rows[number])
+
+    for number in rows:
+        signal.signal(number, handler)
+
+
 def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
     """Have this process, which is about to end, ignore further signals, so that it ends with its exit code.
 

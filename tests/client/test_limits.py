@@ -49,3 +49,13 @@ def test_a_limit_that_is_no_duration_is_refused_when_enqueuing(
 ) -> None:
     with pytest.raises(OptionInvalid, match="is no duration"):
         client.enqueue("limited.plain", ["x"], **wrong)  # type: ignore[arg-type]
+
+
+def test_a_limit_keys_function_that_raises_is_a_wrong_option_that_says_which(client: Client) -> None:
+    @palermo.job(name="shop.charge.badly", limit=1, limit_key=lambda order: order["account"])
+    def charge(order: dict[str, str]) -> None: ...
+
+    with pytest.raises(
+        OptionInvalid, match=r"given as limit_key of job 'shop.charge.badly' raised KeyError: 'account'"
+    ):
+        client.enqueue(charge.definition, [{}])

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from palermo.client.client import Client
-from palermo.demo.steps import damaged_files
+from palermo.core.text import count
+from palermo.demo.jobs import parse
+from palermo.demo.steps import damaged_files, stdlib_files
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.demo.conftest import Demo
@@ -53,11 +55,24 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def counted(files: int) -> list[int]:
+    """The syntax nodes and functions of the files, counted here."""
+    found = [parse(str(path)) for path in stdlib_files(files)]
+    return [sum(each.nodes for each in found), sum(each.functions for each in found)]
+
+
 def check_story(output: str, *, files: int) -> None:
     jobs, broken = files + len(damaged_files()), len(damaged_files())
     assert f"{jobs} jobs stored in queue demo" in output
     assert re.search(rf"{jobs} jobs in [\d.]+ s, [\d,]+ jobs/s", output)
     assert f"{broken} jobs failed" in output
+    if files:
+        added = re.search(
+            rf"{count(files, 'job')} done; their results add up to ([\d,]+) syntax nodes and ([\d,]+) fun", output
+        )
+        assert added is not None, output
+        assert [int(number.replace(",", "")) for number in added.groups()] == counted(files)
+    assert "its result: 1 function in bad_encoding.py.txt" in output
     assert re.search(r" 1  TabError +mixed_tabs.py.txt +inconsistent use of tabs", output)
     assert "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe8" in output
     assert '--kwargs \'{"encoding": "latin-1"}\'' in output
@@ -115,8 +130,8 @@ def test_what_an_interrupted_demo_left_on_rabbitmq_does_not_spoil_the_next(
 
 
 def test_interrupted_it_stops_its_worker_and_leaves_nothing_behind(running: Running, scratch: Path) -> None:
-    # With one slot it takes so long that it is not through before it is interrupted.
-    process = running("-c", "1")
+    # With one slot and all files it takes so long that it is not through before it is interrupted.
+    process = running("-c", "1", "--files", "100000")
     pid = eventually(lambda: started_worker(scratch))
 
     os.killpg(process.pid, signal.SIGINT)
@@ -149,7 +164,7 @@ def test_two_demos_on_one_broker_do_not_take_each_others_queues_away(
     running: Running, demo: Demo, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path / 'both.db'}"
-    process = running("-c", "1", "--url", url)
+    process = running("-c", "1", "--files", "100000", "--url", url)
     with Client(Settings(url=url, exchange="palermo-demo", publish_timeout=30)) as client:
         eventually(Inspector(client).workers)
 

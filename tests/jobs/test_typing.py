@@ -4,6 +4,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
+
+import palermo
+from palermo.contract.recurring import MISSED
+from palermo.core.backoff import NAMED_BACKOFFS
+from palermo.core.unique_keys import Mode
+from palermo.core.unique_rules import ON_DUPLICATE
+from palermo.jobs import options
 
 TYPED = Path(__file__).parent / "typed"
 REPOSITORY = Path(__file__).parents[2]
@@ -39,6 +47,26 @@ def test_the_base_class_does_without_the_plugin(tmp_path: Path) -> None:
         "Mail.enqueue('a@b.c')\n"
         "Mail.enqueue(3)\n"
         "Mail.options(queue='x').enqueue('a', 'b')\n"
+        "@palermo.job\n"
+        "class Length(palermo.JobClass):\n"
+        "    async def process(self, text: str) -> int:\n"
+        "        return len(text)\n"
+        "length: int = Length.enqueue('a').result()\n"
+        "text: str = Length.enqueue('a').result()\n"
+        "later: str = Length.options(delay=3).enqueue('a').result()\n"
+        "many: list[palermo.Job[int]] = Length.enqueue_many([('a',)])\n"
     )
 
-    assert mypy(sample, tmp_path / "mypy.ini", tmp_path) == {6, 7}
+    assert mypy(sample, tmp_path / "mypy.ini", tmp_path) == {6, 7, 13, 14}
+
+
+def test_the_words_of_options_in_the_types_are_those_that_are_accepted() -> None:
+    assert get_args(options.OnDuplicate) == ON_DUPLICATE
+    assert set(get_args(options.Unique)) == {Mode.START, Mode.DONE}
+    assert set(get_args(options.BackoffName)) == set(NAMED_BACKOFFS)
+    assert set(get_args(options.Missed)) == set(MISSED)
+
+
+def test_dir_shows_what_users_may_use_and_nothing_else() -> None:
+    assert [name for name in dir(palermo) if not name.startswith("__")] == sorted(palermo.__all__)
+    assert "__version__" in dir(palermo)

@@ -29,10 +29,12 @@ from typing import Any, NoReturn
 from palermo.client import client
 from palermo.contract.serialization import Serializers
 from palermo.core.queue_selection import QueueSelection
+from palermo.core.text import nearest
 from palermo.core.topology import worker_tag
 from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.modules import JobModules, expand
+from palermo.jobs.user_modules import describe
 from palermo.settings.settings import make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
@@ -112,6 +114,10 @@ class Template:
             host=self._host,
             queues=selection.select(queues),
         )
+        for name in selection.names:
+            if name not in queues:
+                # Before the parent declares it: RabbitMQ keeps a mistyped queue until somebody deletes it.
+                log.warning("queue is named by no job of these modules queue=%s%s", name, nearest(name, queues))
         for hook in hooks.registered.of("before_first_fork"):
             try:
                 hook(self._context)
@@ -279,15 +285,3 @@ def import_module(name: str) -> None:
     except BaseException as error:  # an import runs user code, sys.exit() included
         log.debug("import failed module=%s", name, exc_info=True)
         raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}") from error
-
-
-def describe(error: BaseException) -> str:
-    """An error in one line: its class, its text, and where in the user's code it was raised."""
-    text = " ".join(str(error).split())
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen") and file not in (__file__, importlib.__file__):
-            place = f" ({file}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"

@@ -3,7 +3,7 @@
 Checked by test_typing.py with the settings of mypy.ini beside it.
 """
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import palermo
 from palermo.inspector.inspector import Inspector
@@ -33,23 +33,36 @@ class Count:
 
 @palermo.job(queue="mail")
 class SendMail:
-    def process(self, to: str, *, subject: str = "hi") -> None: ...
+    def process(self, to: str, *, subject: str = "hi") -> str:
+        return subject
+
+
+@palermo.job
+class Awaited:
+    async def process(self, number: int) -> float:
+        return number / 2
 
 
 @palermo.job(name="mail.derived")
 class Derived(palermo.JobClass):
-    def process(self, to: str) -> None: ...
+    def process(self, to: str) -> str:
+        return to
 
 
 class Late:
-    def process(self, number: int) -> None: ...
+    def process(self, number: int) -> int:
+        return number
 
 
 LateJob = palermo.job(Late)
 
 
 assert_type(resize("x", 3), int)
-assert_type(resize.enqueue("x"), palermo.Job)
+assert_type(resize.enqueue("x"), palermo.Job[int])
+assert_type(resize.enqueue("x").result(), int)
+assert_type(resize.options(delay=3).enqueue("x").result(timeout=3), int)
+assert_type(resize.enqueue_in(3, "x").result(), int)
+assert_type(resize.enqueue_many([("a",)])[0].result(), int)
 resize.enqueue("x", width=3)
 resize.enqueue("x", 3)
 resize.enqueue()  # wrong
@@ -61,6 +74,15 @@ resize.options(queue=3)  # wrong
 resize.options(retries=3).enqueue("x")
 resize.options(retries="3")  # wrong
 resize.options(tries=3)  # wrong
+resize.options(unique="until_done", on_duplicate="rerun").enqueue("x")
+resize.options(unique="until_dome")  # wrong
+resize.options(unique=60.0)
+resize.options(on_duplicate="drop")  # wrong
+palermo.job(backoff="exponentially")  # wrong
+palermo.job(missed="never")  # wrong
+palermo.job(backoff="exponential", missed="once", arguments="one", unique="until_start")
+palermo.start_worker(["shop"], pool="threads")  # wrong
+palermo.start_worker(["shop"], pool="thread", prefetch="auto", log_format="json")
 resize.enqueue_many([("a",), {"path": "b"}])
 resize.enqueue_many("ab")  # wrong
 assert_type(resize.dequeue("x"), int)
@@ -69,13 +91,24 @@ resize.options(keep_result=True).enqueue("x").result(timeout=3)
 resize.options(keep_result="yes")  # wrong
 assert_type(resize.enqueue("x").wait(timeout=3) == "done", bool)
 assert_type(palermo.job_by_id("1"), palermo.Job)
+assert_type(palermo.enqueue("shop.tasks.resize").result(), Any)
+any_handle: palermo.Job = resize.enqueue("x")
+wide_handle: palermo.Job[float] = resize.enqueue("x")
+narrow_handle: palermo.Job[str] = resize.enqueue("x")  # wrong
 assert_type(list(palermo.track([1, 2])), list[int])
 
 remind.enqueue("me", day=1)
 remind.enqueue("me", 1)  # wrong
 remind.enqueue("me", day="monday")  # wrong
 
-fetch.enqueue("http://example.org")
+assert_type(fetch.enqueue("http://example.org").result(), bytes)
+assert_type(Count.enqueue(1).result(), None)
+assert_type(SendMail.enqueue("a@b.c").result(), str)
+assert_type(SendMail.options(queue="x").enqueue("a@b.c").result(), str)
+assert_type(SendMail.enqueue_many([("a@b.c",)])[0].result(), str)
+assert_type(Awaited.enqueue(1).result(), float)
+assert_type(Derived.enqueue("a@b.c").result(), str)
+assert_type(LateJob.enqueue(1).result(), int)
 fetch.enqueue(b"http://example.org")  # wrong
 
 Count.enqueue(3, step=2)
@@ -95,7 +128,8 @@ LateJob.enqueue("3")  # wrong
 
 
 async def main() -> None:
-    assert_type(await resize.enqueue_async("x"), palermo.Job)
+    assert_type(await resize.enqueue_async("x"), palermo.Job[int])
+    assert_type(await (await fetch.enqueue_async("x")).result_async(), bytes)
     await resize.enqueue_async(3)  # wrong
     await Count.enqueue_async("3")  # wrong
 

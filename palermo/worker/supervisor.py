@@ -1,0 +1,184 @@
+"""The supervisor of `palermo worker --workers N` and `--reload`: starts workers, passes signals on, starts new ones.
+
+Law: it does not talk to the broker and imports nothing of the user's. Every worker is a whole one, in a process group
+of its own, with the supervisor's stderr as its log. If the supervisor is killed, Linux sends TERM to its workers.
+"""
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from palermo.settings.environment import supervised_environment
+from palermo.worker.process import set_title
+from palermo.worker.signals import SIGNALS, Action, SignalRow, describe_status, listen_without_loop
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds between two looks at the workers, and between two looks at the code.
+_LOOK_EVERY, _CODE_EVERY = 0.1, 0.5
+
+#: The least seconds between two starts of a worker that ends again and again.
+_RESTART_EVERY = 2.0
+
+#: Folders that hold no code of the user's.
+_SKIPPED = {"__pycache__", "node_modules", "site-packages"}
+
+_PR_SET_PDEATHSIG = 1
+
+#: The row of each action of a signal.
+_ROWS = {row.action: row for row in SIGNALS}
+
+
+def supervise(workers: int, *, restarts: bool = True, watched: Path | None = None) -> int:
+    """Run this command in so many workers until they end, and return the highest of their exit codes.
+
+    Unless `restarts` is false, a worker that ends with another code than 0 without being told to is replaced.
+    With a folder to watch, they start anew when a Python file in it changes. Takes the process over, as run_worker
+    does.
+    """
+    return _Supervisor(workers, restarts, watched).run()
+
+
+class _Place:
+    """The place of one worker: its process, and what is known of it."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        #: The pipe into which the worker writes an empty line once it has imported its modules.
+        self._pipe: int | None = None
+        self._told = b""
+        self.began = 0.0
+        #: Its exit code, once it has ended for good.
+        self.code: int | None = None
+        #: Whether it waits for the code to change.
+        self.waits = False
+
+    def start(self) -> None:
+        self._close_pipe()
+        self._pipe, writing = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._told, self.began, self.waits = b"", time.monotonic(), False
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, *sys.orig_argv[1:]],
+                stdin=subprocess.DEVNULL,
+                env=supervised_environment(writing),
+                pass_fds=(writing,),
+                process_group=0,
+                preexec_fn=_stop_with_supervisor,
+            )
+        finally:
+            os.close(writing)
+
+    @property
+    def started(self) -> bool:
+        """Whether the worker has imported its modules."""
+        if self._pipe is not None and not self._told:
+            with suppress(BlockingIOError):
+                self._told = os.read(self._pipe, 1)
+        return self._told == b"\n"
+
+    def send(self, row: SignalRow) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(row.number)
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+
+
+class _Supervisor:
+    def __init__(self, workers: int, restarts: bool, watched: Path | None) -> None:
+        self._places = [_Place() for _ in range(workers)]
+        self._restarts = restarts
+        self._watched = watched
+        self._stopping = False
+
+    def run(self) -> int:
+        set_title(f"palermo worker: supervises {len(self._places)}")
+        listen_without_loop(self._pass_on)
+        # The others start once the first has imported the modules: what is wrong with these is said once.
+        self._places[0].start()
+        code_seen = dict(_code_in(self._watched)) if self._watched else {}
+        looked = time.monotonic()
+        while any(place.code is None for place in self._places):
+            time.sleep(_LOOK_EVERY)
+            for place in self._places:
+                self._look_at(place)
+            if self._watched and not self._stopping and time.monotonic() - looked >= _CODE_EVERY:
+                code_now, looked = dict(_code_in(self._watched)), time.monotonic()
+                if code_now != code_seen:
+                    self._start_anew(sorted(path for path, _ in code_now.items() ^ code_seen.items())[0])
+                    code_seen = code_now
+        return max(place.code or 0 for place in self._places)
+
+    def _pass_on(self, row: SignalRow) -> None:
+        self._stopping = self._stopping or row.action.ends
+        for place in self._places:
+            place.send(row)
+
+    def _start_anew(self, path: str) -> None:
+        log.info("code changed, starting anew path=%s", path)
+        for place in self._places:
+            if place.waits:
+                place.start()
+            else:
+                place.send(_ROWS[Action.RENEW])
+
+    def _look_at(self, place: _Place) -> None:
+        if place.code is not None:
+            return
+        if place.process is None:
+            if self._stopping:
+                place.code = 0
+            elif self._places[0].started:
+                place.start()
+            return
+        status = place.process.poll()
+        if place.waits or status is None:
+            if place.waits and self._stopping:
+                place.code = 0
+            return
+        if self._stopping or status == 0:
+            # A signal that came before the worker could hear it has ended it too.
+            place.code = max(0, status)
+        elif self._watched is not None and status != -_ROWS[Action.RENEW].number:
+            log.error("worker %s, waits for the code to change pid=%d", describe_status(status), place.process.pid)
+            place.waits = True
+        elif not place.started and self._watched is None:
+            # It has said why, and the others would end in the same way.
+            place.code = max(1, status)
+            self._pass_on(_ROWS[Action.STOP])
+        elif not self._restarts:
+            place.code = max(1, status)
+        elif time.monotonic() - place.began >= _RESTART_EVERY:
+            log.error("worker %s, starting another pid=%d", describe_status(status), place.process.pid)
+            place.start()
+
+
+def _code_in(folder: Path) -> Iterator[tuple[str, int]]:
+    """The Python files below a folder, each with when it was changed; without virtual environments and the like."""
+    for here, below, names in os.walk(folder):
+        below[:] = [
+            name
+            for name in below
+            if name not in _SKIPPED and not name.startswith(".") and not Path(here, name, "pyvenv.cfg").exists()
+        ]
+        for name in names:
+            if name.endswith(".py"):
+                with suppress(OSError):  # deleted just now
+                    path = os.path.join(here, name)
+                    yield path, os.stat(path).st_mtime_ns
+
+
+def _stop_with_supervisor() -> None:
+    """Have the kernel send TERM to this process when the supervisor ends in any way. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(_ROWS[Action.STOP].number), 0, 0, 0)

@@ -1,0 +1,98 @@
+"""The beginning of an id, as pages and listings show it, instead of the whole id."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from palermo.cli.job_ids import chosen_id
+from palermo.client.client import Client
+from palermo.errors import IdInvalid
+from palermo.worker.handle import start_worker
+from tests.cli.conftest import Palermo
+from tests.helpers import eventually
+
+#: Two ids that begin alike, and one of the user's own that is the beginning of another.
+FIRST, SECOND = "7c9e12ab-1111-4111-8111-111111111111", "7c9e12ab-2222-4222-8222-222222222222"
+OWN, LONGER = "order-17-paid", "order-17-paid-again"
+
+
+def work(url: str, tmp_path: Path, text: str) -> None:
+    """Run what waits, with a module of this text."""
+    (tmp_path / "id_jobs.py").write_text(text)
+    with start_worker(["id_jobs"], queues="jobs", url=url, burst=True) as worker:
+        assert worker.wait(60) == 0
+
+
+FAILS = "import palermo\n@palermo.job(name='break')\ndef fail():\n    raise ValueError('no')\n"
+
+
+def test_failed_jobs_are_shown_requeued_and_discarded_by_the_beginnings_of_their_ids(
+    palermo: Palermo, client: Client, url: str, tmp_path: Path
+) -> None:
+    for id in (FIRST, SECOND, OWN, LONGER):
+        client.enqueue("break", id=id)
+    work(url, tmp_path, FAILS)
+
+    assert json.loads(palermo("failed", "show", FIRST[:10], "--json").stdout)["id"] == FIRST
+    assert palermo("failed", "requeue", SECOND[:10]).stdout == "requeued 1 job.\n"
+    assert palermo("failed", "discard", "--yes", FIRST[:8], OWN).stdout == "discarded 2 jobs.\n"
+    assert [row["id"] for row in json.loads(palermo("failed", "list", "--json").stdout)] == [LONGER]
+
+
+def test_the_beginning_of_several_ids_does_nothing_and_lists_them(
+    palermo: Palermo, client: Client, url: str, tmp_path: Path
+) -> None:
+    for id in (FIRST, SECOND):
+        client.enqueue("break", id=id)
+    work(url, tmp_path, FAILS)
+
+    (line,) = palermo("failed", "requeue", FIRST[:8], code=2).stderr.splitlines()
+
+    both = f"'7c9e12ab' is the beginning of 2 ids: {FIRST}, {SECOND}"
+    assert line == f"palermo: IdInvalid: {both}. Write more of the one that you mean."
+    assert len(json.loads(palermo("failed", "list", "--json").stdout)) == 2
+
+
+def test_fewer_than_eight_characters_are_no_beginning(palermo: Palermo, client: Client) -> None:
+    client.enqueue("break", id=FIRST, delay=3600)
+
+    assert palermo("scheduled", "cancel", FIRST[:7], code=1).stdout == f"{FIRST[:7]}: fired already or not there.\n"
+    assert len(json.loads(palermo("scheduled", "list", "--json").stdout)) == 1
+
+
+def test_scheduled_jobs_are_run_and_cancelled_by_the_beginnings_of_their_ids(palermo: Palermo, client: Client) -> None:
+    for id in (FIRST, OWN):
+        client.enqueue("break", id=id, delay=3600)
+
+    assert palermo("scheduled", "cancel", FIRST[:8]).stdout.startswith(f"{FIRST}: ")
+    assert palermo("scheduled", "run", OWN[:8]).stdout.startswith(f"{OWN}: ")
+
+
+def test_a_waiting_job_is_found_and_cancelled_by_the_beginning_of_its_id(palermo: Palermo, client: Client) -> None:
+    client.enqueue("break", id=FIRST)
+
+    assert json.loads(palermo("status", FIRST[:8], "--json").stdout)["id"] == FIRST
+    assert palermo("cancel", FIRST[:8]).stdout.startswith(f"{FIRST}: ")
+    eventually(lambda: json.loads(palermo("status", FIRST[:8], "--json").stdout)["state"] == "cancelled")
+
+
+def test_a_job_that_has_ended_is_waited_for_and_told_of_by_the_beginning_of_its_id(
+    palermo: Palermo, client: Client, url: str, tmp_path: Path
+) -> None:
+    client.enqueue("give", id=FIRST, keep_result=True)
+    work(url, tmp_path, "import palermo\n@palermo.job(name='give')\ndef give():\n    return 5\n")
+
+    [row] = json.loads(palermo("wait", FIRST[:8], "--json").stdout)
+    assert (row["id"], row["result"]) == (FIRST, 5)
+    assert palermo("history", FIRST[:8]).stdout == palermo("history", FIRST).stdout
+
+
+def test_an_id_that_nothing_begins_with_is_answered_as_before(palermo: Palermo) -> None:
+    assert "order-99-paid" in palermo("failed", "show", "order-99-paid", code=4).stderr
+    assert "unknown" in palermo("status", "order-99-paid", code=4).stdout
+
+
+def test_many_ids_that_begin_alike_are_counted() -> None:
+    with pytest.raises(IdInvalid, match=r"of 7 ids: order-170, .*, order-174 and 2 more\."):
+        chosen_id("order-17", [f"order-17{number}" for number in range(7)])

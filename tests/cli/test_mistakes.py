@@ -1,0 +1,129 @@
+"""The answers to mistyped commands, queues, jobs and arguments."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from palermo.worker.process import usable_processors
+from tests.cli.conftest import Palermo
+
+Process = Callable[..., "subprocess.CompletedProcess[str]"]
+
+SHOP = """
+import palermo
+
+@palermo.job(queue="pictures")
+def resize(path: str, width: int = 640) -> None: ...
+
+@palermo.job(tenant=lambda order: order["client"], queue="bills")
+def bill(order: dict) -> None: ...
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    """The name of a module with two jobs, which the command line can import."""
+    (tmp_path / "mistaken_shop.py").write_text(SHOP)
+    return "mistaken_shop"
+
+
+def pending(process: Process) -> dict[str, int]:
+    """How many jobs wait in each queue where some do."""
+    rows = json.loads(process("queues", "--json").stdout)
+    return {row["name"]: row["pending"] for row in rows if row["pending"]}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["quues"], "'queues'"),
+        (["failed", "lst"], "'list'"),
+        (["scheduled", "cancle"], "'cancel'"),
+        (["queues", "--jsn"], "'--json'"),
+        (["worker", "shop", "--concurency", "2"], "'--concurrency'"),
+    ],
+)
+def test_a_mistyped_command_or_option_is_answered_with_the_one_that_was_meant(
+    palermo: Palermo, typed: list[str], meant: str
+) -> None:
+    (line,) = palermo(*typed, code=2).stderr.splitlines()
+
+    assert f"Did you mean {meant}?" in line
+    assert "?." not in line
+
+
+def test_enqueue_of_a_job_that_the_imported_code_does_not_declare_enqueues_nothing(process: Process, shop: str) -> None:
+    done = process("enqueue", f"{shop}.resise", "--import", shop)
+
+    assert done.returncode == 2
+    assert f"no job '{shop}.resise' in {shop}. Did you mean '{shop}.resize'?" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert pending(process) == {}
+
+
+def test_enqueue_with_arguments_that_do_not_fit_the_imported_code_enqueues_nothing(process: Process, shop: str) -> None:
+    done = process("enqueue", f"{shop}.resize", "--import", shop, "--kwargs", '{"colour": "red"}')
+
+    assert done.returncode == 2
+    assert "colour" in done.stderr or "path" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert pending(process) == {}
+
+
+def test_enqueue_with_the_imported_code_puts_the_job_into_its_own_queue(process: Process, shop: str) -> None:
+    done = process("enqueue", f"{shop}.resize", "--import", shop, "--args", '["a.png"]')
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert pending(process) == {"pictures": 1}
+
+
+def test_a_tenants_function_that_raises_is_named_with_the_option_the_error_and_its_line(
+    process: Process, shop: str, tmp_path: Path
+) -> None:
+    done = process("enqueue", f"{shop}.bill", "--import", shop, "--args", "[{}]")
+
+    assert done.returncode == 2
+    assert f"the function given as tenant of job '{shop}.bill' raised KeyError: 'client'" in done.stderr
+    assert f"{shop}.py, line 7" in done.stderr
+
+
+def test_a_decorator_that_cannot_be_used_is_named_with_the_users_file_and_line(
+    process: Process, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong_shop.py").write_text('import palermo\n\n@palermo.job(queue="mail ")\ndef send(): ...\n')
+
+    for arguments in (["worker", "wrong_shop"], ["enqueue", "wrong_shop.send", "--import", "wrong_shop"]):
+        done = process(*arguments)
+        assert done.returncode != 0
+        assert f"{tmp_path}/wrong_shop.py, line 3" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_queue_that_no_job_declares_is_warned_of_and_served(process: Process, shop: str) -> None:
+    done = process("worker", shop, "-q", "pictrues,bills,file_*", "--burst")
+
+    assert done.returncode == 0
+    [warning] = [line for line in done.stderr.splitlines() if "no job of these modules" in line]
+    assert "queue=pictrues Did you mean 'pictures'?" in warning
+    assert "bills" not in warning
+
+
+def test_one_job_at_a_time_for_each_processor(process: Process, shop: str) -> None:
+    done = process("worker", shop, "-c", "auto", "--burst")
+
+    assert f"slots={usable_processors()} " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("quota", "processors"), [("150000 100000", 2), ("1000 100000", 1), ("max 100000", None), ("", None)]
+)
+def test_the_processors_of_a_container_are_those_it_has_time_for(
+    tmp_path: Path, quota: str, processors: int | None
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+
+    most = usable_processors(tmp_path / "none")
+    assert usable_processors(tmp_path / "cpu.max") == (most if processors is None else min(most, processors))
