@@ -32,8 +32,7 @@ from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
 from palermo.worker.child.titles import SlotTitle
-from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_reply
-from palermo.worker.ipc.messages import pack_message, unpack_message
+from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_message, pack_reply, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions

@@ -39,9 +39,7 @@ from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
 from palermo.worker.child.shared_interrupts import SharedInterrupts
 from palermo.worker.child.titles import SharedTitle
-from palermo.worker.ipc.frames import HEADER, pack_reply
-from palermo.worker.ipc.messages import unpack_message
-from palermo.worker.ipc.results import pack_changes, pack_result
+from palermo.worker.ipc.frames import HEADER, pack_changes, pack_reply, pack_result, unpack_message
 from palermo.worker.process import flush
 
 log = logging.getLogger("palermo.worker")

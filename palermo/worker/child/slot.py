@@ -20,10 +20,8 @@ from palermo.worker.child.process import die_with, exit_now, own_group, use_ordi
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
 from palermo.worker.child.titles import SlotTitle
-from palermo.worker.ipc.frames import SUCCESS, pack_reply
-from palermo.worker.ipc.messages import unpack_message
+from palermo.worker.ipc.frames import SUCCESS, pack_changes, pack_reply, pack_result, unpack_message
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
-from palermo.worker.ipc.results import pack_changes, pack_result
 from palermo.worker.process import flush
 
 log = logging.getLogger("palermo.worker")

@@ -13,7 +13,7 @@ from typing import Any
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
-from palermo.worker.ipc.results import result_to_plain, unpack_result
+from palermo.worker.ipc.frames import result_to_plain, unpack_result
 
 #: Seconds for which an outcome is kept, and the most outcomes that are kept.
 KEEP_FOR = 600.0

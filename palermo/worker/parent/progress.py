@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from palermo.core.journal_records import RecordKind
-from palermo.worker.ipc.reports import Report
+from palermo.worker.ipc.frames import Report
 
 #: Seconds between two journal records of one job's progress.
 RECORD_EVERY = 1.0

@@ -46,7 +46,7 @@ from palermo.errors import (
     PalermoError,
     WorkerDied,
 )
-from palermo.worker.ipc.reports import MAX_TEXT
+from palermo.worker.ipc.frames import MAX_TEXT
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents

@@ -5,7 +5,7 @@ from typing import Any
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import BatchResult, Dropped, Raised, Result, Retrying, RunResult
 from palermo.core.message import Message
-from palermo.worker.ipc.messages import pack_message
+from palermo.worker.ipc.frames import pack_message
 
 
 def pack_crashed(message: Message, failure: Failure, *slot: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from palermo.client import prepare_recurring, recorder, wait_first  # noqa: F401
 from palermo.contract import broker  # noqa: F401
 from palermo.worker import registered  # noqa: F401
-from palermo.worker.ipc import messages, pipes, reports, results  # noqa: F401
+from palermo.worker.ipc import frames, pipes  # noqa: F401
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
-from palermo.worker.ipc.reports import Report
+from palermo.worker.ipc.frames import Report
 from palermo.worker.pools.children import Children
 from palermo.worker.registered import Registered
 

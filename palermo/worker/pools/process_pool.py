@@ -16,10 +16,8 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
-from palermo.worker.ipc.messages import pack_message
+from palermo.worker.ipc.frames import pack_message, unpack_changes, unpack_report, unpack_results
 from palermo.worker.ipc.pipes import SlotPipe
-from palermo.worker.ipc.reports import unpack_report
-from palermo.worker.ipc.results import unpack_changes, unpack_results
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
 from palermo.worker.pools.crashed_job import crash_result, pack_crashed

@@ -8,10 +8,8 @@ from typing import Any, Protocol
 from palermo.core.lifecycle import SUCCEEDED, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobError
-from palermo.worker.ipc.frames import pack
+from palermo.worker.ipc.frames import Report, pack, unpack_changes, unpack_report, unpack_results
 from palermo.worker.ipc.pipes import SlotPipe
-from palermo.worker.ipc.reports import Report, unpack_report
-from palermo.worker.ipc.results import unpack_changes, unpack_results
 from palermo.worker.pools.children import SlotLost
 
 #: The most frames that wait for the end of a turn of the loop: with more, the child would sit idle meanwhile.

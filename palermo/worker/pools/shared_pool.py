@@ -18,8 +18,7 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
-from palermo.worker.ipc.messages import pack_message
-from palermo.worker.ipc.reports import Report
+from palermo.worker.ipc.frames import Report, pack_message
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
 from palermo.worker.pools.crashed_job import crash_result, pack_crashed
