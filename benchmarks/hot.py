@@ -31,7 +31,6 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
-from palermo.worker.child.titles import SlotTitle
 from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_message, pack_reply, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
@@ -40,7 +39,7 @@ from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.process_pool import ProcessPool
 from palermo.worker.pools.stack_file import StackFile
-from palermo.worker.process import nameless_file, new_event_loop
+from palermo.worker.process import SlotTitle, nameless_file, new_event_loop
 from palermo.worker.registered import Registered
 
 #: Jobs of one run.

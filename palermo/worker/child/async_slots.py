@@ -15,10 +15,9 @@ from palermo.core.message import Message
 from palermo.errors import JobNotFound
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
-from palermo.worker.child.process import exit_now
 from palermo.worker.child.shared_slots import SharedSlot, SharedSlots, raised
 from palermo.worker.ipc.frames import FrameBuffer, load
-from palermo.worker.process import new_event_loop
+from palermo.worker.process import exit_now, new_event_loop
 
 log = logging.getLogger("palermo.worker")
 

@@ -1,4 +1,4 @@
-"""The child process that several slots share: the common part of the thread pool and the async pool.
+"""The child process that several slots share: the thread pool, and what the async pool has in common with it.
 
 It reads frames, runs their jobs, and answers with the number of the slot:
 
@@ -12,37 +12,95 @@ It reads frames, runs their jobs, and answers with the number of the slot:
     ("ping",)                                     {"pong": true}
     end of file                                   exits
 
-The pool decides how a slot runs a message (thread_slots.py, async_slots.py); plain functions run in threads in both.
+The pool decides how a slot runs a message: `serve_threads` for the thread pool, async_slots.py for the async pool. Plain
+functions run in threads in both.
 """
 
 import asyncio
 import logging
 import math
+import os
 import select
 import socket
+import struct
 import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 from palermo import errors
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
 from palermo.core.message import Message
 from palermo.worker.child.executor import Executor
-from palermo.worker.child.job_threads import JobThreads
-from palermo.worker.child.process import exit_now
+from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
-from palermo.worker.child.shared_interrupts import SharedInterrupts
-from palermo.worker.child.titles import SharedTitle
-from palermo.worker.ipc.frames import HEADER, pack_changes, pack_reply, pack_result, unpack_message
-from palermo.worker.process import flush
+from palermo.worker.ipc.frames import HEADER, FrameBuffer, load, pack_changes, pack_reply, pack_result, unpack_message
+from palermo.worker.process import SharedTitle, exit_now, flush
 
 log = logging.getLogger("palermo.worker")
+
+
+class JobThreads:
+    """The threads in which the slots run plain functions: at most `most`, which are started as they are needed.
+
+    To hand each job to a thread of its own would cost several thread switches, which is more than a short job takes. So
+    a thread that has ended a job takes the next one that waits. Jobs must not wait behind a long job either: if more
+    jobs wait when a thread begins one, it first wakes another thread, which takes the next job as soon as it gets the
+    interpreter's lock.
+    """
+
+    def __init__(self, most: int) -> None:
+        """The caller never gives more than `most` calls that are not done."""
+        self._most = most
+        self._count = 0
+        self._work: deque[Callable[[], None]] = deque()
+        #: How many calls were given, and how many are done. Several threads write the second without a lock: an
+        #: increment that is lost only makes one thread too many.
+        self._given = self._done = 0
+        #: Wakes an idle thread; and whether one was woken that has not looked for work yet.
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._waking = False
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have a thread call `work`. Called by one thread."""
+        self._work.append(work)
+        self._given += 1
+        if self._count < min(self._most, self._given - self._done):
+            self._count += 1
+            threading.Thread(target=self._run, name=f"palermo jobs {self._count}", daemon=True).start()
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self._wakeups.put(None)
+
+    def _run(self) -> None:
+        work = self._work
+        try:
+            while True:
+                self._wakeups.get()
+                self._waking = False
+                while work:
+                    try:
+                        do = work.popleft()
+                    except IndexError:  # another thread was faster
+                        break
+                    if work:
+                        self._wake_one()
+                    do()
+                    self._done += 1
+        except BaseException:
+            log.exception("a thread for jobs ended by an error of its own thread=%s", threading.current_thread().name)
+            # As a slot of a process pool does; the parent finds out whose job it was.
+            os._exit(70)
+
 
 #: The most characters of a stack that are sent.
 _MAX_STACK = 100_000
@@ -270,3 +328,36 @@ def _coroutine_stack(task: asyncio.Task[Any]) -> str:
             frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
         waiting = next((found for name in _NEXT if (found := getattr(waiting, name, None)) is not None), None)
     return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
+
+
+#: The time without a frame after which the title is checked, in the kernel's format (seconds, microseconds): while the
+#: title may be wrong, and once it is right.
+_A_WHILE, _FOR_EVER = struct.pack("@ll", 0, 500_000), struct.pack("@ll", 0, 0)
+
+_READ = 65_536
+
+
+def serve_threads(end: socket.socket, slots: SharedSlots) -> NoReturn:
+    """Run the jobs of a thread pool in threads, and read the parent's frames in this one, until it closes the pair."""
+    frames = FrameBuffer()
+    resting = True
+    slots.ready()
+    while True:
+        try:
+            data = end.recv(_READ)
+        except BlockingIOError:
+            slots.title.show(slots.busy)
+            if slots.title.true_at_rest:
+                resting = True
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOR_EVER)
+            continue
+        except OSError:  # a job closed our end
+            exit_now(1)
+        if not data:
+            exit_now(0)
+        if resting:
+            # In the kernel: a poll before each read would cost a system call each time.
+            resting = False
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _A_WHILE)
+        for payload in frames.feed(data):
+            slots.obey(load(payload), slots.run_in_thread)

@@ -32,13 +32,11 @@ from palermo.errors import PalermoError
 from palermo.jobs import hooks, registry
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
-from palermo.worker.child.executor import Executor
+from palermo.worker.child.executor import Executor, ReturnValues
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.child.process import close_stdin, die_with, exit_now, own_group
-from palermo.worker.child.return_values import ReturnValues
 from palermo.worker.ipc.frames import FrameBuffer, pack_reply
 from palermo.worker.options import WorkerFailed, WorkerOptions
-from palermo.worker.process import flush, set_title
+from palermo.worker.process import close_stdin, die_with, exit_now, flush, own_group, set_title
 
 log = logging.getLogger("palermo.worker")
 
@@ -203,13 +201,11 @@ class Template:
             interrupts.install()
             slot.serve(end, number=number, executor=self._executor(number, interrupts))
         # Imported here, because slots of a process pool need none of it.
-        from palermo.worker.child.shared_slots import SharedSlots
+        from palermo.worker.child.shared_slots import SharedSlots, serve_threads
 
         slots = SharedSlots(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
         if pool == "thread":
-            from palermo.worker.child import thread_slots
-
-            thread_slots.serve(end, slots)
+            serve_threads(end, slots)
         from palermo.worker.child.async_slots import AsyncSlots
 
         AsyncSlots(end, slots, registry).serve()
