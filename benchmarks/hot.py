@@ -37,8 +37,8 @@ from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.children import Children
+from palermo.worker.pools.pool import StackFile
 from palermo.worker.pools.process_pool import ProcessPool
-from palermo.worker.pools.stack_file import StackFile
 from palermo.worker.process import SlotTitle, nameless_file, new_event_loop
 from palermo.worker.registered import Registered
 

@@ -38,7 +38,7 @@ from palermo.worker.ipc.frames import (
     unpack_result,
 )
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
-from palermo.worker.pools.crashed_job import crash_result
+from palermo.worker.pools.pool import crash_result
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))

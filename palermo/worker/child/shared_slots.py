@@ -12,8 +12,8 @@ It reads frames, runs their jobs, and answers with the number of the slot:
     ("ping",)                                     {"pong": true}
     end of file                                   exits
 
-The pool decides how a slot runs a message: `serve_threads` for the thread pool, async_slots.py for the async pool. Plain
-functions run in threads in both.
+The pool decides how a slot runs a message: `serve_threads` for the thread pool, async_slots.py for the async pool.
+Plain functions run in threads in both.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
             os._exit(70)
     theirs.close()
     from palermo.worker.pools.children import Children
-    from palermo.worker.pools.stack_file import StackFile
+    from palermo.worker.pools.pool import StackFile
 
     children, answers = Children(ours, pid), StackFile(stacks)
     if options.pool == "process":
