@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from palermo.errors import UsageError
 
 if TYPE_CHECKING:
-    from palermo.client.interface import JobClient
+    from palermo.client.results import JobClient
     from palermo.client.status import JobStatus
 
 
