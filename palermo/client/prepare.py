@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo.client import forking
 from palermo.client.handle import Job
-from palermo.client.io_thread import IoThread
-from palermo.client.sender import PendingPublish
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
 from palermo.core.arguments import preview
@@ -24,12 +22,14 @@ from palermo.core.topology import check_id
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import DuplicateJob, OptionInvalid, SerializationError
-from palermo.jobs import hook_calls, registry
+from palermo.jobs import hooks, registry
 from palermo.jobs.definition import JobDefinition, check_batched, check_job_name
 from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, check_options
 
 if TYPE_CHECKING:
+    from palermo.client.io_thread import IoThread
     from palermo.client.results import JobClient
+    from palermo.client.sender import PendingPublish
 
 #: enqueue_many publishes in batches of at most this many jobs and bytes, with at most this many batches under way. So
 #: memory is bounded, each batch has a fair chance within publish_timeout, and the broker has something to do
@@ -98,7 +98,7 @@ class Prepared(NamedTuple):
     def run_after_hooks(self) -> None:
         """Run the after_enqueue hooks of a job that is stored."""
         if self.definition is not None:
-            hook_calls.run_after_hooks("after_enqueue", self.definition, self.args, self.kwargs)
+            hooks.run_after_hooks("after_enqueue", self.definition, self.args, self.kwargs)
 
 
 def prepare(
@@ -136,7 +136,7 @@ def prepare(
         tenant = _tenant(chosen.get("tenant"), name, args, kwargs)
         queue = chosen.get("queue", queue)
     id = given.get("id") or fresh()
-    if definition is not None and not hook_calls.run_before_hooks("before_enqueue", definition, args, kwargs):
+    if definition is not None and not hooks.run_before_hooks("before_enqueue", definition, args, kwargs):
         return Prepared(Job(id, queue, name, enqueued=False, _client=client), None, definition, args, kwargs)
     encoded = client.serializers.encode(
         args,
@@ -289,7 +289,7 @@ def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prep
         yield batch
 
 
-def wait_for_oldest(io: IoThread, waiting: deque[tuple[PendingPublish, list[Prepared]]], made: list[Job]) -> int:
+def wait_for_oldest(io: "IoThread", waiting: "deque[tuple[PendingPublish, list[Prepared]]]", made: list[Job]) -> int:
     """Wait until the oldest batch is stored, and run its hooks; returns how many jobs it held."""
     pending, batch = waiting[0]
     io.wait(pending)

@@ -35,7 +35,7 @@ from palermo.core.lifecycle import (
 )
 from palermo.core.message import Message
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
-from palermo.jobs import current, hook_calls, hooks
+from palermo.jobs import current, hooks
 from palermo.jobs import definition as job_definition
 from palermo.jobs.current import CurrentJob, ProgressReports
 from palermo.jobs.definition import JobDefinition
@@ -174,7 +174,7 @@ OWN_FILES = frozenset(
         decorator.__file__,
         current.__file__,
         job_definition.__file__,
-        hook_calls.__file__,
+        hooks.__file__,
         breaks.__file__,
         contextlib.__file__,
         runners.__file__,
@@ -274,10 +274,10 @@ class Executor:
             try:
                 self._interrupts.enter(message.timeout)
                 # Fast path: no hook is looked for. A run that does nothing, in a loop: 13 µs, 15 without.
-                hooked = not hook_calls.has_no_run_hooks(definition)
-                if hooked and not hook_calls.run_before_hooks("before_process", definition, args, kwargs, instance):
+                hooked = not hooks.has_no_run_hooks(definition)
+                if hooked and not hooks.run_before_hooks("before_process", definition, args, kwargs, instance):
                     return call.ended(SKIPPED)
-                around = hook_calls.hooks_for("around_process", definition, instance) if hooked else ()
+                around = hooks.hooks_for("around_process", definition, instance) if hooked else ()
                 with contextlib.ExitStack() if around else _NOTHING_AROUND as stack:
                     for hook in around:
                         stack.enter_context(_context(hook, args, kwargs))
@@ -285,7 +285,7 @@ class Executor:
                     value = definition.call(args, kwargs, instance)
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
-                hook_calls.run_after_hooks("after_process", definition, args, kwargs, instance)
+                hooks.run_after_hooks("after_process", definition, args, kwargs, instance)
                 return call.ended(self._return_values.succeeded(message, definition, None if call.batched else value))
             finally:
                 self._interrupts.leave()
