@@ -201,13 +201,11 @@ class Template:
             interrupts.install()
             slot.serve(end, number=number, executor=self._executor(number, interrupts))
         # Imported here, because slots of a process pool need none of it.
-        from palermo.worker.child.shared_slots import SharedSlots, serve_threads
+        from palermo.worker.child.shared_slots import AsyncSlots, SharedSlots, serve_threads
 
         slots = SharedSlots(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
         if pool == "thread":
             serve_threads(end, slots)
-        from palermo.worker.child.async_slots import AsyncSlots
-
         AsyncSlots(end, slots, registry).serve()
 
     def _executor(self, number: int, interrupts: Interruptible) -> Executor:
