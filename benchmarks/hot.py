@@ -31,17 +31,15 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
-from palermo.worker.child.titles import SlotTitle
-from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_reply
-from palermo.worker.ipc.messages import pack_message, unpack_message
+from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_message, pack_reply, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.children import Children
+from palermo.worker.pools.pool import StackFile
 from palermo.worker.pools.process_pool import ProcessPool
-from palermo.worker.pools.stack_file import StackFile
-from palermo.worker.process import nameless_file, new_event_loop
+from palermo.worker.process import SlotTitle, nameless_file, new_event_loop
 from palermo.worker.registered import Registered
 
 #: Jobs of one run.

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from palermo.client.decorator import JobClass, job
 from palermo.client.handle import Job
 from palermo.errors import PalermoError
-from palermo.jobs.failure_backends import failure_backend
-from palermo.jobs.hooks import DontEnqueue, DontProcess, hook
+from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
 
 if TYPE_CHECKING:
     from palermo.client.client import Client, connect, enqueue, job_by_id, publish, publish_async

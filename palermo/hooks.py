@@ -1,7 +1,15 @@
 """Hooks, as programs import them (docs/guides/hooks.md)."""
 
-from palermo.jobs.failure_backends import FailureReport, failure_backend, log_failure
-from palermo.jobs.hooks import HOOKS, DontEnqueue, DontProcess, WorkerContext, hook
+from palermo.jobs.hooks import (
+    HOOKS,
+    DontEnqueue,
+    DontProcess,
+    FailureReport,
+    WorkerContext,
+    failure_backend,
+    hook,
+    log_failure,
+)
 
 __all__ = [
     "HOOKS",

@@ -23,8 +23,7 @@ from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs.current import CurrentJob
-from palermo.jobs.failure_backends import FailureReport
-from palermo.jobs.hooks import WorkerContext
+from palermo.jobs.hooks import FailureReport, WorkerContext
 from palermo.jobs.options import EnqueueOptions
 from palermo.worker.handle import WorkerHandle
 from tests.doc_pages import ROOT

@@ -10,7 +10,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.options import broker_options, parse_duration, parse_instant
 from palermo.cli.output import note
-from palermo.client.unique_options import plain_note
+from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.core.unique_keys import Mode

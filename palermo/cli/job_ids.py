@@ -10,8 +10,7 @@ from typing import Any
 
 from palermo.cli.command_group import Context
 from palermo.client.failed_queues import read_failed
-from palermo.client.locate import browsed_pages
-from palermo.client.status import State
+from palermo.client.status import State, browsed_pages
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Keep, SweepDecision

@@ -16,10 +16,9 @@ from typing import Any, Self, TypeVar, Unpack
 from palermo import tracing
 from palermo.client import forking
 from palermo.client.handle import Job
-from palermo.client.ids import many_ids
 from palermo.client.io_thread import IoThread
 from palermo.client.journal_watch import JournalWatch
-from palermo.client.prepare import BATCHES, Prepared, batches, prepare, prepare_event, wait_for_oldest
+from palermo.client.prepare import BATCHES, Prepared, batches, many_ids, prepare, prepare_event, wait_for_oldest
 from palermo.client.sender import PendingPublish
 from palermo.contract.broker import Broker, opener
 from palermo.contract.serialization import Serializers

@@ -29,6 +29,7 @@ from palermo.jobs.options import (
     OnDuplicate,
     Unique,
     check_options,
+    recurring_job,
     split_arguments,
 )
 
@@ -371,8 +372,6 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
         options = {**options, "delay": delay_seconds(options["delay"])}
     definition = define(target, **{name: value for name, value in options.items() if name not in RECURRING_OPTIONS})
     if any(options.get(name) is not None for name in RECURRING_OPTIONS):
-        from palermo.jobs.recurring_options import recurring_job
-
         definition = replace(definition, recurring=recurring_job(definition, options))
     if not definition.is_class:
         registry.register(definition)

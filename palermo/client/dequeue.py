@@ -11,7 +11,7 @@ from palermo.contract.sweep import Keep, Remove, SweepDecision, SweepProgress
 from palermo.core.arguments import unpack
 from palermo.core.message import Message
 from palermo.core.topology import check_job_queue
-from palermo.jobs import hook_calls, registry
+from palermo.jobs import hooks, registry
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def dequeue(
     """
     definition = registry.find(job) if isinstance(job, str) else getattr(job, "definition", job)
     name = job if definition is None else definition.name
-    if definition is not None and not hook_calls.run_before_hooks(
-        "before_dequeue", definition, args or (), kwargs or {}
-    ):
+    if definition is not None and not hooks.run_before_hooks("before_dequeue", definition, args or (), kwargs or {}):
         return 0
     place = queue or queue_of(client.settings, name)
     one = definition is not None and definition.one
@@ -50,7 +48,7 @@ def dequeue(
     finally:
         record_action(client, actor, "dequeue", queue=place, count=judge.count, what=name)
     if definition is not None:
-        hook_calls.run_after_hooks("after_dequeue", definition, args or (), kwargs or {})
+        hooks.run_after_hooks("after_dequeue", definition, args or (), kwargs or {})
     return judge.count
 
 

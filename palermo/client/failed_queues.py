@@ -1,5 +1,6 @@
 """All failed jobs of a broker, whether they lie in one queue or, with failed_per_queue, in one for each queue."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,7 +8,10 @@ from palermo.contract.broker import Broker, Page
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
-from palermo.errors import NotBrowsable, NotFound
+from palermo.errors import NotBrowsable, NotFound, PalermoError
+from palermo.settings.settings import Settings
+
+log = logging.getLogger("palermo.worker")
 
 
 async def failed_queues(broker: Broker) -> dict[str, int]:
@@ -133,3 +137,43 @@ def _added(before: SweepProgress, swept: SweepProgress) -> SweepProgress:
         moved=before.moved + swept.moved,
         unseen=before.unseen + swept.unseen,
     )
+
+
+#: The least seconds between two runs of FailedRetention.
+RETENTION_EVERY = 60.0
+
+
+class FailedRetention:
+    """Keeps the failed jobs within the age and the number that the settings allow.
+
+    A worker drops the oldest ones at its start, and after failures at most once a minute.
+    """
+
+    def __init__(self, settings: Settings, *, now: Callable[[], float]) -> None:
+        self._max_age = settings.failed_max_age
+        self._max_count = settings.failed_max_count
+        self._now = now
+        self._ran_at = float("-inf")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the settings have a limit at all."""
+        return self._max_age is not None or self._max_count is not None
+
+    @property
+    def due_in(self) -> float:
+        """The seconds until the next run may be."""
+        return max(0.0, self._ran_at + RETENTION_EVERY - self._now())
+
+    async def run(self, broker: Broker) -> None:
+        """Drop the failed jobs that are too old or too many."""
+        if not self.wanted:
+            return
+        self._ran_at = self._now()
+        try:
+            removed = await trim_failed(broker, max_age=self._max_age, max_count=self._max_count, now=self._ran_at)
+        except PalermoError as error:
+            log.warning("failed jobs not trimmed error=%r", str(error))
+            return
+        if removed:
+            log.info("failed jobs trimmed removed=%d", removed)

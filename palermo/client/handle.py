@@ -12,7 +12,7 @@ from palermo.errors import UsageError
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # a type checker brings its own
 
-    from palermo.client.interface import JobClient
+    from palermo.client.results import JobClient
     from palermo.client.status import JobStatus
 
     #: What the job returns. Any where nobody says: `palermo.Job` alone, and the handle of a job by its name or id.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from palermo.client.unique_options import lock_for
+from palermo.client.prepare import lock_for
 from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, configured
 from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry

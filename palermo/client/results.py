@@ -7,14 +7,13 @@ differ in how they wait for it: in a thread, or in another loop.
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, OnRecord
-from palermo.client.locate import JobLocation, locate
-from palermo.client.status import JobStatus, State, status_at_end, status_at_location
+from palermo.client.status import JobLocation, JobStatus, State, locate, status_at_end, status_at_location
 from palermo.contract import clock
 from palermo.contract.rows import CANCELLED, as_json
-from palermo.contract.serialization import FOR_DISPLAY
+from palermo.contract.serialization import FOR_DISPLAY, Serializers
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
 from palermo.errors import (
@@ -29,9 +28,34 @@ from palermo.errors import (
     ResultTimeout,
 )
 from palermo.jobs import registry
+from palermo.settings.settings import Settings
 
-if TYPE_CHECKING:
-    from palermo.client.interface import JobClient
+T = TypeVar("T")
+
+
+class JobClient(Protocol):
+    """What `palermo.client.Client` is to its jobs: their settings and serializers, and a way to wait for them.
+
+    Handles, results and messages are given one, and do not import the class.
+    """
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+
+    @property
+    def serializers(self) -> Serializers:
+        """The serializers of arguments and results."""
+
+    @property
+    def unpickled_job(self) -> Callable[..., Any]:
+        """Makes the handle of a job that another process pickled; it asks the default client."""
+
+    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        """See Client."""
+
+    async def watch_async(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+        """See Client."""
 
 
 class AnyJob(Protocol):
@@ -63,23 +87,23 @@ _FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
 _FAILING_TIME = 10.0
 
 
-def status(client: "JobClient", job: AnyJob, *, patience: float | None = None) -> JobStatus:
+def status(client: JobClient, job: AnyJob, *, patience: float | None = None) -> JobStatus:
     """See Job. Reading the journal may take `patience` seconds, or publish_timeout if it is None."""
     return client.watch(_status(client, job, patience))
 
 
-async def status_async(client: "JobClient", job: AnyJob) -> JobStatus:
+async def status_async(client: JobClient, job: AnyJob) -> JobStatus:
     """See Job."""
     return await client.watch_async(_status(client, job, None))
 
 
-def result(client: "JobClient", job: AnyJob, timeout: float | None) -> Any:
+def result(client: JobClient, job: AnyJob, timeout: float | None) -> Any:
     """See Job."""
     check_kept(client, job)
     return load_result(client, client.watch(_within(job, timeout, _journal_end(client, job, only_kept=True))))
 
 
-async def result_async(client: "JobClient", job: AnyJob, timeout: float | None) -> Any:
+async def result_async(client: JobClient, job: AnyJob, timeout: float | None) -> Any:
     """See Job."""
     check_kept(client, job)
     return load_result(
@@ -87,25 +111,25 @@ async def result_async(client: "JobClient", job: AnyJob, timeout: float | None) 
     )
 
 
-def wait(client: "JobClient", job: AnyJob, timeout: float | None, on_record: OnRecord | None = None) -> JobStatus:
+def wait(client: JobClient, job: AnyJob, timeout: float | None, on_record: OnRecord | None = None) -> JobStatus:
     """See Job; `on_record` gets what the journal tells of the job meanwhile, in the client's own thread."""
     return status_at_end(end(client, job, timeout, on_record))
 
 
-async def wait_async(client: "JobClient", job: AnyJob, timeout: float | None) -> JobStatus:
+async def wait_async(client: JobClient, job: AnyJob, timeout: float | None) -> JobStatus:
     """See Job."""
     check_on(client)
     return status_at_end(await client.watch_async(_within(job, timeout, _any_end(client, job, None))))
 
 
-def end(client: "JobClient", job: AnyJob, timeout: float | None, on_record: OnRecord | None = None) -> Record:
+def end(client: JobClient, job: AnyJob, timeout: float | None, on_record: OnRecord | None = None) -> Record:
     """Wait until the job has ended; returns the record of its end. Raises as Job.wait."""
     check_on(client)
     return client.watch(_within(job, timeout, _any_end(client, job, on_record)))
 
 
 def ends(
-    client: "JobClient", jobs: Sequence[AnyJob], timeout: float | None, on_record: OnRecord | None = None
+    client: JobClient, jobs: Sequence[AnyJob], timeout: float | None, on_record: OnRecord | None = None
 ) -> list[Record | PalermoError]:
     """`end` for many jobs, in their order; an error about one of them stands in the place of its record."""
     check_on(client)
@@ -122,7 +146,7 @@ def ends(
     return client.watch(ended)
 
 
-def check_on(client: "JobClient") -> None:
+def check_on(client: JobClient) -> None:
     """Raise JournalOff if the setting journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
@@ -131,14 +155,14 @@ def check_on(client: "JobClient") -> None:
         )
 
 
-def check_kept(client: "JobClient", job: AnyJob) -> None:
+def check_kept(client: JobClient, job: AnyJob) -> None:
     """Raise JournalOff or ResultNotKept if waiting for a result would be in vain."""
     check_on(client)
     if job.keep_result is False:
         raise _not_kept(job.id, "was enqueued without keep_result")
 
 
-def find_end(client: "JobClient", job: AnyJob) -> Record | None:
+def find_end(client: JobClient, job: AnyJob) -> Record | None:
     """The record of the job's end, if the journal has one by now. Raises JournalOff, and BrokerUnavailable in time."""
     check_on(client)
     patience = client.settings.publish_timeout
@@ -155,7 +179,7 @@ def find_end(client: "JobClient", job: AnyJob) -> Record | None:
     return client.watch(look)
 
 
-def load_result(client: "JobClient", record: Record) -> Any:
+def load_result(client: JobClient, record: Record) -> Any:
     """The value that a job returned, from the record of its end. Raises as `serialized_result`, and DecodeError."""
     value = serialized_result(record)
     if value is None:
@@ -182,13 +206,13 @@ def serialized_result(record: Record) -> StoredResult | None:
     raise _not_kept(id, "is done, and did not keep its result")
 
 
-def result_as_json(client: "JobClient", record: Record) -> Any:
+def result_as_json(client: JobClient, record: Record) -> Any:
     """The kept result of a job as JSON values, from the record of its end; None for none. Runs no foreign code."""
     value = result_of_record(record)
     return None if value is None else as_json(_safe(client, value, record["id"]).loads(value.body, FOR_DISPLAY))
 
 
-def _safe(client: "JobClient", value: StoredResult, id: str) -> Any:
+def _safe(client: JobClient, value: StoredResult, id: str) -> Any:
     serializer = client.serializers.get(value.content_type)
     if not serializer.safe:
         raise MediaTypeRefused(
@@ -230,7 +254,7 @@ def _within(job: AnyJob, timeout: float | None, wait: WaitForEnd) -> WaitForEnd:
     return ended
 
 
-def _journal_end(client: "JobClient", job: AnyJob, on_record: OnRecord | None = None, *, only_kept: bool) -> WaitForEnd:
+def _journal_end(client: JobClient, job: AnyJob, on_record: OnRecord | None = None, *, only_kept: bool) -> WaitForEnd:
     """Wait until the journal tells how the job ended.
 
     With `only_kept` it raises ResultNotKept for a job that is seen to keep no result.
@@ -261,7 +285,7 @@ def _journal_end(client: "JobClient", job: AnyJob, on_record: OnRecord | None = 
     return ended
 
 
-def _any_end(client: "JobClient", job: AnyJob, on_record: OnRecord | None) -> WaitForEnd:
+def _any_end(client: JobClient, job: AnyJob, on_record: OnRecord | None) -> WaitForEnd:
     """Wait for the end of any job, also of one whose end nobody records."""
     told = _journal_end(client, job, on_record, only_kept=False)
 
@@ -347,7 +371,7 @@ def _failed_record(job: AnyJob, place: JobLocation) -> Record:
 
 
 def _status(
-    client: "JobClient", job: AnyJob, patience: float | None
+    client: JobClient, job: AnyJob, patience: float | None
 ) -> Callable[[JournalWatch], Coroutine[Any, Any, JobStatus]]:
     async def status(watch: JournalWatch) -> JobStatus:
         known = watch.recent_end(job.id, job.created_at)
@@ -387,7 +411,7 @@ _SILENCE = {
 }
 
 
-def _not_found_text(client: "JobClient", place: JobLocation) -> str:
+def _not_found_text(client: JobClient, place: JobLocation) -> str:
     where = "it does not wait in a queue or for its time, does not run, and is not among the failed jobs"
     if place.unseen:
         where += f", as far as could be looked; not looked at: {'; '.join(place.unseen)}"

@@ -1,15 +1,204 @@
-"""The status of a job: its state in one word, and what else is known of it."""
+"""The status of a job: its state in one word, what else is known of it, and the place where it is (`locate`).
 
-from collections.abc import Mapping
+Law of `locate`: it takes nothing and changes nothing, and it remembers nothing between two calls.
+
+Promise:
+
+* A job that stays in a place that is looked at is found. So is a job that moves meanwhile: the looks go in the
+  direction in which jobs move (scheduled, waiting, running, failed), and once more in case it moved the other way.
+* `JobLocation.gone` says that every place was looked at; else `unseen` names the places that were not.
+* A queue that cannot be looked into, and a leader or a worker that is slow to answer, are named in `unseen`. An error
+  of the session is raised.
+* After a kill -9 of a worker its job may be nowhere for a moment, until the broker has taken it back. So a caller that
+  acts on `gone` looks again a second later.
+
+Cost of a look: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES
+queues, if none is named), one request to all workers, and at most FAILED failed jobs. A caller that learns of failures
+otherwise leaves the failed jobs out.
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from palermo.client.locate import JobLocation
+from palermo.client.failed_queues import read_failed
+from palermo.contract.broker import Broker, Page
 from palermo.contract.rows import CANCELLED, SCHEDULED, Row, as_json, iso_instant, running_row
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
+from palermo.contract.sweep import Keep, Stop, SweepDecision
+from palermo.contract.worker_info import RunningJob
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
+from palermo.core.message import Message
+from palermo.core.topology import is_failed
+from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
+
+#: How many jobs of a queue are looked at from its front and from its end; how many queues, if none is named; and how
+#: many failed jobs.
+DEPTH, QUEUES, FAILED = 100, 20, 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLocation:
+    """The place where a job is: scheduled, waiting, with a worker, or among the failed jobs."""
+
+    #: A JobState, "scheduled" or "cancelled"; "" if it was not found.
+    state: str = ""
+    #: The job's message, unless a worker has the job.
+    message: Message | None = None
+    #: What the worker that runs the job reports of it; and the worker's id.
+    running: RunningJob | None = None
+    worker: str | None = None
+    #: Whether that worker does not answer: then it held the job when it was heard of last.
+    silent: bool = False
+    #: The places that could not be looked at, for people: the job may be there. Empty if every place was looked at.
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def gone(self) -> bool:
+        """Whether the job was not found although every place was looked at."""
+        return not self.state and not self.unseen
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job runs, or will run."""
+        return bool(self.state) and self.state != JobState.FAILED
+
+
+async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = True) -> JobLocation:
+    """Find the job with this id; `queue` is the one that it would wait in, "" if that is not known.
+
+    Without `failed` it does not look at failed jobs, and a failed job is `gone`.
+    Raises BrokerUnavailable, BrokerRefused.
+    """
+    place = await _look(broker, id, queue, failed=failed)
+    return place if place.state else await _look(broker, id, queue, failed=failed)
+
+
+async def locate_waiting(broker: Broker, id: str, queue: str = "") -> JobLocation | None:
+    """Find the job with this id among those that wait in queues; if `queue` exists, only there. None if it is not seen.
+
+    Raises BrokerUnavailable, BrokerRefused.
+    """
+    return await _waiting(broker, id, queue, [], only=True)
+
+
+async def waiting_uncancelled(broker: Broker, ids: Collection[str]) -> list[Message]:
+    """Those of these jobs that are seen to wait, and that a worker would not drop as cancelled when it takes them.
+
+    Raises BrokerUnavailable, BrokerRefused.
+    """
+    left = set(ids)
+    found: list[Message] = []
+
+    def note(messages: Collection[Message], cancelled: Collection[str]) -> None:
+        seen = [message for message in messages if message.id in left]
+        left.difference_update(message.id for message in seen)
+        found.extend(message for message in seen if message.id not in cancelled)
+
+    with suppress(BrokerUnavailable):  # so many jobs are scheduled that looking takes long
+        scheduled = await broker.scheduled(ScheduledFilter(ids=frozenset(left)), limit=len(left))
+        note(scheduled.messages, scheduled.cancelled)
+    if left:
+        async for page in _pages(broker, "", []):
+            note(page.messages, page.cancelled)
+            if not left:
+                break
+    return found
+
+
+async def browsed_pages(broker: Broker) -> AsyncIterator[Page]:
+    """The first and the last jobs of the shortest queues, as far as looking leaves them as they were."""
+    async for page in _pages(broker, "", []):
+        yield page
+
+
+async def _look(broker: Broker, id: str, queue: str, *, failed: bool) -> JobLocation:
+    unseen: list[str] = []
+    place = await _scheduled(broker, id, unseen) or await _waiting(broker, id, queue, unseen)
+    place = place or await _running(broker, id, unseen)
+    if place is None and failed:
+        place = await _failed(broker, id, unseen)
+    return place or JobLocation(unseen=tuple(unseen))
+
+
+async def _scheduled(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
+    try:
+        found = await broker.scheduled(ScheduledFilter(ids=frozenset({id})), limit=1)
+    except BrokerUnavailable as error:  # so many jobs are scheduled that looking takes long
+        unseen.append(f"scheduled jobs ({error})")
+        return None
+    for message in found.messages:
+        state = JobState.RETRYING if message.failure is not None else SCHEDULED
+        return JobLocation(state=CANCELLED if message.id in found.cancelled else state, message=message)
+    return None
+
+
+async def _waiting(broker: Broker, id: str, queue: str, unseen: list[str], *, only: bool = False) -> JobLocation | None:
+    async for page in _pages(broker, queue, unseen, only=only):
+        for message in page.messages:
+            if message.id == id:
+                state = JobState.RETRYING if message.failure is not None else JobState.PENDING
+                return JobLocation(state=CANCELLED if id in page.cancelled else state, message=message)
+    return None
+
+
+async def _pages(broker: Broker, queue: str, unseen: list[str], *, only: bool = False) -> AsyncIterator[Page]:
+    """The first and the last jobs of this queue; of the shortest queues if it does not exist.
+
+    A job may have been requeued into another queue: so the shortest are read also if this queue is empty, unless `only`
+    this one is wanted.
+    """
+    sizes = {info.name: info.pending for info in await broker.queues() if not is_failed(info.name)}
+    alone = queue in sizes and (only or sizes[queue] > 0)
+    names = [queue] if alone else sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
+    if len(names) > QUEUES:
+        unseen.append(f"the {len(names) - QUEUES} longest queues")
+    for name in names[:QUEUES]:
+        for newest in (False, True) if sizes[name] > DEPTH else (False,):
+            try:
+                yield await broker.browse(name, limit=DEPTH, newest=newest)
+            except NotBrowsable:
+                unseen.append(f"queue {name!r}, a quorum queue")
+                break
+            except NotFound:
+                break
+        if sizes[name] > 2 * DEPTH:
+            unseen.append(f"the middle of queue {name!r}, where {sizes[name] - 2 * DEPTH:,} jobs wait")
+
+
+async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
+    workers = await broker.workers()
+    for worker in workers:
+        for job in worker.jobs:
+            if job.id == id:
+                return JobLocation(state=JobState.WORKING, running=job, worker=worker.id, silent=not worker.answers)
+    if not workers.complete:
+        unseen.append("a worker that does not answer")
+    return None
+
+
+async def _failed(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
+    found: list[Message] = []
+    seen = 0
+
+    def judge(message: Message) -> SweepDecision:
+        nonlocal seen
+        seen += 1
+        if message.id == id:
+            found.append(message)
+        return Stop() if found or seen >= FAILED else Keep()
+
+    swept = await read_failed(broker, judge, id=id)
+    if found:
+        return JobLocation(state=JobState.FAILED, message=found[0], worker=found[0].worker)
+    if swept.total > seen:
+        unseen.append(f"{swept.total - seen:,} failed jobs")
+    return None
+
 
 #: The state of a job about which nothing is known; `reason` says why.
 UNKNOWN = "unknown"

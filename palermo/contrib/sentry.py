@@ -20,8 +20,7 @@ from sentry_sdk.utils import event_from_exception
 from palermo import tracing
 from palermo.jobs.current import current_job
 from palermo.jobs.definition import JobDefinition
-from palermo.jobs.failure_backends import FailureReport, failure_backend
-from palermo.jobs.hooks import hook
+from palermo.jobs.hooks import FailureReport, failure_backend, hook
 
 #: Seconds that sending a failure may take before the worker goes on. A slot may be replaced right after it.
 FLUSH_SECONDS = 2.0

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
 from palermo.client.client import Client, default_client
-from palermo.client.ids import new_id
+from palermo.client.prepare import new_id
 from palermo.core.times import due_at
 from palermo.errors import BrokerError, DuplicateJob
 from palermo.jobs.definition import JobDefinition

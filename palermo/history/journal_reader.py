@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from palermo.client.wait_first import wait_first
+from palermo.client.journal_watch import wait_first
 from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, ReadFrom
 from palermo.contract.sweep import SweepProgress

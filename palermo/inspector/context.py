@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo.client.actor import Actor, record_action
 from palermo.client.failed_queues import read_failed, sweep_failed
-from palermo.client.locate import locate_waiting
+from palermo.client.status import locate_waiting
 from palermo.contract.broker import Broker
 from palermo.contract.rows import Row, job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from palermo.client.locate import waiting_uncancelled
+from palermo.client.status import waiting_uncancelled
 from palermo.contract.broker import Broker
 from palermo.contract.rows import Row, as_json
 from palermo.contract.worker_info import WorkerCommand, WorkerInfo

@@ -1,4 +1,4 @@
-"""Hooks: user code that runs around jobs and in the life of a worker.
+"""Hooks and failure back ends: user code that runs around jobs, in the life of a worker, and for each failed job.
 
 HOOKS is the catalogue, and docs/guides/hooks.md is checked against it. A function is a hook by
 its name: it starts with one of the catalogue's names, as in Resque (`before_process`,
@@ -8,11 +8,16 @@ coroutines: some run where no event loop can be.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from palermo.errors import OptionInvalid
+
+if TYPE_CHECKING:
+    from palermo.core.failure import Failure
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -165,3 +170,122 @@ def hook(function: F) -> F:
     See HOOKS for the names and the arguments of each. Raises OptionInvalid for other names.
     """
     return registered.add(function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureReport:
+    """The report about a failed job that a failure back end gets."""
+
+    id: str
+    #: Its wire name; "" if the message named none.
+    job: str
+    queue: str
+    #: The arguments for people, at most 100 characters and then "...".
+    preview: str
+    failure: "Failure"
+    #: The tag of the slot that ran it.
+    worker: str
+    #: Which run this was, from 1.
+    attempt: int = 1
+    #: The exception. It has no traceback if the job's process ended: JobCrashed, JobTimeout or JobOutOfMemory.
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+
+B = TypeVar("B", bound=Callable[[FailureReport], Any])
+
+_backends: dict[tuple[str, str], Callable[[FailureReport], Any]] = {}
+
+
+def failure_backend(function: B) -> B:
+    """Register a function that gets a report of each failed job, besides the queue `failed`.
+
+    It runs in the slot. An error that it raises is logged and changes nothing for the job. A reload
+    of its module replaces it.
+    """
+    if not callable(function) or isinstance(function, type):
+        raise OptionInvalid(f"{function!r} cannot be a failure back end: give a function that takes a FailureReport.")
+    name = getattr(function, "__qualname__", "") or repr(function)
+    _backends[getattr(function, "__module__", ""), name] = function
+    return function
+
+
+def failure_backends() -> tuple[Callable[[FailureReport], Any], ...]:
+    """The registered failure back ends, in the order of registration."""
+    return tuple(_backends.values())
+
+
+def log_failure(report: FailureReport) -> None:
+    """A ready failure back end: one line per failed job in the log `palermo.failures`.
+
+    `palermo.failure_backend(palermo.hooks.log_failure)` turns it on.
+    """
+    import logging
+
+    logging.getLogger("palermo.failures").error(
+        "%s: %s id=%s job=%s queue=%s args=%r worker=%s",
+        report.failure.exception_class,
+        report.failure.message.partition("\n")[0],
+        report.id,
+        report.job,
+        report.queue,
+        report.preview,
+        report.worker,
+    )
+
+
+class HookedJob(Protocol):
+    """What the calls of hooks need of a job's definition."""
+
+    @property
+    def is_class(self) -> bool: ...
+    @property
+    def own_hooks(self) -> Hooks: ...
+    def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]: ...
+
+
+def hooks_for(kind: str, definition: HookedJob, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
+    """The hooks of one kind that apply to a job, global ones first; call them with the job's own arguments.
+
+    For on_failure and on_exhausted the error comes before these. `instance` is the object whose `process`
+    runs, so that a class's hooks and its process share state.
+    """
+    own = definition.hooks(kind, instance)
+    everywhere = registered.of(kind)
+    return (*(partial(function, definition) for function in everywhere), *own) if everywhere else own
+
+
+#: The hooks of a run that ends well.
+_AROUND_A_RUN = frozenset({"before_process", "around_process", "after_process"})
+
+
+def has_no_run_hooks(definition: HookedJob) -> bool:
+    """Whether it is a function without a hook for a run that ends well. Asked for each run, as hooks come and go."""
+    own = definition.own_hooks.present  # those of a function: a class has them as methods
+    return not definition.is_class and _AROUND_A_RUN.isdisjoint(registered.present) and _AROUND_A_RUN.isdisjoint(own)
+
+
+def run_before_hooks(
+    kind: str,
+    definition: HookedJob,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instance: object | None = None,
+) -> bool:
+    """Run the hooks of a `before_…` kind; False as soon as one refuses, by False, DontEnqueue or DontProcess."""
+    try:
+        calls = hooks_for(kind, definition, instance)
+        return not calls or all(call(*args, **kwargs) is not False for call in calls)
+    except (DontEnqueue, DontProcess):
+        return False
+
+
+def run_after_hooks(
+    kind: str,
+    definition: HookedJob,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    instance: object | None = None,
+) -> None:
+    """Run the hooks of an `after_…` kind. An error of one is raised, and the hooks behind it do not run."""
+    for call in hooks_for(kind, definition, instance):
+        call(*args, **kwargs)

@@ -1,12 +1,16 @@
 """The options of a job: their names and types. jobs/option_values.py checks their values."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from palermo.core.text import nearest
 from palermo.core.times import Delay, Instant
 from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
+from palermo.jobs.definition import JobDefinition
+
+if TYPE_CHECKING:
+    from palermo.contract.recurring import RecurringJob
 
 #: The names that options take; jobs/option_values.py and core/backoff.py check them.
 Unique = Literal["until_start", "until_done"]
@@ -137,3 +141,30 @@ def split_arguments(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], 
                 f"enqueue_many got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
                 ' Give each call a tuple of positional arguments, such as ("a.png",), or a dict of named ones.'
             )
+
+
+def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "RecurringJob | None":
+    """The recurring job that the options of `@palermo.job` declare; None if they declare none.
+
+    Raises OptionInvalid, and ArgumentsInvalid for arguments that the job does not take.
+    """
+    given = {name: value for name, value in options.items() if name in RECURRING_OPTIONS and value is not None}
+    if not given:
+        return None
+    if "cron" not in given and "every" not in given:
+        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
+    from palermo.contract.recurring import RecurringJob, every_seconds
+
+    args, kwargs = split_arguments(given.get("schedule_args", ()))
+    definition.bind(args, kwargs)
+    every = given.get("every")
+    return RecurringJob(
+        name=given.get("schedule_name", definition.name),
+        job=definition.name,
+        cron=given.get("cron", ""),
+        every=None if every is None else every_seconds(every),
+        tz=given.get("tz", "UTC"),
+        missed=given.get("missed", "once"),
+        args=tuple(args),
+        kwargs=dict(kwargs),
+    )

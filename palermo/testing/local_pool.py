@@ -19,13 +19,11 @@ from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobTerminated, JobTimeout
 from palermo.jobs.job_registry import Registry
 from palermo.testing.failures import JobFailure, failures_of
-from palermo.worker.child.async_slots import is_awaitable
 from palermo.worker.child.executor import Executor, OnError
+from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.reporting import Reporter
-from palermo.worker.child.shared_interrupts import SharedInterrupts
-from palermo.worker.ipc.frames import HEADER, load
-from palermo.worker.ipc.messages import pack_message, unpack_message
-from palermo.worker.ipc.reports import unpack_report
+from palermo.worker.child.shared_slots import is_awaitable
+from palermo.worker.ipc.frames import HEADER, load, pack_message, unpack_message, unpack_report
 from palermo.worker.limits import Limits, lock_expired
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.registered import Registered

@@ -22,13 +22,12 @@ from palermo.jobs.job_registry import Registry
 from palermo.testing.failures import JobFailure
 from palermo.testing.local_pool import LocalPool, LocalRun
 from palermo.worker.child import registration
-from palermo.worker.child.executor import Executor, OnError
-from palermo.worker.child.return_values import ReturnValues
-from palermo.worker.child.shared_interrupts import SharedInterrupts
+from palermo.worker.child.executor import Executor, OnError, ReturnValues
+from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.options import WorkerFailed, WorkerOptions
-from palermo.worker.parent.idle_watch import count_pending
 from palermo.worker.parent.leader_duties import LeaderDuties, declare
 from palermo.worker.parent.shutdown import DONE, FORCED
+from palermo.worker.parent.watchdog import count_pending
 from palermo.worker.parent.worker import Worker, subscribe_groups
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action

@@ -1,16 +1,31 @@
-"""A worker's process: its title, standard streams, file for stacks, event loop, and the processors it may use."""
+"""What each process of a worker does for itself: its title, its standard streams, its event loop, its ties, its end.
 
+The titles, as `ps` shows them, cost so little that a no-op job does not notice. A child also ties itself to its parent
+and leaves the terminal.
+"""
+
+import atexit
+import contextlib
 import fcntl
 import math
 import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
 
 import setproctitle
 
+from palermo import tracing
+
 if TYPE_CHECKING:
     import asyncio
+
+_PR_SET_PDEATHSIG = 1
+_SIGKILL = 9
+_SS_DISABLE = 2
 
 #: The most characters of a title.
 _MAX_TITLE = 1_000
@@ -68,3 +83,144 @@ def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return max(1, min(bound, math.ceil(int(allowed) / int(period))))
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max" for no limit
         return bound
+
+
+#: Titles of single jobs that a slot may show in one second.
+_BURST = 20
+
+
+class SlotTitle:
+    """A slot's title: "idle", or the job it runs.
+
+    A slot cannot look at the clock while its job runs, so it sets the title when a job begins. With very short jobs
+    that would take most of the time. So after 20 titles in one second the title says only that there are many jobs,
+    until the next second.
+    """
+
+    def __init__(self, slot: int, *, show: Callable[[str], None] = set_title) -> None:
+        self._prefix = f"palermo slot {slot}: "
+        self._show = show
+        self._second = 0
+        self._left = _BURST
+        self._idle = False
+        self._many = False
+
+    @property
+    def stale(self) -> bool:
+        """Whether the title does not say idle, so that it is out of date once no job runs."""
+        return not self._idle
+
+    def working(self, job: str, id: str, now: float) -> None:
+        """Show that a job begins."""
+        second = int(now)
+        if second != self._second:
+            self._second, self._left, self._many = second, _BURST, False
+        elif self._many:
+            return
+        if self._left:
+            self._left -= 1
+            since = time.strftime("%H:%M:%S", time.localtime(second))
+            self._show(f"{self._prefix}{job or 'a job without a name'} {id} since {since}")
+        else:
+            self._many = True
+            self._show(f"{self._prefix}many short jobs")
+        self._idle = False
+
+    def idle(self) -> None:
+        """Show that there is no job."""
+        self._idle = True
+        self._many = False
+        self._show(f"{self._prefix}idle")
+
+
+class SharedTitle:
+    """The title of a child that slots share: how many of them are busy. Any thread may show it."""
+
+    def __init__(
+        self, pool: str, slots: int, *, show: Callable[[str], None] = set_title, now: Callable[[], float] = monotonic
+    ) -> None:
+        self._prefix = f"palermo {pool} pool: "
+        self._slots = slots
+        self._show = show
+        self._now = now
+        self._shown = self._true = -1
+        self._changed_at = -1.0
+
+    @property
+    def true_at_rest(self) -> bool:
+        """Whether the title says idle and that is true, so that it is right until the next job."""
+        return self._shown == self._true == 0
+
+    def show(self, busy: int) -> None:
+        """Show that so many slots are busy; not more often than 20 times a second."""
+        self._true = busy
+        if busy == self._shown:
+            return
+        now = self._now()
+        if now - self._changed_at < 1 / _BURST:
+            return
+        self._shown, self._changed_at = busy, now
+        self._show(f"{self._prefix}{f'{busy} of {self._slots} slots busy' if busy else 'idle'}")
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when the process `parent`, which forked it, ends in any way.
+
+    Linux only; elsewhere the end of file on the socket pair ends an idle child, and a
+    busy one when its job is done.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+    # The parent may have died before this call.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def use_ordinary_signal_stack() -> None:
+    """Have signal handlers run on the ordinary stack.
+
+    If faulthandler has made an alternate stack, Python's handlers run there. It has room for one frame and 8 kB. A
+    frame takes 3 to 11 kB, depending on the processor, and each of several signals at once needs a frame. If the stack
+    is too small for them, the kernel ends the process.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        class Stack(ctypes.Structure):
+            _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+        ctypes.CDLL(None, use_errno=True).sigaltstack(ctypes.byref(Stack(None, _SS_DISABLE, 0)), None)
+
+
+def own_group() -> None:
+    """Move this process out of the terminal's foreground group, so that Ctrl-C reaches only the parent."""
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+
+
+def close_stdin() -> None:
+    """Make standard input /dev/null: the terminal belongs to its user and not to jobs."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    if null != 0:
+        os.close(null)
+
+
+def forget_atexit() -> None:
+    """Forget what was given to atexit before the fork: it belongs to the process that forked this one."""
+    atexit._clear()
+
+
+def end_by_atexit() -> NoReturn:
+    """End this process, after the functions that its jobs gave to atexit. An error in one of them is printed."""
+    atexit._run_exitfuncs()
+    exit_now(0)
+
+
+def exit_now(status: int) -> NoReturn:
+    """End this process now, after flushing stdout and stderr and sending the tracing spans."""
+    flush()
+    tracing.flush()
+    os._exit(status)

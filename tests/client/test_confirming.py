@@ -13,7 +13,7 @@ import palermo
 from palermo.brokers.rabbitmq.amqp.transport import SocketLock
 from palermo.client import client as clients
 from palermo.client.client import Client
-from palermo.client.ids import many_ids, new_id
+from palermo.client.prepare import many_ids, new_id
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
 

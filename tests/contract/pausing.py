@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from palermo.client.locate import locate
+from palermo.client.status import locate
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Move

@@ -12,7 +12,7 @@ import pytest
 from palermo.client import client as clients
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
-from palermo.jobs import failure_backends, hooks, registry
+from palermo.jobs import hooks, registry
 from palermo.settings import program
 
 
@@ -24,7 +24,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "30")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
-    monkeypatch.setattr(failure_backends, "_backends", {})
+    monkeypatch.setattr(hooks, "_backends", {})
     monkeypatch.setattr(registry, "_jobs", dict(registry._jobs))
     monkeypatch.setattr(program, "_declared", {})
     monkeypatch.setattr(clients, "_default", None)

@@ -8,7 +8,7 @@ import pytest
 import palermo
 from palermo.core.failure import Failure
 from palermo.errors import OptionInvalid
-from palermo.jobs import failure_backends, hook_calls, hooks
+from palermo.jobs import hooks
 
 called: list[Any] = []
 
@@ -94,7 +94,7 @@ def test_hooks_run_global_ones_first_and_each_group_by_name() -> None:
     palermo.hook(named("before_process_z", lambda job, path, width=1: called.append(("z", job.name, path, width))))
     palermo.hook(named("before_process_y", lambda job, path, width=1: called.append(("y", job.name, path, width))))
 
-    assert hook_calls.run_before_hooks("before_process", work.definition, ["x"], {"width": 3})
+    assert hooks.run_before_hooks("before_process", work.definition, ["x"], {"width": 3})
 
     name = work.definition.name
     assert called == [("y", name, "x", 3), ("z", name, "x", 3), ("a", "x", 3), ("b", "x", 3)]
@@ -125,7 +125,7 @@ def test_a_class_has_its_methods_as_hooks_inherited_ones_too_on_the_object_that_
     instance = definition.instantiate()
 
     definition.call(["x"], {}, instance)
-    hook_calls.run_after_hooks("after_process", definition, ["x"], {}, instance)
+    hooks.run_after_hooks("after_process", definition, ["x"], {}, instance)
 
     assert called == [
         ("process", instance, "x"),
@@ -142,7 +142,7 @@ def test_a_method_hook_without_a_run_gets_an_object_of_its_own() -> None:
         def before_enqueue(self, to: str) -> None:
             called.append(type(self))
 
-    assert hook_calls.run_before_hooks("before_enqueue", palermo.job(Mail).definition, ["x"], {})
+    assert hooks.run_before_hooks("before_enqueue", palermo.job(Mail).definition, ["x"], {})
     assert called == [Mail]
 
 
@@ -156,7 +156,7 @@ def test_only_false_itself_says_no(answer: object, permitted: bool) -> None:
     work.hook(named("before_enqueue_a", lambda: answer))
     work.hook(named("before_enqueue_b", lambda: called.append("b")))
 
-    assert hook_calls.run_before_hooks("before_enqueue", work.definition, [], {}) is permitted
+    assert hooks.run_before_hooks("before_enqueue", work.definition, [], {}) is permitted
     assert called == (["b"] if permitted else [])
 
 
@@ -169,7 +169,7 @@ def test_an_exception_of_its_own_says_no_too(kind: type[Exception]) -> None:
     def before_process() -> None:
         raise kind("not now")
 
-    assert not hook_calls.run_before_hooks("before_process", work.definition, [], {})
+    assert not hooks.run_before_hooks("before_process", work.definition, [], {})
 
 
 def test_any_other_exception_comes_out() -> None:
@@ -181,7 +181,7 @@ def test_any_other_exception_comes_out() -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        hook_calls.run_before_hooks("before_process", work.definition, [], {})
+        hooks.run_before_hooks("before_process", work.definition, [], {})
 
 
 def test_an_on_failure_hook_gets_the_error_first() -> None:
@@ -192,7 +192,7 @@ def test_an_on_failure_hook_gets_the_error_first() -> None:
     palermo.hook(named("on_failure", lambda job, error, path: called.append((job.name, error, path))))
     error = ValueError("broken")
 
-    for call in hook_calls.hooks_for("on_failure", work.definition):
+    for call in hooks.hooks_for("on_failure", work.definition):
         call(error, "x")
 
     assert called == [(work.definition.name, error, "x"), (error, "x")]
@@ -205,24 +205,22 @@ def test_a_hook_that_is_registered_again_does_not_run_twice() -> None:
     for number in (1, 2):  # as when its module is reloaded
         palermo.hook(named("before_process", lambda job, number=number: called.append(number)))
 
-    assert hook_calls.run_before_hooks("before_process", work.definition, [], {})
+    assert hooks.run_before_hooks("before_process", work.definition, [], {})
     assert called == [2]
 
 
-def report() -> failure_backends.FailureReport:
+def report() -> hooks.FailureReport:
     failure = Failure(exception_class="ValueError", message="broken\nbadly", stack_trace="", failed_at=1)
-    return failure_backends.FailureReport(
-        id="1", job="shop.work", queue="jobs", preview="'x'", failure=failure, worker="pid:1@h"
-    )
+    return hooks.FailureReport(id="1", job="shop.work", queue="jobs", preview="'x'", failure=failure, worker="pid:1@h")
 
 
 def test_failure_back_ends_are_functions_and_are_registered_once() -> None:
     @palermo.failure_backend
-    def tell(report: failure_backends.FailureReport) -> None:
+    def tell(report: hooks.FailureReport) -> None:
         called.append(report.id)
 
     palermo.failure_backend(tell)
-    for backend in failure_backends.failure_backends():
+    for backend in hooks.failure_backends():
         backend(report())
 
     assert called == ["1"]
@@ -231,9 +229,9 @@ def test_failure_back_ends_are_functions_and_are_registered_once() -> None:
 
 
 def test_the_log_back_end_writes_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    palermo.failure_backend(failure_backends.log_failure)
+    palermo.failure_backend(hooks.log_failure)
 
-    for backend in failure_backends.failure_backends():
+    for backend in hooks.failure_backends():
         backend(report())
 
     assert [record.getMessage() for record in caplog.records] == [

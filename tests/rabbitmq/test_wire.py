@@ -30,7 +30,7 @@ from palermo.core.lifecycle import JobState, fail, requeue, retry
 from palermo.core.message import KNOWN_HEADERS, Message, headers_size
 from palermo.core.unique_keys import message_from_plain, message_to_plain
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
-from palermo.worker.ipc.messages import pack_message
+from palermo.worker.ipc.frames import pack_message
 from tests import hostile
 from tests.core.test_message import a_message, values
 

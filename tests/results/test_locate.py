@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from palermo.client import locate as engine
-from palermo.client.locate import JobLocation, locate, locate_waiting
+from palermo.client import status
+from palermo.client.status import JobLocation, locate, locate_waiting
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
@@ -112,8 +112,8 @@ def test_the_job_of_a_worker_that_does_not_answer_is_located_by_its_last_answer(
 async def test_places_that_are_not_looked_at_are_named(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "DEPTH", 2)
-    monkeypatch.setattr(engine, "QUEUES", 1)
+    monkeypatch.setattr(status, "DEPTH", 2)
+    monkeypatch.setattr(status, "QUEUES", 1)
     async with opened(session) as broker:
         await broker.publish_many([*messages(5), *messages(6, "other")])
 
@@ -145,7 +145,7 @@ async def test_a_job_that_waits_in_another_queue_than_its_own_is_located_if_its_
 async def test_a_failed_job_behind_many_is_located_by_its_id_where_failed_jobs_have_a_log(
     quorum: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "FAILED", 2)
+    monkeypatch.setattr(status, "FAILED", 2)
     async with opened(quorum) as broker:
         await put_into_failed(broker, messages(5))
 

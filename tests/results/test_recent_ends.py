@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from palermo.client.recent_ends import RecentEnds, is_about, job_records
+from palermo.client.journal_watch import RecentEnds, is_about, job_records
 from palermo.core.journal_records import Record, RecordBatch
 
 

@@ -10,8 +10,7 @@ import palermo
 from palermo.core.lifecycle import BatchResult, Dropped, Raised, Retrying, Succeeded, results_of_each
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
-from palermo.worker.ipc.frames import HEADER, unpack_reply
-from palermo.worker.ipc.results import pack_result, unpack_results
+from palermo.worker.ipc.frames import HEADER, pack_result, unpack_reply, unpack_results
 from tests.helpers import eventually
 from tests.worker.bench import Bench
 from tests.worker.site import Site

@@ -6,7 +6,7 @@ import signal
 import socket
 
 from palermo.worker.pools.children import Children
-from palermo.worker.pools.process_slot import ProcessSlot
+from palermo.worker.pools.process_pool import ProcessSlot
 
 
 def test_the_end_of_a_process_that_is_reported_late_does_not_end_the_next_one() -> None:

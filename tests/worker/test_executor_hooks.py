@@ -11,16 +11,16 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import Succeeded
 from palermo.core.message import Message
 from palermo.errors import JobNotFound
-from palermo.jobs import failure_backends, hooks
+from palermo.jobs import hooks
 from tests.worker.bench import Bench
 
 
 @pytest.fixture(autouse=True)
 def _hooks() -> Iterator[None]:
     """What a test registers for all jobs is gone behind it."""
-    before = dict(hooks.registered._functions), dict(failure_backends._backends)
+    before = dict(hooks.registered._functions), dict(hooks._backends)
     yield
-    hooks.registered._functions, failure_backends._backends = before[0], before[1]
+    hooks.registered._functions, hooks._backends = before[0], before[1]
     hooks.registered._changed()
 
 
@@ -164,10 +164,10 @@ def test_on_failure_gets_the_error_and_the_arguments_and_its_own_error_is_only_l
 def test_every_failed_job_is_reported_to_the_back_ends_and_theirs_are_only_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(report: failure_backends.FailureReport) -> None:
+    def broken(report: hooks.FailureReport) -> None:
         raise RuntimeError("tracker down")
 
-    def tracker(report: failure_backends.FailureReport) -> None:
+    def tracker(report: hooks.FailureReport) -> None:
         bench.seen.append((report.id, report.job, report.preview, report.failure.exception_class, report.worker))
 
     palermo.failure_backend(broken)

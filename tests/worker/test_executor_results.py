@@ -11,7 +11,7 @@ from palermo.contract.serialization import Serializers
 from palermo.core.lifecycle import SUCCEEDED, StoredResult, Succeeded
 from palermo.errors import JobTimeout
 from palermo.jobs.definition import define
-from palermo.worker.child.return_values import ReturnValues
+from palermo.worker.child.executor import ReturnValues
 from tests.worker.bench import Bench
 
 

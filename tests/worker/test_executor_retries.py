@@ -9,15 +9,15 @@ import palermo
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Dropped, Raised, Retrying, Succeeded
 from palermo.errors import JobTimeout
-from palermo.jobs import failure_backends
+from palermo.jobs import hooks
 from tests.worker.bench import Bench
 
 
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
-    before = dict(failure_backends._backends)
+    before = dict(hooks._backends)
     yield
-    failure_backends._backends = before
+    hooks._backends = before
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from random import Random
 
-from palermo.worker.child.job_threads import JobThreads
+from palermo.worker.child.shared_slots import JobThreads
 from tests.helpers import eventually
 
 

@@ -24,11 +24,21 @@ from palermo.core.lifecycle import (
     Succeeded,
 )
 from palermo.core.message import Message
-from palermo.worker.ipc.frames import MAX_REPLY, SUCCESS, FrameBuffer, InvalidFrame, pack, pack_reply, unpack_reply
-from palermo.worker.ipc.messages import pack_message, unpack_message
+from palermo.worker.ipc.frames import (
+    MAX_REPLY,
+    SUCCESS,
+    FrameBuffer,
+    InvalidFrame,
+    pack,
+    pack_message,
+    pack_reply,
+    pack_result,
+    unpack_message,
+    unpack_reply,
+    unpack_result,
+)
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
-from palermo.worker.ipc.results import pack_result, unpack_result
-from palermo.worker.pools.crashed_job import crash_result
+from palermo.worker.pools.pool import crash_result
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))

@@ -18,10 +18,9 @@ from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobTerminated
 from palermo.jobs import hooks
 from palermo.worker.child.slot import Slot
-from palermo.worker.child.titles import SlotTitle
-from palermo.worker.ipc.frames import HEADER, SUCCESS, pack
-from palermo.worker.ipc.messages import pack_message
+from palermo.worker.ipc.frames import HEADER, SUCCESS, pack, pack_message
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
+from palermo.worker.process import SlotTitle
 from tests.worker.bench import Bench
 
 VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="unset")

@@ -13,8 +13,7 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, Raised, fail
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
-from palermo.worker.parent.outcomes import Outcomes
-from palermo.worker.parent.refused_results import MAX_BYTES, MAX_RESULTS, RefusedResult, RefusedResults
+from palermo.worker.parent.outcomes import MAX_BYTES, MAX_RESULTS, Outcomes, RefusedResult, RefusedResults
 from tests.contract.tools import FAILURE, consume, ids, message, take, until
 
 

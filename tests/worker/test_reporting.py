@@ -12,7 +12,7 @@ from palermo import track
 from palermo.jobs import current
 from palermo.jobs.current import CurrentJob
 from palermo.worker.child.reporting import EVERY, Reporter, ReportSender
-from palermo.worker.ipc.reports import MAX_LINE, MAX_LINES, NO_MORE, Report, unpack_report
+from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, NO_MORE, Report, unpack_report
 from tests.helpers import eventually
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from palermo.core.lifecycle import Cancelled, Interrupted, Succeeded
 from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
-from palermo.worker.child.shared_interrupts import SharedInterrupts
+from palermo.worker.child.interrupts import SharedInterrupts
 from tests.helpers import eventually
 from tests.worker.bench import Bench
 from tests.worker.site import PROGRAMS

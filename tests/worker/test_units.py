@@ -8,10 +8,10 @@ from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
-from palermo.worker.child.titles import SlotTitle
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
 from palermo.worker.parent.worker import parent_title
+from palermo.worker.process import SlotTitle
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.client.unique_options import plain_note
+from palermo.client.prepare import plain_note
 from palermo.core.topology import MAX_PRIORITY
 from palermo.jobs import registry
 from palermo.jobs.options import EnqueueOptions

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from palermo.client.locate import DEPTH
+from palermo.client.status import DEPTH
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
 from palermo.history.listings import life

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.client.unique_options import plain_note
+from palermo.client.prepare import plain_note
 from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound
 from palermo.jobs import registry

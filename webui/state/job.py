@@ -1,7 +1,7 @@
 """One job as the pages and the API show it: where it is now, its status, and its result.
 
 The search uses what all readers of the pages share: the site's snapshot for workers, the site's index for failed jobs,
-and the cached listings for scheduled ones; for jobs in queues it asks palermo.client.locate. It may miss a job, and
+and the cached listings for scheduled ones; for jobs in queues it asks palermo.client.status. It may miss a job, and
 changes nothing. Hidden values in arguments and results are masked.
 """
 

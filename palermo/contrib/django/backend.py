@@ -17,7 +17,7 @@ from django.core import checks
 
 from palermo.client.client import default_client
 from palermo.client.decorator import job
-from palermo.client.ids import new_id
+from palermo.client.prepare import new_id
 from palermo.client.status import JobStatus, State
 from palermo.errors import NotFound, PalermoError, ResultError
 from palermo.jobs.current import current_job

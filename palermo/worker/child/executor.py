@@ -18,28 +18,150 @@ from typing import Any, cast
 from palermo import errors, tracing
 from palermo.client import decorator
 from palermo.contract import clock
-from palermo.contract.serialization import SIGNED, Accept, Serializers, media_type
+from palermo.contract.serialization import SIGNED, Accept, Serializer, Serializers, media_type
 from palermo.core import arguments
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import CANCELLED, INTERRUPTED, MAX_RESULT, SUCCEEDED, Result, RunResult, Succeeded
+from palermo.core.lifecycle import (
+    CANCELLED,
+    INTERRUPTED,
+    MAX_RESULT,
+    SUCCEEDED,
+    BatchResult,
+    Result,
+    RunResult,
+    StoredResult,
+    Succeeded,
+    why_not_stored,
+)
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS
 from palermo.core.unique_keys import lock_of
 from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
-from palermo.jobs import current, hook_calls, hooks
+from palermo.jobs import current, hooks
 from palermo.jobs import definition as job_definition
+from palermo.jobs.batch import Batch
 from palermo.jobs.current import CurrentJob, ProgressReports
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
 from palermo.jobs.modules import JobModules
 from palermo.worker.child import interrupts as breaks
-from palermo.worker.child import shared_interrupts
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.child.job_call import JobCall
-from palermo.worker.child.return_values import ReturnValues
-from palermo.worker.child.run_failures import RunFailures, name_of
+from palermo.worker.child.run_failures import JobRun, RunFailures, name_of
 
 log = logging.getLogger("palermo.worker")
+
+#: The serializer of results where the job's own is not safe to read: a client must run no code that a worker wrote.
+_SAFE = "json"
+
+#: The most characters of the reason why a result is not kept.
+_MAX_REASON = 500
+
+#: The names that serializers use for their value in error texts, since they are written for arguments.
+_ROOTS = ("args", "kwargs", "value")
+
+
+class ReturnValues:
+    """Turns the value that a job returned into the one that the journal keeps.
+
+    It serializes in the slot, where the value is. A job whose result cannot be kept has done its work all the same: it
+    succeeds, and a client that asks for the result is told why there is none.
+    """
+
+    def __init__(self, serializers: Serializers, *, serializer: str = _SAFE, limit: int) -> None:
+        """`serializer` is for jobs that name none; `limit` is in bytes."""
+        self._serializers = serializers
+        self._serializer = serializer
+        self._limit = limit
+
+    def succeeded(self, message: Message, definition: JobDefinition, returned: object) -> Succeeded:
+        """The result of a job that returned this value."""
+        wanted = definition.keep_result if message.keep_result is None else message.keep_result
+        if not wanted:
+            return SUCCEEDED
+        try:
+            serializer = self._chosen(definition)
+            value = StoredResult(serializer.media_type, serializer.dumps(returned))
+        except JobError:  # its time is over, the worker stops, or someone cancelled it
+            raise
+        except Exception as error:  # the value's own code may raise anything
+            return Succeeded(refused=f"the result cannot be serialized: {_reason(error)}"[:_MAX_REASON])
+        refused = why_not_stored(value, self._limit)
+        return Succeeded(refused=refused) if refused else Succeeded(value=value)
+
+    def _chosen(self, definition: JobDefinition) -> Serializer:
+        serializer = self._serializers.get(definition.serializer or self._serializer)
+        return serializer if serializer.safe else self._serializers.get(_SAFE)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    for root in _ROOTS:
+        if text.startswith((root + "[", root + " ")):
+            return "result" + text.removeprefix(root)
+    return text or type(error).__name__
+
+
+class JobCall:
+    """Collects the messages of one call of a job, and their results: those of a batch have one each."""
+
+    __slots__ = ("_batch", "_callable", "_refused", "batched", "definition")
+
+    def __init__(self) -> None:
+        #: The job; None until there is a message that it can be called for.
+        self.definition: JobDefinition | None = None
+        #: Whether the job takes a list, with one item for each message.
+        self.batched = False
+        self._batch: Batch[Any] = Batch()
+        self._callable: list[tuple[int, Message, list[Any], dict[str, Any]]] = []
+        self._refused: dict[int, Result] = {}
+
+    def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Add the next message: the job can be called for it, with these arguments."""
+        self._callable.append((len(self._callable) + len(self._refused), message, args, kwargs))
+        self.definition = definition
+        self.batched = definition.batch is not None
+
+    def refuse(self, result: Result) -> None:
+        """Give the next message this result: the job cannot be called for it."""
+        self._refused[len(self._callable) + len(self._refused)] = result
+
+    @property
+    def args(self) -> list[Any]:
+        """The positional arguments. A batch has one: the list of its messages' arguments."""
+        if not self.batched:
+            return self._callable[0][2]
+        self._batch = Batch((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
+        return [self._batch]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments."""
+        return {} if self.batched else self._callable[0][3]
+
+    def errors(self, error: BaseException | None) -> list[BaseException | None]:
+        """The error of each message of a batch, after the call raised `error` or ended well; None for those done."""
+        return self._batch.outcomes(error)
+
+    def runs(self, instance: object | None = None, *, hooked: bool = True) -> list[JobRun]:
+        """One run for each message, with its own arguments: a failure is decided for each message."""
+        assert self.definition is not None
+        return [
+            JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked=hooked)
+            if self.batched
+            else JobRun(message, self.definition, args, kwargs, instance, hooked=hooked)
+            for _, message, args, kwargs in self._callable
+        ]
+
+    def ended(self, *results: Result) -> Result | BatchResult:
+        """The result of the whole call. `results` are for the called messages: one for each, or one for all."""
+        if len(self._callable) == len(results) == 1 and not self._refused and not self.batched:
+            return results[0]
+        called = results if len(results) != 1 else results * len(self._callable)
+        found = self._refused | {number: one for (number, *_), one in zip(self._callable, called, strict=True)}
+        if len(found) == 1 and not self.batched:
+            return found[0]
+        return BatchResult(tuple(found[number] for number in range(len(found))))
+
 
 SKIPPED = Succeeded(skipped=True)
 
@@ -62,9 +184,8 @@ OWN_FILES = frozenset(
         decorator.__file__,
         current.__file__,
         job_definition.__file__,
-        hook_calls.__file__,
+        hooks.__file__,
         breaks.__file__,
-        shared_interrupts.__file__,
         contextlib.__file__,
         runners.__file__,
         base_events.__file__,
@@ -166,10 +287,10 @@ class Executor:
             try:
                 self._interrupts.enter(message.timeout)
                 # Fast path: no hook is looked for. A run that does nothing, in a loop: 13 µs, 15 without.
-                hooked = not hook_calls.has_no_run_hooks(definition)
-                if hooked and not hook_calls.run_before_hooks("before_process", definition, args, kwargs, instance):
+                hooked = not hooks.has_no_run_hooks(definition)
+                if hooked and not hooks.run_before_hooks("before_process", definition, args, kwargs, instance):
                     return call.ended(SKIPPED)
-                around = hook_calls.hooks_for("around_process", definition, instance) if hooked else ()
+                around = hooks.hooks_for("around_process", definition, instance) if hooked else ()
                 with contextlib.ExitStack() if around else _NOTHING_AROUND as stack:
                     for hook in around:
                         stack.enter_context(_context(hook, args, kwargs))
@@ -177,7 +298,7 @@ class Executor:
                     value = definition.call(args, kwargs, instance)
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
-                hook_calls.run_after_hooks("after_process", definition, args, kwargs, instance)
+                hooks.run_after_hooks("after_process", definition, args, kwargs, instance)
                 if call.batched:
                     return self._batch_ended(call, None, instance)
                 return call.ended(self._return_values.succeeded(message, definition, value))

@@ -1,15 +1,20 @@
 """Interrupts a running job: for its time limit, for the worker's shutdown, or because someone cancelled it.
 
-Each raises an exception in the main thread, where the job runs: between two bytecodes, or out of a blocking system
-call. A job in C code, or one that catches the exception, goes on: then the parent kills its process (process_pool.py).
+In a slot of a process pool (`Interrupts`) each raises an exception in the main thread, where the job runs: between two
+bytecodes, or out of a blocking system call. A job in C code, or one that catches the exception, goes on: then the
+parent kills its process (process_pool.py). `SharedInterrupts` is for a slot that shares its process.
 """
 
+import asyncio
+import ctypes
 import signal
+import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Protocol
 
-from palermo.errors import JobCancelled, JobTerminated, JobTimeout
+from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
 from palermo.worker.signals import CANCEL, TERMINATE
 
 
@@ -90,3 +95,109 @@ class Interrupts:
             self._inside = False
             self.cancelled = True
             raise JobCancelled("the job was cancelled; clean up and leave")
+
+
+class SharedInterrupts:
+    """Raises errors in the job of one slot of several in a process, only while it runs. The parent says in which.
+
+    In a plain function Python raises the error in the job's thread, between two bytecodes: a call that waits
+    (time.sleep, a socket) must return first, and so must C code. A coroutine is cancelled where it awaits, because the
+    locks, groups and timeouts of asyncio clean up after CancelledError; the job then ends with the error that it was
+    cancelled for.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: Whether a job was given to the slot and has not ended.
+        self._begun = False
+        #: The thread that runs the job; 0 before it runs.
+        self._thread = 0
+        #: Whether an error was raised in that thread, and may not have arrived yet.
+        self._raised = False
+        #: The error that came before the job ran; and the error that its coroutine was cancelled for.
+        self._early_error: JobError | None = None
+        self._cancel_error: JobError | None = None
+        #: The task that awaits the job, if it is a coroutine.
+        self.task: asyncio.Task[Any] | None = None
+        #: The task in which the slot runs its coroutine job, if that is known before the job is awaited.
+        self.job_task: asyncio.Task[Any] | None = None
+        #: Whether the job was told to end because the worker stops.
+        self.terminated = False
+        #: Whether someone cancelled it.
+        self.cancelled = False
+
+    def begin(self) -> None:
+        """A job is given to the slot: from now on `interrupt` reaches it."""
+        with self._lock:
+            self._begun, self.terminated, self.cancelled = True, False, False
+            self._early_error = self._cancel_error = None
+            self.job_task = None
+
+    def enter(self, timeout: float | None) -> None:
+        """The job begins, in this thread. The parent enforces the timeout."""
+        with self._lock:
+            self._thread = threading.get_ident()
+            pending, self._early_error = self._early_error, None
+        if pending is not None:
+            raise pending
+
+    def leave(self) -> None:
+        """The job has ended: forget an error that has not arrived in it yet."""
+        while True:
+            try:
+                with self._lock:
+                    self._begun = False
+                    if self._raised:
+                        _raise_in(self._thread, None)
+                    self._thread, self._raised = 0, False
+                return
+            except JobError:
+                continue
+
+    def interrupt(self, error: JobError) -> None:
+        """Raise this error in the job. Called by another thread, or by the loop that the job waits in."""
+        with self._lock:
+            if not self._begun:
+                return
+            self.terminated = self.terminated or isinstance(error, JobTerminated)
+            self.cancelled = self.cancelled or isinstance(error, JobCancelled)
+            if self.task is not None:
+                self._cancel_error = error
+                with suppress(RuntimeError):  # its loop was closed at this moment
+                    self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+            elif self._thread:
+                self._raised = True
+                _raise_in(self._thread, _class_with_text(error))
+            else:
+                self._early_error = error
+
+    async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Await a job's coroutine."""
+        with self._lock:
+            self.task = self.job_task or asyncio.current_task()
+        try:
+            return await coroutine
+        except asyncio.CancelledError as cancelled:
+            cancel_error, self._cancel_error = self._cancel_error, None
+            if cancel_error is None:
+                raise
+            raise cancel_error from cancelled
+        finally:
+            with self._lock:
+                self.task = None
+
+
+def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if kind is None else ctypes.py_object(kind))
+
+
+def _class_with_text(error: JobError) -> type[BaseException]:
+    """An exception class with the error's text that takes no arguments: Python can raise only a class in a thread."""
+    kind = type(error)
+
+    def init(self: JobError) -> None:
+        kind.__init__(self, *error.args)
+
+    return type(
+        kind.__name__, (kind,), {"__init__": init, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    )

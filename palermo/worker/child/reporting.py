@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from palermo.core.failure import printable
-from palermo.worker.ipc.reports import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE
+from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE
 from palermo.worker.signals import block_in_this_thread
 
 #: Seconds between two reports of a job.

@@ -15,7 +15,7 @@ from palermo.core.failure import Failure, class_name, from_exception
 from palermo.core.lifecycle import Dropped, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.retry_policy import Decision, Drop, Retry, RunAgain, decide, is_failure
-from palermo.jobs import failure_backends, hook_calls
+from palermo.jobs import hooks
 from palermo.jobs.definition import JobDefinition
 
 log = logging.getLogger("palermo.worker")
@@ -81,7 +81,7 @@ class RunFailures:
         if not run.hooked:
             return
         try:
-            found = hook_calls.hooks_for(kind, run.definition, run.instance)
+            found = hooks.hooks_for(kind, run.definition, run.instance)
         except BaseException:  # the class cannot be instantiated: no hooks, and that is the job's error already
             return
         for hook in found:
@@ -94,10 +94,10 @@ class RunFailures:
         self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Result:
         """Report a failed job to the failure back ends. An exception in one of them does not lose the job."""
-        backends = failure_backends.failure_backends()
+        backends = hooks.failure_backends()
         if not backends:
             return Raised(failure)
-        report = failure_backends.FailureReport(
+        report = hooks.FailureReport(
             id=message.id,
             job=message.job,
             queue=message.queue,

@@ -1,4 +1,4 @@
-"""The child process that several slots share: the common part of the thread pool and the async pool.
+"""The child process that several slots share: that of a thread pool, and that of an async pool.
 
 It reads frames, runs their jobs, and answers with the number of the slot:
 
@@ -12,39 +12,101 @@ It reads frames, runs their jobs, and answers with the number of the slot:
     ("ping",)                                     {"pong": true}
     end of file                                   exits
 
-The pool decides how a slot runs a message (thread_slots.py, async_slots.py); plain functions run in threads in both.
+The pool decides how a slot runs a message: `serve_threads` for the thread pool, `AsyncSlots` for the async pool. Plain
+functions run in threads in both.
 """
 
 import asyncio
+import contextvars
+import inspect
 import logging
 import math
+import os
 import select
 import socket
+import struct
 import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
 from palermo import errors
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
 from palermo.core.message import Message
+from palermo.errors import JobNotFound
+from palermo.jobs.definition import JobDefinition
+from palermo.jobs.job_registry import Registry
+from palermo.tracing import flush
 from palermo.worker.child.executor import Executor
-from palermo.worker.child.job_threads import JobThreads
-from palermo.worker.child.process import exit_now
+from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
-from palermo.worker.child.shared_interrupts import SharedInterrupts
-from palermo.worker.child.titles import SharedTitle
-from palermo.worker.ipc.frames import HEADER, pack_reply
-from palermo.worker.ipc.messages import unpack_message
-from palermo.worker.ipc.results import pack_changes, pack_result
-from palermo.worker.process import flush
+from palermo.worker.ipc.frames import HEADER, FrameBuffer, load, pack_changes, pack_reply, pack_result, unpack_message
+from palermo.worker.process import SharedTitle, exit_now, new_event_loop
 
 log = logging.getLogger("palermo.worker")
+
+
+class JobThreads:
+    """The threads in which the slots run plain functions: at most `most`, which are started as they are needed.
+
+    To hand each job to a thread of its own would cost several thread switches, which is more than a short job takes. So
+    a thread that has ended a job takes the next one that waits. Jobs must not wait behind a long job either: if more
+    jobs wait when a thread begins one, it first wakes another thread, which takes the next job as soon as it gets the
+    interpreter's lock.
+    """
+
+    def __init__(self, most: int) -> None:
+        """The caller never gives more than `most` calls that are not done."""
+        self._most = most
+        self._count = 0
+        self._work: deque[Callable[[], None]] = deque()
+        #: How many calls were given, and how many are done. Several threads write the second without a lock: an
+        #: increment that is lost only makes one thread too many.
+        self._given = self._done = 0
+        #: Wakes an idle thread; and whether one was woken that has not looked for work yet.
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
+        self._waking = False
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Have a thread call `work`. Called by one thread."""
+        self._work.append(work)
+        self._given += 1
+        if self._count < min(self._most, self._given - self._done):
+            self._count += 1
+            threading.Thread(target=self._run, name=f"palermo jobs {self._count}", daemon=True).start()
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        if not self._waking:
+            self._waking = True
+            self._wakeups.put(None)
+
+    def _run(self) -> None:
+        work = self._work
+        try:
+            while True:
+                self._wakeups.get()
+                self._waking = False
+                while work:
+                    try:
+                        do = work.popleft()
+                    except IndexError:  # another thread was faster
+                        break
+                    if work:
+                        self._wake_one()
+                    do()
+                    self._done += 1
+        except BaseException:
+            log.exception("a thread for jobs ended by an error of its own thread=%s", threading.current_thread().name)
+            # As a slot of a process pool does; the parent finds out whose job it was.
+            os._exit(70)
+
 
 #: The most characters of a stack that are sent.
 _MAX_STACK = 100_000
@@ -272,3 +334,146 @@ def _coroutine_stack(task: asyncio.Task[Any]) -> str:
             frames.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
         waiting = next((found for name in _NEXT if (found := getattr(waiting, name, None)) is not None), None)
     return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
+
+
+#: The time without a frame after which the title is checked, in the kernel's format (seconds, microseconds): while the
+#: title may be wrong, and once it is right.
+_A_WHILE, _FOR_EVER = struct.pack("@ll", 0, 500_000), struct.pack("@ll", 0, 0)
+
+#: Bytes in one read. Above 128 kB the system would map and unmap memory for each read.
+_READ = 65_536
+
+
+def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], NoReturn]) -> NoReturn:
+    """Run the jobs of a thread pool in threads, and read the parent's frames in this one.
+
+    Once the parent has closed the socket pair it calls `leave`, which ends the process.
+    """
+    frames = FrameBuffer()
+    resting = True
+    slots.ready()
+    while True:
+        try:
+            data = end.recv(_READ)
+        except BlockingIOError:
+            slots.title.show(slots.busy)
+            if slots.title.true_at_rest:
+                resting = True
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOR_EVER)
+            continue
+        except OSError:  # a job closed our end
+            exit_now(1)
+        if not data:
+            leave()
+        if resting:
+            # In the kernel: a poll before each read would cost a system call each time.
+            resting = False
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _A_WHILE)
+        for payload in frames.feed(data):
+            slots.obey(load(payload), slots.run_in_thread)
+
+
+#: Seconds between two updates of the process title.
+_TITLE_EVERY = 0.5
+
+
+class AsyncSlots:
+    """Runs the slots of an async pool in one event loop, in which each coroutine job is a task.
+
+    Plain functions would block the loop, so they run in threads beside it. Hooks and failure back ends of coroutine
+    jobs run in the loop: while one of them blocks, all jobs wait.
+    """
+
+    def __init__(
+        self, end: socket.socket, slots: SharedSlots, registry: Registry, leave: Callable[[], NoReturn]
+    ) -> None:
+        self._end = end
+        self._slots = slots
+        self._registry = registry
+        #: Ends the process.
+        self._leave = leave
+        self._frames = FrameBuffer()
+        #: By job, whether it is a coroutine function.
+        self._awaitable: dict[str, bool] = {}
+        #: The slot of each task that runs a job.
+        self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
+        self._titling: asyncio.TimerHandle | None = None
+        self._loop = new_event_loop()
+
+    def serve(self) -> NoReturn:
+        """Run the jobs that the parent sends, until it closes the socket pair."""
+        asyncio.set_event_loop(self._loop)
+        self._loop.add_reader(self._end, self._read)
+        self._slots.outbox.batch(self._loop.call_soon)
+        self._slots.ready()
+        while True:
+            # Whatever a job does to the loop, the tasks of the other jobs are still in it: it runs again.
+            try:
+                self._loop.run_forever()
+            except BaseException as error:
+                log.error("a task that a job left behind would have ended the loop error=%r", repr(error))
+
+    def _read(self) -> None:
+        try:
+            data = self._end.recv(_READ, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:  # a job closed our end
+            exit_now(1)
+        if not data:
+            self._leave()
+        for payload in self._frames.feed(data):
+            self._slots.obey(load(payload), self._start)
+        if self._titling is None:
+            self._titling = self._loop.call_later(_TITLE_EVERY, self._retitle)
+
+    def _retitle(self) -> None:
+        """Update the process title, and again later unless the title says idle and that is true."""
+        self._slots.title.show(self._slots.busy)
+        resting = self._slots.title.true_at_rest
+        self._titling = None if resting else self._loop.call_later(_TITLE_EVERY, self._retitle)
+
+    def _start(self, slot: SharedSlot, message: Message) -> None:
+        if not self._is_awaitable(message.job):
+            self._slots.run_in_thread(slot, message)
+            return
+        task = asyncio.Task(
+            self._run(slot, message),
+            loop=self._loop,
+            name=f"{message.job} {message.id}",
+            context=contextvars.copy_context(),
+        )
+        slot.interrupts.job_task = task
+        self._tasks[task] = slot
+        task.add_done_callback(self._ended)
+
+    async def _run(self, slot: SharedSlot, message: Message) -> None:
+        task = slot.interrupts.job_task
+        assert task is not None
+        result = await slot.executor.run_async(message, slot.reporter)
+        del self._tasks[task]
+        task.remove_done_callback(self._ended)
+        self._slots.done(slot, result, self._slots.outbox.send_later)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Send a failure for a task that ended before its result was sent."""
+        slot = self._tasks.pop(task, None)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        # Another job cancelled it before its first step, or Palermo has a bug.
+        if slot is not None and error is not None:
+            self._slots.done(slot, raised(error), self._slots.outbox.send_later)
+
+    def _is_awaitable(self, job: str) -> bool:
+        known = self._awaitable.get(job)
+        if known is None:
+            try:
+                known = self._awaitable[job] = is_awaitable(self._registry.get(job))
+            except JobNotFound:
+                return False
+        return known
+
+
+def is_awaitable(definition: JobDefinition) -> bool:
+    """Whether the job is a coroutine function, or a class whose `process` is one."""
+    code = getattr(definition.target, "process", None) if definition.is_class else definition.target
+    return inspect.iscoroutinefunction(code)

@@ -38,13 +38,20 @@ from palermo.jobs.user_modules import describe
 from palermo.settings.settings import make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
-from palermo.worker.child.executor import Executor
+from palermo.worker.child.executor import Executor, ReturnValues
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.child.process import close_stdin, die_with, end_by_atexit, exit_now, forget_atexit, own_group
-from palermo.worker.child.return_values import ReturnValues
 from palermo.worker.ipc.frames import FrameBuffer, pack_reply
 from palermo.worker.options import WorkerFailed, WorkerOptions
-from palermo.worker.process import flush, set_title
+from palermo.worker.process import (
+    close_stdin,
+    die_with,
+    end_by_atexit,
+    exit_now,
+    flush,
+    forget_atexit,
+    own_group,
+    set_title,
+)
 
 log = logging.getLogger("palermo.worker")
 
@@ -216,15 +223,11 @@ class Template:
             interrupts.install()
             slot.serve(end, number=number, executor=self._executor(number, interrupts), leave=leave)
         # Imported here, because slots of a process pool need none of it.
-        from palermo.worker.child.shared_slots import SharedSlots
+        from palermo.worker.child.shared_slots import AsyncSlots, SharedSlots, serve_threads
 
         slots = SharedSlots(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
         if pool == "thread":
-            from palermo.worker.child import thread_slots
-
-            thread_slots.serve(end, slots, leave)
-        from palermo.worker.child.async_slots import AsyncSlots
-
+            serve_threads(end, slots, leave)
         AsyncSlots(end, slots, registry, leave).serve()
 
     def _executor(self, number: int, interrupts: Interruptible) -> Executor:

@@ -17,8 +17,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Fail, Release, Result, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
-from palermo.worker.parent.outcomes import fingerprint, outcome_from_plain
-from palermo.worker.parent.refused_results import RefusedResults
+from palermo.worker.parent.outcomes import RefusedResults, fingerprint, outcome_from_plain
 
 log = logging.getLogger("palermo.worker")
 

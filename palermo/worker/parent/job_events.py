@@ -1,10 +1,13 @@
-"""Writes the events of a worker and of its jobs to the journal."""
+"""What a worker tells of itself and of its jobs: in the journal, in its log, and in listings while they run."""
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palermo.client.recorder import Recorder
+from palermo.contract import clock
 from palermo.contract.recurring_entries import RECURRING
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.failure import Failure
@@ -14,6 +17,7 @@ from palermo.core.limits import LimitDemand
 from palermo.core.message import Message
 from palermo.core.version import VERSION
 from palermo.errors import BrokerUnavailable
+from palermo.worker.ipc.frames import Report
 from palermo.worker.parent.shutdown import RestartReason
 
 log = logging.getLogger("palermo.worker")
@@ -188,3 +192,140 @@ def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
 
 def _error(failure: Failure) -> dict[str, str]:
     return {"error": failure.exception_class, "message": failure.message[:_MAX_TEXT]}
+
+
+def log_start(slot: int, message: Message) -> None:
+    """Log that a run begins."""
+    if log.isEnabledFor(logging.INFO):
+        log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *_job_values(slot, message))
+
+
+def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str) -> None:
+    """Log how a run ended that began at the Unix time `began`.
+
+    `ran` and `by` are for a cancelled job: whether it had begun, and who cancelled it, "" if nobody said.
+    """
+    named = _job_values(slot, message)
+    match result:
+        case Raised(failure):
+            log.error(
+                "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r",
+                *named,
+                clock.now() - began,
+                _error_line(failure),
+            )
+        case Retrying(None, delay):
+            log.info("job snoozed id=%s job=%s queue=%s attempt=%d slot=%d delay=%.1f", *named, delay)
+        case Retrying(Failure() as failure, delay):
+            log.warning(
+                "job failed id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f error=%r retry_in=%.1f",
+                *named,
+                clock.now() - began,
+                _error_line(failure),
+                delay,
+            )
+        case Dropped(reason):
+            log.warning("job discarded id=%s job=%s queue=%s attempt=%d slot=%d reason=%r", *named, reason)
+        case Interrupted():
+            log.warning("job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *named)
+        case Cancelled():
+            log.warning(
+                "job cancelled id=%s job=%s queue=%s attempt=%d slot=%d ran=%s by=%s",
+                *named,
+                "yes" if ran else "no",
+                by or "?",
+            )
+        case Succeeded():
+            log_success(slot, message, began, skipped=result.skipped)
+
+
+def log_success(slot: int, message: Message, began: float, *, skipped: bool = False) -> None:
+    """Log that a job has returned, or was skipped."""
+    if log.isEnabledFor(logging.INFO):
+        log.info(
+            "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
+            "skipped" if skipped else "finished",
+            *_job_values(slot, message),
+            clock.now() - began,
+        )
+
+
+def _job_values(slot: int, message: Message) -> tuple[str, str, str, int, int]:
+    """The values that every log line about a job has, in the order of the line."""
+    return message.id, message.job, message.queue, message.attempt, slot
+
+
+def _error_line(failure: Failure) -> str:
+    text = failure.message.partition("\n")[0][:200]
+    return f"{failure.exception_class}: {text}"
+
+
+#: Seconds between two journal records of one job's progress.
+RECORD_EVERY = 1.0
+
+#: How many of a job's newest lines a worker keeps; the journal has them all.
+KEPT_LINES = 100
+
+Write = Callable[[RecordKind, Mapping[str, Any]], None]
+
+
+class Progress:
+    """The progress and log lines of the present job of one slot."""
+
+    __slots__ = ("_reported", "_timer", "_unwritten", "_write", "fraction", "lines", "text")
+
+    def __init__(self) -> None:
+        self.fraction: float | None = None
+        self.text = ""
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._write: Write | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        #: Whether the job has reported anything, as few jobs do; whether its newest progress is not yet recorded.
+        self._reported = self._unwritten = False
+
+    def begin(self, write: Write) -> None:
+        """A job begins. `write` records its log lines, and its progress at most once a second."""
+        self._write = write
+
+    def add(self, report: Report) -> None:
+        """Take a report of the job."""
+        write = self._write
+        if write is None:
+            return
+        self._reported = True
+        for line in report.lines:
+            self.lines.append(line)
+            write(RecordKind.LOG, {"text": line})
+        if report.moved:
+            self.fraction, self.text = report.fraction, report.text
+            self._unwritten = True
+            if self._timer is None:
+                self._record_regularly()
+
+    def end(self) -> None:
+        """The job has ended: record its last progress, and forget the job."""
+        if self._reported:
+            self._forget()
+        self._write = None
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._unwritten:
+            self._record()
+        self._reported = False
+        self.fraction, self.text = None, ""
+        self.lines.clear()
+
+    def _record_regularly(self) -> None:
+        self._timer = None
+        if self._unwritten:
+            self._record()
+            self._timer = asyncio.get_running_loop().call_later(RECORD_EVERY, self._record_regularly)
+
+    def _record(self) -> None:
+        self._unwritten = False
+        if self._write is not None:
+            said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
+            self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))

@@ -46,14 +46,11 @@ from palermo.errors import (
     PalermoError,
     WorkerDied,
 )
-from palermo.worker.ipc.reports import MAX_TEXT
+from palermo.worker.ipc.frames import MAX_TEXT
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
-from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.outcomes import Outcomes
-from palermo.worker.parent.progress import Progress
-from palermo.worker.parent.refused_results import RefusedResult, RefusedResults
-from palermo.worker.parent.run_log_lines import log_end, log_start, log_success
+from palermo.worker.parent.job_events import JobEvents, Progress, log_end, log_start, log_success
+from palermo.worker.parent.outcomes import Outcomes, RefusedResult, RefusedResults
 from palermo.worker.pools.pool import Pool
 
 log = logging.getLogger("palermo.worker")

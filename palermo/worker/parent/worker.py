@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from palermo.client.failed_queues import FailedRetention
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
@@ -28,13 +29,11 @@ from palermo.errors import BrokerError, PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
-from palermo.worker.parent.failed_retention import FailedRetention
-from palermo.worker.parent.idle_watch import IdleWatch, count_pending
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
+from palermo.worker.parent.outcomes import RefusedResults
 from palermo.worker.parent.queue_size_watch import QueueSizeWatch
-from palermo.worker.parent.refused_results import RefusedResults
 from palermo.worker.parent.shutdown import (
     EXIT_TIMEOUT,
     FORCED,
@@ -45,7 +44,7 @@ from palermo.worker.parent.shutdown import (
 )
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
-from palermo.worker.parent.watchdog import StallWatchdog
+from palermo.worker.parent.watchdog import IdleWatch, StallWatchdog, count_pending
 from palermo.worker.pools.pool import Pool
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action, SignalRow

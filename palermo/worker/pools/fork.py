@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 # Modules that both sides of the fork need are imported before it, so that the processes share their memory.
-from palermo.client import prepare_recurring, recorder, wait_first  # noqa: F401
+from palermo.client import prepare_recurring, recorder  # noqa: F401
 from palermo.contract import broker  # noqa: F401
 from palermo.worker import registered  # noqa: F401
-from palermo.worker.ipc import messages, pipes, reports, results  # noqa: F401
+from palermo.worker.ipc import frames, pipes  # noqa: F401
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 
@@ -43,7 +43,7 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
             os._exit(70)
     theirs.close()
     from palermo.worker.pools.children import Children
-    from palermo.worker.pools.stack_file import StackFile
+    from palermo.worker.pools.pool import StackFile
 
     children, answers = Children(ours, pid), StackFile(stacks)
     if options.pool == "process":

@@ -1,12 +1,15 @@
-"""The protocol of a pool of slots that runs jobs, as the worker's loop uses it."""
+"""What all pools have in common: their protocol, the result of a job whose process died, and the file for stacks."""
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from palermo.core.lifecycle import RunResult
+from palermo.core.failure import Failure
+from palermo.core.lifecycle import BatchResult, Dropped, Raised, Result, Retrying, RunResult
 from palermo.core.message import Message
-from palermo.worker.ipc.reports import Report
+from palermo.worker.ipc.frames import Report, pack_message
 from palermo.worker.pools.children import Children
 from palermo.worker.registered import Registered
 
@@ -79,3 +82,63 @@ class ForkedPool(Pool, Protocol):
 
     #: The template and the processes that it forked.
     children: Children
+
+
+def pack_crashed(message: Message, failure: Failure, *slot: int) -> bytes:
+    """The frame that asks a slot for the result of a job that ended with this failure; `slot` if slots share it."""
+    values: dict[str, Any] = {name: getattr(failure, name) for name in Failure.__slots__}
+    return pack_message("crashed", message, values, *slot)
+
+
+def crash_result(answer: RunResult, failure: Failure) -> RunResult:
+    """The result of a job whose process died, by the answer of a fresh slot.
+
+    That slot applied the job's retry policy and its hooks to this failure.
+    """
+    if isinstance(answer, BatchResult):
+        return BatchResult(tuple(_crash_result(each, failure) for each in answer.results))
+    return _crash_result(answer, failure)
+
+
+def _crash_result(answer: Result, failure: Failure) -> Result:
+    match answer:
+        case Retrying(Failure(), delay):
+            return Retrying(failure, delay)
+        case Dropped():
+            return answer
+    return Raised(failure)
+
+
+#: Seconds that a slot gets to answer, and between two checks whether it is still writing.
+_ANSWER_TIMEOUT, _EVERY = 2.0, 0.05
+
+
+class StackFile:
+    """The nameless file that the processes of a pool write their stacks to, one answer at a time.
+
+    It is open in the parent, the template and every slot.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """`descriptor` is that of palermo.worker.process.nameless_file."""
+        self.descriptor = descriptor
+
+    def clear(self) -> None:
+        """Empty the file."""
+        os.ftruncate(self.descriptor, 0)
+
+    async def answer(self) -> str:
+        """The text that a slot writes from now on, once it stops growing; "" if nothing comes."""
+        deadline = time.monotonic() + _ANSWER_TIMEOUT
+        size = 0
+        while time.monotonic() < deadline:
+            await asyncio.sleep(_EVERY)
+            grown = os.fstat(self.descriptor).st_size
+            if grown and grown == size:
+                break
+            size = grown
+        return os.pread(self.descriptor, size, 0).decode(errors="replace").rstrip()
+
+    def close(self) -> None:
+        """Close the file in this process."""
+        os.close(self.descriptor)

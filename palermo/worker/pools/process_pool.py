@@ -1,6 +1,6 @@
 """The process pool: each slot is a process that the template forked.
 
-ProcessPool talks to the template over one socket pair (template_connection.py) and to each slot over another. A job
+ProcessPool talks to the template over one socket pair (children.py) and to each slot over another. A job
 whose process dies under it, in any way, ends as Raised. It ends as Interrupted only if the worker stops and killed the
 process itself, or never started the job.
 """
@@ -8,7 +8,7 @@ process itself, or never started the job.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,20 +16,115 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
-from palermo.worker.ipc.messages import pack_message
+from palermo.worker.ipc.frames import pack_message, unpack_changes, unpack_report, unpack_results
 from palermo.worker.ipc.pipes import SlotPipe
-from palermo.worker.ipc.reports import unpack_report
-from palermo.worker.ipc.results import unpack_changes, unpack_results
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
-from palermo.worker.pools.crashed_job import crash_result, pack_crashed
-from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
-from palermo.worker.pools.process_slot import ProcessSlot
-from palermo.worker.pools.stack_file import StackFile
+from palermo.worker.pools.pool import OnReport, OnResult, StackFile, crash_result, ignore_report, pack_crashed
 from palermo.worker.registered import Registered
 from palermo.worker.signals import CANCEL, DUMP, TERMINATE
 
 log = logging.getLogger("palermo.worker")
+
+
+class ProcessSlot:
+    """The parent's view of one slot: its process, the job that runs in it, and the answer that the parent waits for.
+
+    A fresh process replaces one that died or reached a limit.
+    """
+
+    __slots__ = (
+        *("forked_at", "cancelling", "changes", "end_reason", "jobs", "kill_error", "message", "number", "pid", "pipe"),
+        *("done", "replacing", "signalled", "timers"),
+        "_waiter",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pipe: SlotPipe | None = None
+        self.pid: int | None = None
+        #: How its process ended, in words; None if the template died before it could report that.
+        self.end_reason: asyncio.Future[str | None] | None = None
+        #: The job that it runs now.
+        self.message: Message | None = None
+        #: Whether the job was told to end because someone cancelled it.
+        self.cancelling = False
+        #: Whether its process was sent a signal that may arrive only after the job has ended.
+        self.signalled = False
+        #: The changes that a job has left in its process, in words.
+        self.changes = ""
+        #: The error that the job ends with, if the worker is killing its process.
+        self.kill_error: Exception | None = None
+        #: The task that replaces its process, while it runs.
+        self.replacing: asyncio.Future[None] | None = None
+        #: How many jobs this process has run, and when it was forked, by the monotonic clock.
+        self.jobs = 0
+        self.forked_at = 0.0
+        #: Called with the job's result while a job runs.
+        self.done: Callable[[RunResult], None] | None = None
+        #: The timers of the job's limits.
+        self.timers: list[asyncio.TimerHandle] = []
+        self._waiter: asyncio.Future[RunResult] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has a process that waits for a job."""
+        return self.pipe is not None and self.replacing is None and self.message is None and self._waiter is None
+
+    def job_ended(self) -> None:
+        """The job has ended, or its process has: forget the job, and cancel its timers."""
+        self.message = self.done = None
+        self.cancelling = False
+        self.jobs += 1
+        if self.timers:
+            for timer in self.timers:
+                timer.cancel()
+            self.timers.clear()
+
+    def renew(self) -> "asyncio.Future[RunResult]":
+        """Reset the state for a new fork. The future completes once the process is ready, or raises SlotLost."""
+        loop = asyncio.get_running_loop()
+        self.end_reason, self.pid, self.kill_error = loop.create_future(), None, None
+        self.jobs, self.forked_at = 0, time.monotonic()
+        self.signalled, self.changes = False, ""
+        self._waiter = waiter = loop.create_future()
+        return waiter
+
+    async def ask(self, frame: bytes) -> RunResult:
+        """Send a frame and wait for the answer. Raises SlotLost."""
+        pipe = self.pipe
+        if pipe is None:
+            raise SlotLost
+        self._waiter = asyncio.get_running_loop().create_future()
+        pipe.write(frame)
+        return await self._waiter
+
+    def answered(self, pipe: SlotPipe, result: RunResult) -> None:
+        """Hand an answer of the slot to `ask`. Closes the socket pair if nobody asked."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            pipe.abort("sent an answer that nobody asked for")
+            return
+        self._waiter = None
+        waiter.set_result(result)
+
+    def lost(self, why: str) -> bool:
+        """The socket pair has closed. Returns whether somebody waited for an answer, who now gets SlotLost."""
+        self.pipe = None
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return False
+        if not waiter.done():
+            waiter.set_exception(SlotLost(why))
+        return True
+
+    def ended(self, end_reason: str | None, linger: float) -> None:
+        """The process has ended, or could not be forked."""
+        if self.end_reason is not None and not self.end_reason.done():
+            self.end_reason.set_result(end_reason)
+        if self.pipe is not None:
+            # A process that a job left behind may hold the socket pair open. The delay lets the last answer be read.
+            asyncio.get_running_loop().call_later(linger, self.pipe.abort, "")
 
 
 class ProcessPool:

@@ -1,6 +1,6 @@
 """The thread pool and the async pool: all slots share one child process.
 
-One child, the current one, takes all jobs (shared_children.py). The only way to end one job by force is to kill its
+One child, the current one, takes all jobs (shared_child.py). The only way to end one job by force is to kill its
 child. So the pool replaces a child instead of repairing it: the old one is *retired* (takes no more jobs, and ends when
 those in it have), and a fresh one takes the next jobs. If a child dies with one job in it, that job fails. If it dies
 with several, nobody knows which was to blame: each runs again *alone*, in a fresh child of its own, within the same
@@ -18,15 +18,11 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
-from palermo.worker.ipc.messages import pack_message
-from palermo.worker.ipc.reports import Report
+from palermo.worker.ipc.frames import Report, pack_message
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
-from palermo.worker.pools.crashed_job import crash_result, pack_crashed
-from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
-from palermo.worker.pools.shared_child import SharedChild, SlotRun
-from palermo.worker.pools.shared_children import SharedChildren
-from palermo.worker.pools.stack_file import StackFile
+from palermo.worker.pools.pool import OnReport, OnResult, StackFile, crash_result, ignore_report, pack_crashed
+from palermo.worker.pools.shared_child import SharedChild, SharedChildren, SlotRun
 from palermo.worker.registered import Registered
 from palermo.worker.signals import DUMP
 

@@ -233,7 +233,7 @@ def because(story: str) -> None:
 
 
 @palermo.failure_backend
-def told(report: palermo.jobs.failure_backends.FailureReport) -> None:
+def told(report: palermo.jobs.hooks.FailureReport) -> None:
     if report.job == "stories.reported":
         note("failure back end", f"told of {report.job} {report.failure.message}")
 
