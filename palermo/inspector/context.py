@@ -48,7 +48,10 @@ class Context:
         return [rows[name] for name in sorted(rows)]
 
     def workers(self) -> list[Row]:
-        """All workers that are alive, by id, with the jobs they run."""
+        """All workers that are alive, by id, with the jobs they run.
+
+        One that does not answer has `answers` False, the state "silent" and what was known of it last.
+        """
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         found = self._ask(lambda broker: broker.workers(), again=True)
         return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]

@@ -64,6 +64,7 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
         line = {**ended("told", "log"), "text": "a line of its log"}
         write(web.client, [enqueued("told"), line, *(ended(id) for id in ("told", "other")), failed_("bad")])
         [failed] = web.inspector.failed().rows
+        [worker] = web.inspector.workers()
         window, axe = _LOOKS[look]
         page = open_page("/", **window)
         wrong = {}
@@ -74,9 +75,11 @@ def test_every_page_is_clean_for_axe_and_fits_its_window(web: Web, open_page: Op
             "/queues/images",
             "/queues/images?ask=delete",
             "/queues?ask=enqueue",
+            "/queues?ask=pause-all",
             f"/jobs/{failed['id']}",
             "/jobs/nowhere",
             "/workers",
+            f"/workers/{worker['id']}",
             "/statistics",
             "/statistics?window=month&queue=demo",
             "/history",
