@@ -57,6 +57,7 @@ def test_c1_a_unique_job_that_was_enqueued_without_its_key_runs_and_is_told_of(
 
     keyed = with_lock(bench.message(), UniqueLock(key="job:1", mode=Mode.DONE))
     assert bench.executor().run(keyed) == Succeeded()
+    assert bench.run(extra={"recurring": "nightly"}) == Succeeded()
     assert caplog.messages == []
     assert bench.run() == Succeeded()
     [text] = caplog.messages

@@ -445,7 +445,8 @@ def _fatal(failure: Failure) -> JobError:
 
 def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
     """Log a job that is declared unique, and was enqueued by a program that did not know that."""
-    if message.attempt == 1 and not message.topic and lock_of(message) is None:
+    # A recurring job comes from its declaration: with unique=seconds it needs no key, as its ticks come once.
+    if message.attempt == 1 and "recurring" not in message.extra and lock_of(message) is None:
         log.warning(
             "job is declared unique and was enqueued without a key, by a program without its code; it runs all the same"
             " id=%s job=%s",
