@@ -9,11 +9,12 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
 from palermo.cli.command_group import Context
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from palermo.inspector.inspector import Inspector
     from palermo.settings.settings import Settings
 
@@ -24,13 +25,15 @@ _PATIENCE = 2.0
 _FAILED = 100
 
 #: A function that click calls for the beginning of a word.
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Complete:
     """The completion by these names; no names if the broker does not give them."""
 
-    def found(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def found(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
         from palermo.client.client import Client
         from palermo.errors import PalermoError
         from palermo.inspector.inspector import Inspector

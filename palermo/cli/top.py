@@ -22,6 +22,7 @@ from rich.text import Text
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, json_option
 from palermo.cli.output import is_terminal, print_json
+from palermo.cli.top_keys import TopKeys
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
@@ -41,6 +42,9 @@ _LEAST = 2
 
 #: How far back failures are shown, in seconds, and the most that are shown.
 _RECENT, _FAILURES = 3_600.0, 100
+
+#: The lines of one look that is printed; `--json` has all.
+_ONCE = 40
 
 #: Rates are measured over this many seconds before now.
 _RATE_WINDOW = 10.0
@@ -69,6 +73,19 @@ class ScreenData:
     failures: Sequence[Row] = ()
     #: Why the data are out of date; "" while the broker answers.
     problem: str = ""
+    #: The queue that the keys have chosen; "" for none.
+    chosen: str = ""
+
+    def only(self, text: str) -> "ScreenData":
+        """The data of queues with this in their names, and of workers and failures that have to do with it."""
+        if not text:
+            return self
+        return replace(
+            self,
+            queues=[row for row in self.queues if text in row["name"]],
+            workers=[row for row in self.workers if any(text in each["job"] + each["queue"] for each in row["jobs"])],
+            failures=[row for row in self.failures if any(text in row[name] for name in _TEXTS)],
+        )
 
     def row(self) -> Row:
         """The data as a row, for programs."""
@@ -99,8 +116,8 @@ def totals(data: ScreenData) -> dict[str, int]:
     }
 
 
-def view(data: ScreenData, *, height: int | None = None, keys: bool = False) -> RenderableType:
-    """The screen for a terminal of `height` lines, or all of it; with `keys` it says which keys there are."""
+def view(data: ScreenData, *, height: int | None = None, foot: str = "") -> RenderableType:
+    """The screen for a terminal of `height` lines, or all of it; `foot` is its last line."""
     sizes = [len(data.queues), len(data.workers), len(data.failures)]
     room = sizes if height is None else split_rows(sizes, height - _FIXED - len(sizes) * _FRAME)
     parts: list[RenderableType] = [_head(data)]
@@ -110,8 +127,8 @@ def view(data: ScreenData, *, height: int | None = None, keys: bool = False) -> 
         parts.append(Text(title + more, style="bold", no_wrap=True))
         parts.append(table(data, shown) if size else Text("none", style="dim"))
         parts.append(Text())
-    if keys:
-        parts.append(Text("q quits", style="dim"))
+    if foot:
+        parts.append(Text(foot, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -168,6 +185,11 @@ def _table(*columns: tuple[str, bool]) -> Table:
     return table
 
 
+def queue_order(data: ScreenData) -> list[Row]:
+    """The queues as they are shown, the longest first."""
+    return sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))
+
+
 def _queues(data: ScreenData, shown: int) -> Table:
     table = _table(
         ("Queue", False),
@@ -178,7 +200,7 @@ def _queues(data: ScreenData, shown: int) -> Table:
         ("Workers", True),
         ("", False),
     )
-    for row in sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))[:shown]:
+    for row in queue_order(data)[:shown]:
         rates = data.rates.get(row["name"], Rates(None, None))
         failed = is_failed(row["name"])
         table.add_row(
@@ -189,6 +211,7 @@ def _queues(data: ScreenData, shown: int) -> Table:
             _rate(rates.leave),
             "" if failed else f"{row['workers']:,}",
             Text("paused", style="yellow") if row["paused"] else _unserved(row, failed=failed),
+            style="reverse" if row["name"] == data.chosen else "",
         )
     return table
 
@@ -288,6 +311,7 @@ class RecentFailures:
 def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None:
     """Watch queues, workers, rates and the newest failures, until q is pressed.
 
+    Keys choose a queue, pause or resume it, requeue its failed jobs, and filter what is shown.
     Rates are those of the last ten seconds, or with --once of one interval.
     """
     client = context.client()
@@ -305,24 +329,24 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
         if as_json:
             print_json(data.row())
         else:
-            Console(highlight=False).print(view(data))
+            Console(highlight=False).print(view(data, height=_ONCE))
         return
     with _keys() as pressed, suppress(KeyboardInterrupt):
-        _show(live_data, pressed, interval)
+        _show(live_data, TopKeys(live_data.inspector), pressed, interval)
 
 
 class LiveData:
     """Takes snapshots of queues and workers, and remembers enough of them for rates."""
 
     def __init__(self, inspector: Inspector, broker: str, recent_failures: RecentFailures) -> None:
-        self._inspector = inspector
+        self.inspector = inspector
         self._samples = Samples(2 * _RATE_WINDOW + 120)
         self._recent_failures = recent_failures
         self._data = ScreenData(at=time.time(), broker=broker)
 
     def refresh(self) -> ScreenData:
         """The data as they are now. Raises BrokerError."""
-        queues, workers = self._inspector.queues(), self._inspector.workers()
+        queues, workers = self.inspector.queues(), self.inspector.workers()
         now = time.time()
         self._samples.add(Snapshot(at=now, queues=queues, workers=workers))
         processed, failed = self._samples.throughput(now, _RATE_WINDOW)
@@ -347,12 +371,13 @@ class LiveData:
             return replace(self._data, problem=f"{type(error).__name__}: {error} Trying again.")
 
 
-def _show(live_data: LiveData, pressed: Callable[[float], str], interval: float) -> None:
+def _show(live_data: LiveData, keys: TopKeys, pressed: Callable[[float], str], interval: float) -> None:
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(view(live_data.refresh_or_last(), height=console.height, keys=True), refresh=True)
-            if "q" in pressed(interval).lower():
+            data = replace(live_data.refresh_or_last().only(keys.wanted), chosen=keys.queue)
+            live.update(view(data, height=console.height, foot=keys.foot), refresh=True)
+            if keys.press(pressed(interval), queue_order(data)):
                 return
 
 

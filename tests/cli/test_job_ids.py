@@ -1,6 +1,7 @@
 """The beginning of an id, as pages and listings show it, instead of the whole id."""
 
 import json
+import secrets
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from palermo.cli.job_ids import chosen_id
 from palermo.client.client import Client
 from palermo.errors import IdInvalid
+from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
 from tests.cli.conftest import Palermo
 from tests.helpers import eventually
+from tests.rabbitmq_tidy import delete_all
 
 #: Two ids that begin alike, and one of the user's own that is the beginning of another.
 FIRST, SECOND = "7c9e12ab-1111-4111-8111-111111111111", "7c9e12ab-2222-4222-8222-222222222222"
@@ -96,3 +99,27 @@ def test_an_id_that_nothing_begins_with_is_answered_as_before(palermo: Palermo) 
 def test_many_ids_that_begin_alike_are_counted() -> None:
     with pytest.raises(IdInvalid, match=r"of 7 ids: order-170, .*, order-174 and 2 more\."):
         chosen_id("order-17", [f"order-17{number}" for number in range(7)])
+
+
+def test_on_rabbitmq_too_failed_scheduled_and_waiting_jobs_are_found_by_the_beginnings_of_their_ids(
+    palermo: Palermo, rabbitmq_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = f"ids-{secrets.token_hex(6)}"
+    monkeypatch.setenv("PALERMO_URL", rabbitmq_url)
+    monkeypatch.setenv("PALERMO_EXCHANGE", exchange)
+    (tmp_path / "id_jobs.py").write_text(FAILS)
+    try:
+        with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=30.0)) as client:
+            client.enqueue("break", id=FIRST)
+            with start_worker(["id_jobs"], queues="jobs", url=rabbitmq_url, exchange=exchange, burst=True) as worker:
+                assert worker.wait(60) == 0
+            client.enqueue("break", id=OWN, delay=3600)
+            client.enqueue("break", id=LONGER)
+
+        assert json.loads(palermo("failed", "show", FIRST[:8], "--json").stdout)["id"] == FIRST
+        assert json.loads(palermo("status", OWN, "--json").stdout)["state"] == "scheduled"
+        assert json.loads(palermo("status", LONGER[:15], "--json").stdout)["id"] == LONGER
+        assert "is the beginning of 2 ids" in palermo("cancel", OWN[:8], code=2).stderr
+        assert palermo("failed", "requeue", FIRST[:8]).stdout == "requeued 1 job.\n"
+    finally:
+        delete_all(rabbitmq_url, exchange)

@@ -16,11 +16,14 @@ import pytest
 from rich.console import Console
 
 from palermo.cli.top import RecentFailures, ScreenData, split_rows, view
+from palermo.cli.top_keys import HELP, TopKeys
 from palermo.client.client import Client
 from palermo.core.durations import Durations
 from palermo.core.journal_records import decode, encode
 from palermo.core.text import duration
+from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Rates
+from palermo.worker.handle import start_worker
 from tests.cli.conftest import Palermo
 
 NOW = 1_795_219_200.0
@@ -56,7 +59,7 @@ def failure(nth: int, message: str = "no route", *, retried: bool = False) -> di
 
 def shown(scene: ScreenData, *, width: int = 100, height: int | None = None) -> str:
     console = Console(width=width, highlight=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(view(scene, height=height, keys=True))
+    console.print(view(scene, height=height, foot=HELP))
     console.file.close()
     return console.export_text()
 
@@ -133,7 +136,7 @@ def test_top_fits_the_terminal(width: int, height: int) -> None:
 
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
-    assert lines[-1] == "q quits"
+    assert lines[-1].startswith("q quits")
 
 
 def test_top_shows_the_longest_queues_the_busy_workers_and_the_newest_failures() -> None:
@@ -183,6 +186,77 @@ def test_top_prints_one_look_where_nobody_watches(palermo: Palermo, client: Clie
     assert all(part in text for part in ("mail", "OSError: no", "1 waiting"))
     assert "q quits" not in text
     assert (found["pending"], [row["id"] for row in found["failures"]]) == (1, ["7"])
+
+
+def test_one_look_of_top_is_short_however_much_there_is(palermo: Palermo, client: Client) -> None:
+    for nth in range(60):
+        client.enqueue("shop.send", queue=f"mail-{nth}")
+
+    text = palermo("top", "--once", "--interval", "0.2").stdout
+
+    assert len(text.splitlines()) <= 40
+    assert "of 61" in text
+
+
+def test_top_pauses_and_resumes_the_queue_that_its_keys_choose(client: Client) -> None:
+    for name in ("mail", "bills"):
+        client.enqueue("shop.send", queue=name)
+    inspector = Inspector(client)
+    keys = TopKeys(inspector)
+    rows = [row for row in inspector.queues() if row["name"] != "failed"]
+
+    assert not keys.press("p", rows)
+    assert "choose a queue first" in keys.foot
+    keys.press("\x1b[B\x1b[Bp", rows)
+    assert (keys.queue, keys.foot) == ("mail", "paused mail")
+    rows = [row for row in inspector.queues() if row["name"] != "failed"]
+    assert {row["name"]: row["paused"] for row in rows} == {"bills": False, "mail": True}
+    keys.press("p", rows)
+    assert not any(row["paused"] for row in inspector.queues())
+    assert keys.press("q", rows)
+
+
+def test_top_requeues_the_failed_jobs_of_the_chosen_queue_only_after_yes(
+    client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "top_jobs.py").write_text("import palermo\n@palermo.job(name='shop.send')\ndef send():\n    1 / 0\n")
+    for name in ("mail", "m?il"):
+        client.enqueue("shop.send", queue=name)
+    with start_worker(["top_jobs"], queues="*", url=url, burst=True) as worker:
+        assert worker.wait(60) == 0
+    inspector = Inspector(client)
+    keys = TopKeys(inspector, queue="m?il")
+
+    keys.press("r", inspector.queues())
+    assert keys.foot == "requeue all failed jobs of m?il? y or n"
+    keys.press("n", inspector.queues())
+    assert len(inspector.failed()) == 2
+    keys.press("ry", inspector.queues())
+
+    assert keys.foot == "requeued 1 job"
+    assert [row["queue"] for row in inspector.failed()] == ["mail"]
+
+
+def test_top_shows_what_the_filter_has_in_it(client: Client) -> None:
+    scene = ScreenData(
+        at=NOW,
+        broker="here",
+        queues=[queue("mail", 3), queue("slow", 1)],
+        workers=[worker(1), worker(2, "shop.resize")],
+        failures=[failure(1)],
+    )
+    keys = TopKeys(Inspector(client))
+
+    keys.press("/qmailx\x7f\x7f\x7f\x7f\x7f\x7fslow\r", scene.queues)
+
+    assert keys.wanted == "slow"
+    assert "filter: slow" in keys.foot
+    only = scene.only(keys.wanted)
+    assert ([row["name"] for row in only.queues], only.workers, only.failures) == (["slow"], [], [])
+    assert [row["id"] for row in scene.only("resize").workers] == [worker(2)["id"]]
+    keys.press("/\x1b", scene.queues)
+    assert scene.only(keys.wanted) is scene
 
 
 def test_top_lives_in_a_terminal_until_q_and_leaves_it_as_it_was(url: str, tmp_path: Path, client: Client) -> None:
