@@ -1,7 +1,6 @@
-"""What each process of a worker does for itself: its title, its standard streams, its event loop, its ties, its end.
+"""A process of the worker, for itself: its title, its standard streams, its event loop, its tie to its parent, its end.
 
-The titles, as `ps` shows them, cost so little that a no-op job does not notice. A child also ties itself to its parent
-and leaves the terminal.
+The titles, as `ps` shows them, cost so little that a no-op job does not notice.
 """
 
 import atexit

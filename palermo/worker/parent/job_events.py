@@ -1,4 +1,4 @@
-"""What a worker tells of itself and of its jobs: in the journal, in its log, and in listings while they run."""
+"""Tells of a worker and of its jobs: in the journal, in the log, and in listings while the jobs run."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a worker watches over itself: does it still get jobs, does its loop still turn, are its queues empty?
+"""Watches of the worker over itself: does it still get jobs, does its loop still turn, are its queues empty?
 
 The first asks the broker, only while a slot is idle, whether jobs wait in the worker's queues. If some do at several
 checks in a row, and no slot gets one, the worker is stalled. Then the worker opens another session, and if that does

@@ -1,4 +1,4 @@
-"""What all pools have in common: their protocol, the result of a job whose process died, and the file for stacks."""
+"""The common part of all pools: their protocol, the result of a job whose process died, and the file for stacks."""
 
 import asyncio
 import os
