@@ -41,13 +41,12 @@ from palermo.core.message import Message
 from palermo.errors import JobNotFound
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
-from palermo.tracing import flush
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
 from palermo.worker.ipc.frames import HEADER, FrameBuffer, load, pack_changes, pack_reply, pack_result, unpack_message
-from palermo.worker.process import SharedTitle, exit_now, new_event_loop
+from palermo.worker.process import SharedTitle, exit_now, flush, new_event_loop
 
 log = logging.getLogger("palermo.worker")
 

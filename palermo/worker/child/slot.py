@@ -16,14 +16,13 @@ from typing import Any, NoReturn
 
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import SUCCEEDED
-from palermo.tracing import flush
 from palermo.worker import signals
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
 from palermo.worker.ipc.frames import SUCCESS, pack_changes, pack_reply, pack_result, unpack_message
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
-from palermo.worker.process import SlotTitle, die_with, exit_now, own_group, use_ordinary_signal_stack
+from palermo.worker.process import SlotTitle, die_with, exit_now, flush, own_group, use_ordinary_signal_stack
 
 log = logging.getLogger("palermo.worker")
 

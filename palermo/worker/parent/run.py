@@ -9,11 +9,10 @@ import time
 from contextlib import ExitStack
 
 from palermo.settings.environment import take_start_pipe
-from palermo.tracing import flush
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import Pidfile
 from palermo.worker.pools.fork import fork_pool
-from palermo.worker.process import new_event_loop, set_title
+from palermo.worker.process import flush, new_event_loop, set_title
 from palermo.worker.signals import ignore_renewal
 
 log = logging.getLogger("palermo.worker")
