@@ -9,6 +9,7 @@ from typing import Any
 
 import pika
 import pytest
+from pika.exceptions import ConnectionClosedByBroker
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.replies import Difference
@@ -46,7 +47,8 @@ def channel(rabbitmq_url: str) -> Iterator[Any]:
     """Another program, on bare pika."""
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
     yield connection.channel()
-    connection.close()
+    if connection.is_open:
+        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,12 @@ def channel(rabbitmq_url: str) -> Iterator[Any]:
 def test_a_queue_that_another_program_made_differently(
     rabbitmq_url: str, exchange: str, channel: Any, options: dict[str, Any], level: str, text: str
 ) -> None:
-    channel.queue_declare(f"{exchange}.mail", **options)
+    try:
+        channel.queue_declare(f"{exchange}.mail", **options)
+    except ConnectionClosedByBroker as refusal:
+        if "deprecated" in refusal.reply_text:
+            pytest.skip(f"this RabbitMQ makes no such queue: {refusal.reply_text}")
+        raise
 
     found = diagnosed(rabbitmq_url, exchange, publish="mail")
 
