@@ -47,7 +47,9 @@ def queue(name: str, pending: int = 0, *, workers: int = 1, paused: bool = False
 
 
 def worker(nth: int, *jobs: str) -> dict[str, Any]:
-    running = [{"id": job, "job": job, "queue": "mail", "started_at": "2026-11-20T23:59:00Z"} for job in jobs]
+    running = [
+        {"id": job, "job": job, "queue": "mail", "started_at": "2026-11-20T23:59:00Z", "preview": None} for job in jobs
+    ]
     row = {"id": f"pid:{nth}@host", "state": "working" if jobs else "idle", "slots": 2, "processed": 10, "failed": 1}
     return {**row, "jobs": running, "queues": ["mail"], "started_at": "2026-11-20T22:00:00Z"}
 
@@ -221,15 +223,15 @@ def test_top_requeues_the_failed_jobs_of_the_chosen_queue_only_after_yes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "top_jobs.py").write_text("import palermo\n@palermo.job(name='shop.send')\ndef send():\n    1 / 0\n")
-    for name in ("mail", "m?il"):
+    for name in ("mail", "mailing"):
         client.enqueue("shop.send", queue=name)
     with start_worker(["top_jobs"], queues="*", url=url, burst=True) as worker:
         assert worker.wait(60) == 0
     inspector = Inspector(client)
-    keys = TopKeys(inspector, queue="m?il")
+    keys = TopKeys(inspector, queue="mailing")
 
     keys.press("r", inspector.queues())
-    assert keys.foot == "requeue all failed jobs of m?il? y or n"
+    assert keys.foot == "requeue all failed jobs of mailing? y or n"
     keys.press("n", inspector.queues())
     assert len(inspector.failed()) == 2
     keys.press("ry", inspector.queues())

@@ -120,4 +120,4 @@ def test_an_event_that_does_not_say_what_it_is_is_json_if_it_decodes(body: bytes
 
     assert with_media_type(job).content_type == ("application/json" if json else OCTETS)
     assert is_untyped(with_media_type(job)) is not json
-    assert not is_untyped(Message(id="1", queue="q", job="a", body=body, content_type=OCTETS))
+    assert not is_untyped(Message(id="1", queue="q", job="a", body=body, content_type="application/json"))
