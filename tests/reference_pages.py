@@ -47,6 +47,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         [
             ("palermo.job", palermo.job),
             ("palermo.JobClass", palermo.JobClass),
+            ("palermo.Batch", palermo.Batch),
             ("palermo.subscribe", palermo.subscribe),
             ("palermo.hook", palermo.hook),
             ("palermo.DontEnqueue", palermo.DontEnqueue),

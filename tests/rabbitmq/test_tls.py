@@ -17,6 +17,7 @@ from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
 from palermo.settings.settings import Settings
+from palermo.worker.parent.shutdown import UNREACHABLE
 from tests import rabbitmq_found
 from tests.acceptance.place import Place
 from tests.certificates import Authority, Certificate, openssl
@@ -273,20 +274,15 @@ def test_a_command_that_tls_forbids_ends_with_the_same_line(
     assert PASSWORD not in done.stderr
 
 
-def test_a_worker_that_is_refused_says_so_and_waits_for_a_better_certificate(
+def test_a_worker_that_is_refused_at_its_start_says_why_and_ends(
     secured: Secured, made: Certificates, tmp_path: Path, exchange: str
 ) -> None:
-    file = tmp_path / "authority.pem"
-    file.write_bytes(made.other.file.read_bytes())
-    with Place(tmp_path, url(secured.open, cafile=file), exchange) as place:
+    with Place(tmp_path, url(secured.open, cafile=made.other.file), exchange) as place:
         worker = place.worker()
-        eventually(lambda: "authority that is not trusted here" in worker.log)
-        file.write_bytes(made.ours.file.read_bytes())
-        place.enqueue("note", "done")
-        place.await_lines(1)
-        worker.send(signal.SIGTERM)
-        assert worker.wait() == 0
 
+        assert worker.wait() == UNREACHABLE
+
+    assert "authority that is not trusted here" in worker.log
     assert "Traceback" not in worker.log
     assert PASSWORD not in worker.log
 

@@ -106,7 +106,7 @@ def test_a_queue_is_paused_resumed_and_deleted(any_web: Web) -> None:
 
 def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(any_web: Web) -> None:
     options = {"queue": "mail", "tenant": "acme", "priority": 3, "unique": "until_done", "unique_key": "eu", "limit": 2}
-    sync = {"job": "shop.sync", **options}
+    sync = {"job": "shop.never_seen", **options}
     first = any_web.http.post("/api/jobs", json={**sync, "id": "mine"})
     again = any_web.http.post("/api/jobs", json={**sync, "id": "other"})
     changed = any_web.http.post("/api/jobs", json={**sync, "args": [2], "on_duplicate": "replace"})
@@ -151,7 +151,7 @@ def test_c1_a_job_is_enqueued_for_an_instant(web: Web) -> None:
     ],
 )
 def test_c1_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong: dict[str, Any]) -> None:
-    answer = shared_web.http.post("/api/jobs", json={"job": "shop.sync", "queue": "wrong", **wrong})
+    answer = shared_web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "wrong", **wrong})
 
     assert answer.status_code == 422, answer.text
     assert len(answer.json()["error"].splitlines()) == 1
@@ -159,10 +159,10 @@ def test_c1_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong:
 
 
 def test_c1_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
-    answer = web.http.post("/api/jobs", json={"job": "shop.sync", "queue": "mail"})
+    answer = web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "mail"})
 
     assert "not unique even if it is declared so" in answer.json()["note"]
-    assert "not unique even if it is declared so" in web.form("/queues", "/enqueue", job="shop.sync").text
+    assert "not unique even if it is declared so" in web.form("/queues", "/enqueue", job="shop.never_seen").text
 
 
 def test_c8_all_queues_are_purged_at_once(any_web: Web) -> None:

@@ -27,14 +27,19 @@ def web(shared_web: Web) -> Web:
 
 
 def test_markup_in_any_field_of_a_job_is_text(web: Web) -> None:
-    web.client.run(
-        lambda broker: broker.publish(
-            Message(id=_XSS, queue=_XSS, job=_XSS, body=b"[]", content_type=_XSS, preview=_XSS, created_at=1)
-        )
-    )
-    web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue=_XSS, id=f"2{_XSS}")
+    strange = Message(id=_XSS, queue=_XSS, job=_XSS, body=b"[]", content_type=_XSS, preview=_XSS, created_at=1)
+    web.client.run(lambda broker: broker.publish(strange))
+    web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue="mail", id=f"2{_XSS}")
 
-    for path in ("/queues", "/api/docs", f"/queues/{_XSS}", f"/jobs/{_XSS}", f"/{_XSS}", f"/failures?text={_XSS}"):
+    for path in (
+        "/queues",
+        "/api/docs",
+        f"/queues/{_XSS}",
+        "/queues/mail",
+        f"/jobs/{_XSS}",
+        f"/{_XSS}",
+        f"/failures?text={_XSS}",
+    ):
         page = web.http.get(path)
 
         assert page.status_code < 500
