@@ -54,7 +54,7 @@ def test_R7_every_hook_runs_in_its_place(place: Place) -> None:
     )
     assert place.python(program).split() == ["True", "False", "True", "True"]
     eventually(lambda: place.failed())
-    eventually(lambda: "queue_empty" in names(place))
+    eventually(lambda: {"queue_empty", "queue_size"} <= names(place))
     worker.send(signal.SIGUSR2)
     eventually(lambda: "before_pause" in names(place))
     # A job that comes while it stops taking jobs is given back: only then can it be dequeued.

@@ -62,7 +62,7 @@ class RabbitmqBroker:
         self._pauses_and_cancels = PausesAndCancels(
             self._exchange, connection, self._open_publisher, patience=session.timeout
         )
-        self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection)
+        self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection, kind=session.queue_type)
         self._closed = False
         self._registration = QueueRegistration(self._exchange, self._registry, connection)
         self._wiring = EventTopology(session.prefix)

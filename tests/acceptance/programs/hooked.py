@@ -70,6 +70,11 @@ def queue_empty(worker):
 
 
 @palermo.hook
+def queue_size(worker, sizes):
+    trace("queue_size")
+
+
+@palermo.hook
 def before_pause(worker):
     trace("before_pause")
 

@@ -3,7 +3,7 @@
 RabbitMQ counts such a worker and keeps its jobs for it until its heartbeats have been missed. Who it is, and which jobs
 it holds, is known from its last answer in this session, else from its last record in the run log, which has the jobs
 that take long. That it is still there is known from its queue for questions, which ends with its session. Of any other
-worker only the number is known.
+worker only the number is known, and only if a classic queue counts them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,15 +15,22 @@ from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
 from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo, WorkerList, unidentified_worker
+from palermo.core.topology import CLASSIC
 from palermo.errors import PalermoError
 
 
 class SilentWorkers:
     """The last answers of all workers, as one session knows them."""
 
-    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], connection: Connection) -> None:
+    def __init__(
+        self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], connection: Connection, *, kind: str
+    ) -> None:
+        """`kind` is the type of the queue that counts the workers."""
         self._stream = run_log_stream(exchange, publisher)
         self._connection = connection
+        #: Whether workers that nobody knows are listed: a quorum queue counts those on a node that is away, too, after
+        #: they have moved to another node.
+        self._lists_unknown = kind == CLASSIC
         #: By queue for questions.
         self._last: dict[str, WorkerInfo] = {}
 
@@ -38,7 +45,7 @@ class SilentWorkers:
         if reports.missing is not None and len(silent) < reports.missing:
             await self._read_run_log(answered)
             silent = await self._still_there(answered)
-        unknown = max(0, (reports.missing or 0) - len(silent))
+        unknown = max(0, (reports.missing or 0) - len(silent)) if self._lists_unknown else 0
         found = [*reports.workers, *silent, *(unidentified_worker(number + 1) for number in range(unknown))]
         # A job may have begun after the last answer.
         return WorkerList(found, complete=False)
