@@ -255,7 +255,8 @@ def test_a_client_that_is_closed_keeps_the_jobs(palermo: Palermo) -> None:
     assert palermo.work() == 1
 
 
-def test_the_default_client_is_lent_and_comes_back() -> None:
+def test_the_default_client_is_lent_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.client.client, "_default", None)
     before = module.connect("sqlite:///:memory:")
     try:
         with Palermo() as palermo:

@@ -86,4 +86,4 @@ def test_a_wrong_number_is_one_line() -> None:
     assert ended.returncode == 2
     assert "prefetch is '0'; it is a number from 1 to 1,000, or \"auto\"." in ended.stderr
     with pytest.raises(SettingInvalid, match="prefetch is 'some'"):
-        palermo.start_worker(["crew"], prefetch="some")
+        palermo.start_worker(["crew"], prefetch="some", url="sqlite:///jobs.db")
