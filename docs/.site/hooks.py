@@ -1,4 +1,4 @@
-"""What the site does with the documents besides showing them, as hooks of mkdocs (mkdocs.yml).
+"""Hooks of mkdocs (mkdocs.yml), which prepare the documents for the site.
 
 The documents are written for readers of the repository. So some link to files outside docs/, which the site carries
 too: a few as pages (OUTSIDE), the others as they are, below files/. Hidden blocks, which set examples up, are left out.

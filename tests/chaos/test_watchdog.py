@@ -193,11 +193,11 @@ def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_sta
     assert place.await_lines(1) == ["behind"]
     assert ALARM not in worker.log
     assert worker.log.count("INFO connected") == 1
-    expected = {f"{number}" for number in range(MANY)}
+    expected = sorted(f"{number}" for number in range(MANY))
 
     def all_are_scheduled() -> bool:
-        found = {row["id"] for row in place.inspector.scheduled(limit=2 * MANY)}
-        missing = sorted(expected - found)
+        found = sorted(row["id"] for row in place.inspector.scheduled(limit=2 * MANY))
+        missing = sorted(set(expected) - set(found))
         assert found == expected, f"{len(missing)} not scheduled: {missing[:10]}\n{worker.log[-4_000:]}"
         return True
 

@@ -1,6 +1,7 @@
 """The command line of `palermo` behind `manage.py`: which settings, modules and options a worker gets."""
 
 import sys
+from abc import abstractmethod
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 
@@ -72,6 +73,6 @@ class ClickCommand(BaseCommand):
         """For `manage.py help NAME`."""
         self.run_click(["--help"], [], f"{prog_name} {subcommand}")
 
+    @abstractmethod
     def run_click(self, arguments: list[str], folders: list[str], program: str) -> None:
-        """Run; the command says how."""
-        raise NotImplementedError
+        """Run the command with these words of the command line."""
