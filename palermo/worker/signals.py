@@ -138,10 +138,14 @@ def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
     """Have this process, which is about to end, ignore further signals, so that it ends with its exit code.
 
     An event loop that is closed restores the defaults of the signals that it handles, so they are taken from it first.
+    To take them restores the defaults too, so the signals are blocked meanwhile: the default of INT raises.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    for number in ending:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore_renewal() -> None:
@@ -195,7 +199,7 @@ def reserved_handlers() -> dict[int, object]:
 
 
 def block_in_this_thread() -> None:
-    """Block all signals in this thread: a signal that interrupts a job must reach the thread that runs the job."""
+    """Block all signals in this thread, so that they reach the main thread: it runs the job, or the parent's loop."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 

@@ -1,6 +1,8 @@
 """The signal table, and how the end of a process is told."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -37,3 +39,33 @@ def test_what_the_parent_tells_a_slot_is_no_signal_of_the_table() -> None:
 )
 def test_an_end_is_told_by_signal_or_status(status: int, text: str) -> None:
     assert describe_status(status) == text
+
+
+UNDER_FIRE = """
+import os, subprocess, sys
+from palermo.worker.process import new_event_loop
+from palermo.worker.signals import ignore_signals, listen
+
+loop = new_event_loop()
+listen(loop, lambda row: None)
+fire = "import os, sys\\nwhile True:\\n for number in (2, 15): os.kill(int(sys.argv[1]), number)"
+source = subprocess.Popen([sys.executable, "-c", fire, str(os.getpid())], start_new_session=True)
+
+async def end_many_times():
+    for _ in range(1_000):
+        ignore_signals(loop)
+        listen(loop, lambda row: None)
+    ignore_signals(loop)
+
+loop.run_until_complete(end_many_times())
+loop.close()
+source.kill()
+source.wait()
+"""
+
+
+def test_a_process_that_begins_to_ignore_signals_dies_of_none() -> None:
+    """A worker that had stopped well died of one more Ctrl-C: asyncio restores the defaults of the signals it drops."""
+    ended = subprocess.run([sys.executable, "-c", UNDER_FIRE], capture_output=True, timeout=120, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, b"")

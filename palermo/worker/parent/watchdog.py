@@ -18,6 +18,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.stacks import thread_stacks
+from palermo.worker.signals import block_in_this_thread
 
 log = logging.getLogger("palermo.worker")
 
@@ -153,6 +154,7 @@ class LoopWatchdog:
         self._timer = self._loop.call_later(LOOP_TIMEOUT / 4, self._turn)
 
     def _watch(self) -> None:
+        block_in_this_thread()
         # It counts this thread's own steps, not the clock: a process that was stopped has done nothing wrong.
         step, still = LOOP_TIMEOUT / 10, 0
         while not self._over.wait(step):
