@@ -12,7 +12,7 @@ from palermo.client import forking
 from palermo.client.handle import Job
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
-from palermo.core.arguments import preview
+from palermo.core.arguments import check_arguments, preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
 from palermo.core.message import NO_HEADERS, Message, make_message
@@ -117,6 +117,8 @@ def prepare(
     given = {name: value for name, value in options.items() if value is not None}
     if given or not options.keys() <= _CALLABLE:
         check_options(options, ENQUEUE_OPTIONS, "enqueue")
+    if args.__class__ is not tuple or kwargs.__class__ is not dict:
+        check_arguments(args, kwargs)
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
     if definition is None:

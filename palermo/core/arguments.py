@@ -23,6 +23,17 @@ def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, 
     return list(args), ""
 
 
+def check_arguments(args: object, kwargs: object) -> None:
+    """Raise ArgumentsInvalid unless these are a sequence of arguments and a mapping by name.
+
+    Text is refused though it is a sequence: its letters would become the arguments.
+    """
+    if not isinstance(args, Sequence) or isinstance(args, (str, bytes, bytearray)):
+        raise ArgumentsInvalid(f"args is {str(args)[:80]!r}, a {type(args).__name__}; give a list or a tuple: args=(…,).")
+    if not isinstance(kwargs, Mapping):
+        raise ArgumentsInvalid(f"kwargs is {str(kwargs)[:80]!r}, a {type(kwargs).__name__}; give a dict by name.")
+
+
 def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
     """Like `pack`, for a job declared with arguments="one": its single argument as it is. Raises ArgumentsInvalid."""
     given = [*args, *kwargs.values()]

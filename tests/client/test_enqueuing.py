@@ -432,3 +432,22 @@ def test_the_broker_in_memory_forgets_its_jobs_when_its_last_session_is_closed()
     third = Client(settings)
     assert [row["pending"] for row in Inspector(third).queues() if row["name"] == "jobs"] == []
     third.close()
+
+
+@pytest.mark.parametrize("job", ["resize", "client.without_code"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"args": "cat.png"}, "args is 'cat.png', a str"),
+        ({"args": b"cat.png"}, "a bytes; give a list or a tuple"),
+        ({"args": {"cat.png": 1}}, "a dict; give a list or a tuple"),
+        ({"args": 7}, "args is '7', a int"),
+        ({"kwargs": ["width"]}, "a list; give a dict"),
+    ],
+)
+def test_arguments_that_are_no_list_or_no_dict_are_refused_not_taken_apart(
+    client: Client, job: str, given: dict[str, Any], told: str
+) -> None:
+    """`args="abc"` sent three arguments, a letter each, where the job's code was not there to object."""
+    with pytest.raises(ArgumentsInvalid, match=told):
+        client.enqueue(resize if job == "resize" else job, **given)
