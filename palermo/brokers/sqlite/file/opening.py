@@ -217,7 +217,8 @@ def _make_side_directory(path: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
         if os.path.exists(path) and os.stat(path).st_mode & stat.S_IWGRP:
-            os.chmod(directory, 0o770)
+            # A folder within one that has the setgid bit has it too, and must keep it: its files belong to the group.
+            os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) | 0o070)
 
 
 @cache
