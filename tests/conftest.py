@@ -51,6 +51,8 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "promtool": promtool_found.find,
     "amqplib": clients.find_amqplib,
     "bunny": clients.find_bunny,
+    "php_amqplib": clients.find_php_amqplib,
+    "amqp091_go": clients.find_amqp091_go,
 }
 
 

@@ -8,24 +8,19 @@ moves the rows to the broker, at least once: if it dies between the broker's con
 job is enqueued twice, with the same id.
 """
 
-import logging
-import time
-from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Column, Double, Integer, MetaData, String, Table, Text, delete, event, func, select
-from sqlalchemy.engine import Connection, Engine, RowMapping
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
-from palermo.client.client import Client, default_client
-from palermo.client.prepare import new_id
-from palermo.core.times import due_at
-from palermo.errors import BrokerError, DuplicateJob
-from palermo.jobs.definition import JobDefinition
-from palermo.jobs.job_registry import registry as jobs
-
-log = logging.getLogger("palermo.outbox")
+from palermo.client.client import Client
+from palermo.contrib.outbox import Enqueueable, OutboxRow, make_row, sweep_rows, waiting_since
 
 #: Every kind of session that the functions take.
 AnySession = Session | AsyncSession | scoped_session[Any] | async_scoped_session[Any]
@@ -33,17 +28,8 @@ AnySession = Session | AsyncSession | scoped_session[Any] | async_scoped_session
 #: The key of Session.info under which the jobs of its transactions wait.
 _WAITING = "palermo.contrib.waiting"
 
-
-class Enqueueable(Protocol):
-    """A job, or a job with options: `send`, `send.options(queue="slow")`."""
-
-    @property
-    def definition(self) -> JobDefinition:
-        """The job's definition."""
-
-    @property
-    def enqueue(self) -> Any:
-        """Enqueues one, with the job's own arguments."""
+#: What a row stores of a job; the database counts the rows.
+_STORED = tuple(field.name for field in fields(OutboxRow) if field.name != "number")
 
 
 def enqueue_after_commit(session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> None:
@@ -140,23 +126,12 @@ class Outbox:
 
         It is written as JSON now, whatever its serializer is later. Raises ArgumentsInvalid, EncodeError.
         """
-        definition, options = job.definition, dict(getattr(job, "given", {}))
-        definition.bind(args, kwargs)
-        id = options.pop("id", None) or new_id()
-        now = time.time()
-        # A delay counts from now, and not from when the row is moved.
-        run_at = due_at(
-            now, delay=options.pop("delay", None), run_at=options.pop("run_at", None), declared=definition.delay
-        )
-        if run_at is not None:
-            options["run_at"] = run_at
-        json = default_client().serializers.get("json")
+        row = make_row(job, args, kwargs)
         entry: Any = self._entry()
-        entry.id, entry.job, entry.created_at = id, definition.name, now
-        entry.arguments = json.dumps({"args": list(args), "kwargs": kwargs}).decode()
-        entry.options = json.dumps({name: value for name, value in options.items() if value is not None}).decode()
+        for name in _STORED:
+            setattr(entry, name, getattr(row, name))
         _plain(session).add(entry)
-        return id
+        return row.id
 
     def sweep(self, engine: Engine, *, client: Client | None = None, limit: int = 500) -> int:
         """Enqueue the jobs of all rows, oldest first, and delete the rows; returns how many.
@@ -165,13 +140,7 @@ class Outbox:
         gets its error, is logged and stays. Raises BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are
         left then wait for the next sweep.
         """
-        total = 0
-        while True:
-            with engine.connect() as connection:
-                moved, found = self._sweep_once(connection, client or default_client(), limit)
-            total += moved
-            if found < limit:
-                return total
+        return sweep_rows(partial(self._open_batch, engine), client, limit)
 
     def waiting(self, engine: Engine) -> tuple[int, float]:
         """How many rows wait, and for how many seconds the oldest of them: for alerts."""
@@ -179,35 +148,30 @@ class Outbox:
         with engine.connect() as connection:
             chosen = select(func.count(), func.min(table.c.created_at)).where(table.c.error.is_(None))
             count, oldest = connection.execute(chosen).one()
-        return count, 0.0 if oldest is None else max(0.0, time.time() - oldest)
+        return count, waiting_since(oldest)
 
-    def _sweep_once(self, connection: Connection, client: Client, limit: int) -> tuple[int, int]:
-        """How many rows were moved, and how many were found."""
-        table = self.table
+    @contextmanager
+    def _open_batch(self, engine: Engine, limit: int) -> Iterator["_Batch"]:
+        with engine.connect() as connection:
+            batch = _Batch(connection, self.table, limit)
+            try:
+                yield batch
+            finally:
+                connection.commit()
+
+
+class _Batch:
+    """Rows that a transaction has locked."""
+
+    def __init__(self, connection: Connection, table: Table, limit: int) -> None:
+        self._connection = connection
+        self._table = table
         chosen = select(table).where(table.c.error.is_(None)).order_by(table.c.number).limit(limit)
-        rows = connection.execute(chosen.with_for_update(skip_locked=True)).mappings().all()
-        done: list[int] = []
-        try:
-            for row in rows:
-                try:
-                    with suppress(DuplicateJob):  # it is there already
-                        self._enqueue_row(client, row)
-                    done.append(row["number"])
-                except BrokerError:
-                    raise
-                except Exception as error:  # a hook of the user may raise anything, and must not stop the others
-                    log.error("outbox row cannot be enqueued id=%s job=%s error=%r", row["id"], row["job"], str(error))
-                    mended = table.update().where(table.c.number == row["number"])
-                    connection.execute(mended.values(error=f"{type(error).__name__}: {error}"))
-        finally:
-            # Also after an error: what the broker has confirmed must not be enqueued again.
-            connection.execute(delete(table).where(table.c.number.in_(done)))
-            connection.commit()
-        return len(done), len(rows)
+        found = connection.execute(chosen.with_for_update(skip_locked=True)).mappings()
+        self.rows = [OutboxRow(number=row["number"], **{name: row[name] for name in _STORED}) for row in found]
 
-    def _enqueue_row(self, client: Client, row: RowMapping) -> None:
-        definition = jobs.find(row["job"])
-        json = client.serializers.get("json")
-        call: Any = json.loads(row["arguments"].encode(), definition.classes if definition is not None else {})
-        options: Any = json.loads(row["options"].encode(), {})
-        client.enqueue(definition or row["job"], call["args"], call["kwargs"], id=row["id"], **options)
+    def delete(self, numbers: Sequence[int]) -> None:
+        self._connection.execute(delete(self._table).where(self._table.c.number.in_(numbers)))
+
+    def refuse(self, number: int, error: str) -> None:
+        self._connection.execute(self._table.update().where(self._table.c.number == number).values(error=error))

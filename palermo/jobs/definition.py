@@ -168,8 +168,11 @@ class JobDefinition:
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
+            # The words of inspect.Signature.bind.
+            is_unknown = "unexpected keyword argument" in str(error)
+            advice = " Options, such as retries, go to .options(…)." if is_unknown else ""
             raise ArgumentsInvalid(
-                f"arguments do not fit job {self.name!r}: {error}. It takes {self.signature}."
+                f"arguments do not fit job {self.name!r}: {error}. It takes {self.signature}.{advice}"
             ) from None
         if self.one and (kwargs or len(args) != 1):
             raise ArgumentsInvalid(

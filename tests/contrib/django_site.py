@@ -25,11 +25,13 @@ _NAMES = {
     "django.conf": ("settings",),
     "django.contrib.auth.models": ("User",),
     "django.core": ("checks",),
+    "django.core.exceptions": ("ImproperlyConfigured",),
     "django.core.management": ("CommandError", "call_command"),
     "django.db": ("transaction",),
     "django.test": ("AsyncClient", "Client", "override_settings"),
-    "orders.jobs": ("send_receipt",),
+    "orders.jobs": ("outbox", "send_receipt", "ship"),
     "orders.models": ("Order",),
+    "palermo.contrib.django.outbox.models": ("OutboxEntry",),
     "palermo.contrib.django": ("configuration", "enqueue_on_commit", "views"),
 }
 

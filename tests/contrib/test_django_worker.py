@@ -72,7 +72,7 @@ def test_the_worker_and_the_commands_find_the_project_by_themselves(manage: Mana
     elsewhere = manage("palermo", "--url", url, "worker", "--burst", PALERMO_URL="")
     here = manage("palermo_worker", "--burst", "--settings", "django_shop.settings", PALERMO_URL="")
 
-    assert "queues=mail" in elsewhere
+    assert "queues=jobs,mail,warehouse" in elsewhere
     assert f"broker={url}" in elsewhere
     assert "job=orders.jobs.send_receipt" not in elsewhere
     assert "Order matching query does not exist" in here

@@ -40,6 +40,16 @@ with TestClient(star.app) as browser:
     assert browser.post("/orders").json()["job"]
 """
 
+_DJANGO = """
+import palermo
+from orders import checkout, jobs
+
+job = palermo.job_by_id(checkout.check_out("a@example.com", 30))
+assert job.status() == "unknown"
+jobs.sweep_outbox()
+assert job.status() == "pending"
+"""
+
 _SQLALCHEMY = """
 import orders, outbox_orders, palermo
 
@@ -113,3 +123,5 @@ def test_the_examples_of_the_guide_to_django_make_a_project(tmp_path: Path) -> N
 
     assert "Ran 1 test" in run(tmp_path, "manage.py", "test")
     assert "READY" in run(tmp_path, "manage.py", "shell", "-c", "import remind")
+    run(tmp_path, "manage.py", "migrate", "-v0")
+    run(tmp_path, "manage.py", "shell", "-c", _DJANGO)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import palermo
 from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox, enqueue_after_commit
-from palermo.errors import ArgumentsInvalid, BrokerUnavailable
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable, JobCancelled, JobTerminated, JobTimeout
 
 Waiting = Callable[[], list[str]]
 
@@ -183,6 +183,33 @@ def test_a_row_that_can_never_be_enqueued_lets_the_others_pass(engine: Engine, w
     with engine.connect() as connection:
         rows = connection.execute(outbox.table.select()).mappings().all()
     assert [row["error"] for row in rows] == ["LookupError: no such order"]
+
+
+@pytest.mark.parametrize("ended_by", [JobTimeout, JobTerminated, JobCancelled])
+def test_a_sweep_whose_job_is_ended_leaves_the_row_for_the_next(
+    ended_by: type[Exception], engine: Engine, waiting: Waiting
+) -> None:
+    @palermo.job
+    def interrupted(number: int) -> None:
+        """A job whose enqueue is interrupted once."""
+
+    @interrupted.hook
+    def before_enqueue(number: int) -> None:
+        if number == 2 and not ended:
+            ended.append(number)
+            raise ended_by("the sweep must end")
+
+    ended: list[int] = []
+    with Session(engine) as session, session.begin():
+        for number in (1, 2, 3):
+            outbox.enqueue(session, interrupted, number)
+
+    with pytest.raises(ended_by):
+        outbox.sweep(engine)
+    assert (waiting(), outbox.waiting(engine)[0]) == (["interrupted(1)"], 2)
+    assert outbox.sweep(engine) == 2
+
+    assert waiting() == ["interrupted(1)", "interrupted(2)", "interrupted(3)"]
 
 
 def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.core.topology import amqp_queue
+from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from tests.debian import NotInstalled
+from tests.doc_pages import blocks
+from tests.helpers import eventually
 from tests.interop import clients
 from tests.interop.clients import ForeignClient
 
 _REPOSITORY = Path(__file__).parents[2]
+_GUIDE = _REPOSITORY / "docs" / "guides" / "languages.md"
 
 
 @pytest.fixture
@@ -30,24 +36,50 @@ def bunny() -> ForeignClient:
     return clients.find_bunny()
 
 
-@pytest.fixture(params=["amqplib", "bunny"])
+@pytest.fixture
+def php_amqplib() -> ForeignClient:
+    return if_installed(clients.find_php_amqplib)
+
+
+@pytest.fixture
+def amqp091_go() -> ForeignClient:
+    return if_installed(clients.find_amqp091_go)
+
+
+def if_installed(find: Callable[[], ForeignClient]) -> ForeignClient:
+    """The client; where its language is not installed, the test is skipped."""
+    try:
+        return find()
+    except NotInstalled as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=["amqplib", "bunny", "php_amqplib", "amqp091_go"])
 def foreign(request: pytest.FixtureRequest) -> ForeignClient:
     client: ForeignClient = request.getfixturevalue(request.param)
     return client
 
 
-def work_off(url: str, exchange: str, notes: Path) -> list[dict[str, Any]]:
-    """Run a real worker until the queue is empty; returns what its jobs wrote down."""
+def palermo_command(*arguments: str, url: str, exchange: str, folder: Path = _REPOSITORY, **variables: str) -> str:
+    """What a command of Palermo prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "palermo", "worker", "tests.interop.jobs", "--burst", "--exchange", exchange],
-        env=os.environ | {"PALERMO_URL": url, "PALERMO_PUBLISH_TIMEOUT": "30", "INTEROP_NOTES": str(notes)},
-        cwd=_REPOSITORY,
+        [sys.executable, "-m", "palermo", *arguments],
+        env=os.environ
+        | {"PALERMO_URL": url, "PALERMO_EXCHANGE": exchange, "PALERMO_PUBLISH_TIMEOUT": "30", **variables},
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def work_off(url: str, exchange: str, notes: Path) -> list[dict[str, Any]]:
+    """Run a real worker until the queue is empty; returns what its jobs wrote down."""
+    worker = ("worker", "tests.interop.jobs", "--burst")
+    palermo_command(*worker, url=url, exchange=exchange, INTEROP_NOTES=str(notes))
     return [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()]
 
 
@@ -114,3 +146,56 @@ def test_a_foreign_client_reads_what_python_enqueued(foreign: ForeignClient, rab
     assert (headers["job-class"], headers["queue"], headers["arguments"]) == ("shop.resize", "jobs", "both")
     assert began - 60 < headers["created-at"] < time.time() + 60
     assert "grüße.png" in headers["preview"]
+
+
+@pytest.fixture
+def client(rabbitmq_url: str, exchange: str) -> Iterator[Client]:
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=30)) as client:
+        yield client
+
+
+def test_a_job_runs_that_the_guides_program_enqueues(foreign: ForeignClient, rabbitmq_url: str, exchange: str) -> None:
+    foreign.enqueue_example(rabbitmq_url, exchange=exchange)
+
+    shown = palermo_command(
+        "worker", "shop", "--burst", url=rabbitmq_url, exchange=exchange, folder=_REPOSITORY / "examples"
+    )
+
+    assert "mail to ann@example.com" in shown
+
+
+def test_a_job_that_fails_in_another_language_is_requeued_there(
+    foreign: ForeignClient, rabbitmq_url: str, exchange: str, client: Client, tmp_path: Path
+) -> None:
+    output, inspector = tmp_path / "output", Inspector(client)
+    client.enqueue("thumbnail", ["cat.png"], queue="thumbnails")
+    job = client.enqueue("thumbnail", ["broken.png"], queue="thumbnails")
+
+    with foreign.working(rabbitmq_url, exchange=exchange, output=output):
+        [failed] = eventually(lambda: inspector.failed().rows)
+        inspector.requeue([job.id])
+        [again] = eventually(lambda: [row for row in inspector.failed().rows if row["retries"] == 1])
+        palermo_command("failed", "requeue", job.id, "--args", '["dog.png"]', url=rabbitmq_url, exchange=exchange)
+        eventually(lambda: "dog.png" in output.read_text())
+
+    assert output.read_text() == "thumbnail of cat.png\nthumbnail of dog.png\n"
+    assert (failed["id"], failed["job"], failed["queue"], failed["args"]) == (
+        job.id,
+        "thumbnail",
+        "thumbnails",
+        ["broken.png"],
+    )
+    assert (failed["error"]["message"], failed["retries"]) == ("cannot read broken.png", 0)
+    assert [attempt["message"] for attempt in again["attempts"]] == ["cannot read broken.png"] * 2
+
+
+def test_the_guide_shows_parts_of_the_programs_that_run_here() -> None:
+    programs = [unindented(program.read_text()) for program in clients.EXAMPLES.glob("shop.*")]
+    shown = [unindented(block.code) for block in blocks(_GUIDE) if block.language in ("js", "ruby", "php", "go")]
+
+    assert len(shown) == 8
+    assert [code for code in shown if not any(code in program for program in programs)] == []
+
+
+def unindented(code: str) -> str:
+    return "\n".join(line.strip() for line in code.splitlines())

@@ -111,6 +111,8 @@ def test_what_start_worker_is_given_stands_above_what_was_connected(
     [
         ("nowhere", "cannot import module 'nowhere': ModuleNotFoundError: No module named 'nowhere'"),
         ("unimportable", "cannot import module 'unimportable': "),
+        ("shop/jobs.py", "No module named 'shop/jobs'. Name the module, and not its file: `palermo worker shop.jobs`"),
+        ("./shop", "Name the module, and not its file: `palermo worker shop`"),
         ("jobless", "no job in jobless"),
     ],
 )

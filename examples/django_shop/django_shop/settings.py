@@ -18,6 +18,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "palermo.contrib.django",
+    "palermo.contrib.django.outbox",
     "orders",
 ]
 

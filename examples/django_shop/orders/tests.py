@@ -8,7 +8,7 @@ from django.core import mail
 from django.test import TestCase
 
 import palermo
-from orders.jobs import send_receipt
+from orders.jobs import outbox, send_receipt, sweep_outbox
 from orders.models import Order
 
 
@@ -33,10 +33,18 @@ class ShopTest(TestCase):
 
         assert self.waiting() == {"mail": 1}
 
+    def test_an_order_is_shipped_after_the_next_sweep(self) -> None:
+        self.order()
+        assert outbox.waiting()[0] == 1
+
+        sweep_outbox()
+
+        assert (self.waiting(), outbox.waiting()[0]) == ({"mail": 1, "warehouse": 1}, 0)
+
     def test_a_refused_card_leaves_no_order_and_no_job(self) -> None:
         assert self.order(card="expired") == 402
 
-        assert (Order.objects.count(), self.waiting()) == (0, {})
+        assert (Order.objects.count(), outbox.waiting()[0], self.waiting()) == (0, 0, {})
 
     def test_a_receipt_is_sent_once_even_if_the_job_runs_twice(self) -> None:
         order = Order.objects.create(email="a@example.com", total=30)

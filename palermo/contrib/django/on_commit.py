@@ -1,24 +1,12 @@
 """Enqueues jobs after the commit of the database transaction that they belong to."""
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from django.db import transaction
 
 from palermo.contrib.django.model_arguments import refuse_models
-from palermo.jobs.definition import JobDefinition
-
-
-class Enqueueable(Protocol):
-    """A job, or a job with options: `send`, `send.options(queue="slow")`."""
-
-    @property
-    def definition(self) -> JobDefinition:
-        """The job's definition."""
-
-    @property
-    def enqueue(self) -> Any:
-        """Enqueues one, with the job's own arguments."""
+from palermo.contrib.outbox import Enqueueable
 
 
 def enqueue_on_commit(job: Enqueueable, /, *args: Any, **kwargs: Any) -> None:

@@ -287,4 +287,7 @@ def import_module(name: str) -> None:
         importlib.import_module(name)
     except BaseException as error:  # an import runs user code, sys.exit() included
         log.debug("import failed module=%s", name, exc_info=True)
-        raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}") from error
+        is_path = name.endswith(".py") or "/" in name
+        module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
+        advice = f". Name the module, and not its file: `palermo worker {module}`" if is_path else ""
+        raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}{advice}") from error
