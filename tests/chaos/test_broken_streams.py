@@ -57,7 +57,7 @@ def taken(request: pytest.FixtureRequest) -> Iterator[Taken]:
     ]
     for after, seconds in taken.items():
         enqueued, listed, *by_clock = (max(column) for column in zip(*seconds, strict=True))
-        waits = f"{enqueued:>10.1f} ({by_clock[0]:>6.1f})   {listed:>10.1f} ({by_clock[1]:>6.1f})"
+        waits = f"{enqueued:>z10.1f} ({by_clock[0]:>6.1f})   {listed:>z10.1f} ({by_clock[1]:>6.1f})"
         lines.append(f"{after:>10} s   {len(seconds):>5}   {waits}")
     # To the real standard error, which the processes of pytest-xdist share with the one that shows the results.
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
