@@ -146,7 +146,12 @@ async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
     assert queues.keys() == {"mail", "images"}
     assert queues["mail"].paused
     assert not queues["images"].paused
-    assert queues["mail"].pending == 3
+    page = await again(session, lambda broker: broker.browse("mail"), within=LISTED_WITHIN)
+    found = [one.id for one in page.messages]
+    # Once the leader has moved it out of its tenant's queue, it may be there twice, like the one below.
+    assert set(found) - {"first", "second"} == {"of a tenant"}
+    assert sorted(id for id in found if id != "of a tenant") == ["first", "second"]
+    assert queues["mail"].pending == len(found)
     page = await again(session, lambda broker: broker.browse("images"), within=LISTED_WITHIN)
     assert page.cancelled == {"other"}
     async with opened(session) as broker:
