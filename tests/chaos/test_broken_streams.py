@@ -1,6 +1,7 @@
 """Streams that RabbitMQ never opens again, since it was killed shortly after they were made: nothing is lost."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,19 +24,19 @@ from tests.contract.recurring import entry
 from tests.contract.tools import PATIENT, consume
 from tests.helpers import Stopwatch
 from tests.rabbitmq_node import Node, url_of
-from tests.scale import chosen, scaled
+from tests.scale import FULL, chosen, scaled
 
 pytestmark = pytest.mark.anyio
 
 #: Seconds within which a job can be enqueued after the broker's return, and within which all can be listed.
 ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
 
+#: How many times the broker is killed at each instant. PALERMO_KILLS=3 asks for fewer than 20.
+TIMES = scaled(1, int(os.environ.get("PALERMO_KILLS") or 20))
 
-#: How many times the broker is killed at each instant.
-TIMES = scaled(1, 20)
-
-#: By the seconds after which the broker is killed: what took how long, each time.
-Taken = dict[float, list[tuple[float, float]]]
+#: By the seconds after which the broker is killed: after how long enqueues and listings worked, each time, without the
+#: waits for a processor; then both by the clock.
+Taken = dict[float, list[tuple[float, float, float, float]]]
 
 
 @pytest.fixture(params=chosen((0.1,), 0.3, 1.0, 3.0, 10.0))
@@ -48,12 +49,16 @@ def taken(request: pytest.FixtureRequest) -> Iterator[Taken]:
     """Collects how long the broker's users wait; with `make endurance` it prints the longest waits."""
     taken: Taken = {}
     yield taken
-    if TIMES == 1:
+    if not FULL:
         return
-    lines = ["killed after   times   enqueue works after   listings work after (the longest, in seconds)"]
+    lines = [
+        "The longest waits in seconds; in brackets by the clock, with the waits for a processor, which do not count.",
+        "killed after   times   enqueue works after   listings work after",
+    ]
     for after, seconds in taken.items():
-        enqueued, listed = (max(column) for column in zip(*seconds, strict=True))
-        lines.append(f"{after:>10} s   {len(seconds):>5}   {enqueued:>19.1f}   {listed:>19.1f}")
+        enqueued, listed, *by_clock = (max(column) for column in zip(*seconds, strict=True))
+        waits = f"{enqueued:>z10.1f} ({by_clock[0]:>6.1f})   {listed:>z10.1f} ({by_clock[1]:>6.1f})"
+        lines.append(f"{after:>10} s   {len(seconds):>5}   {waits}")
     # To the real standard error, which the processes of pytest-xdist share with the one that shows the results.
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("", *lines, sep="\n", file=sys.stderr, flush=True)
@@ -132,15 +137,21 @@ async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
     watch = Stopwatch()
     await again(session, lambda broker: broker.publish(job("second")), within=ENQUEUED_WITHIN)
     assert not watch.is_over(ENQUEUED_WITHIN)
-    enqueued = watch.seconds()
+    enqueued, enqueued_by_clock = watch.seconds(), watch.seconds() + watch.stalled()
     queues = {queue.name: queue for queue in await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)}
     assert not watch.is_over(LISTED_WITHIN)
-    taken.setdefault(killed_after, []).append((enqueued, watch.seconds()))
+    listed = watch.seconds()
+    taken.setdefault(killed_after, []).append((enqueued, listed, enqueued_by_clock, listed + watch.stalled()))
 
     assert queues.keys() == {"mail", "images"}
     assert queues["mail"].paused
     assert not queues["images"].paused
-    assert queues["mail"].pending == 3
+    page = await again(session, lambda broker: broker.browse("mail"), within=LISTED_WITHIN)
+    found = [one.id for one in page.messages]
+    # Once the leader has moved it out of its tenant's queue, it may be there twice, like the one below.
+    assert set(found) - {"first", "second"} == {"of a tenant"}
+    assert sorted(id for id in found if id != "of a tenant") == ["first", "second"]
+    assert queues["mail"].pending == len(found)
     page = await again(session, lambda broker: broker.browse("images"), within=LISTED_WITHIN)
     assert page.cancelled == {"other"}
     async with opened(session) as broker:

@@ -38,6 +38,7 @@ import asyncio, os, signal, sys
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.core.address import parse_url
+from tests.contract.tools import PATIENT
 
 url, exchange, kind, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 call = Channel.call
@@ -50,7 +51,7 @@ async def counted(self, *args, **kwargs):
     return await call(self, *args, **kwargs)
 
 async def main():
-    broker = await open_broker(SessionParameters(address=parse_url(url), exchange=exchange))
+    broker = await open_broker(SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT))
     Channel.call = counted
     await broker.migrate("jobs", kind)
 
