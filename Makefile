@@ -10,6 +10,7 @@
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
 #   make reference  docs/reference/commands.md and api.md anew, from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
+#   make styleguide  serves the page of all components of the web pages
 #   make bench    the ratios to a bare client, on a broker of their own
 #   make bench-start  what imports, start, stop and memory of an idle worker take; a minute
 #   make bench-peers  the same work by Palermo, a bare client and other job systems in turns; twelve minutes
@@ -36,7 +37,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -85,6 +86,9 @@ reference: $(VENV)/installed-dev
 
 screenshots: $(VENV)/installed-dev
 	$(BIN)/python -m tests.screenshots
+
+styleguide: $(VENV)/installed-dev
+	$(BIN)/python -m tests.webui.styleguide
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.enqueue_one $(ARGS)

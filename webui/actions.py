@@ -284,8 +284,8 @@ def delete_queue(visit: Visit, queue: str) -> int:
 
 def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
     """Remove the waiting jobs of one tenant of a queue. Returns how many. Raises NotFound."""
-    with audited_action(visit, "clear client", Role.ADMIN, queue=queue, tenant=tenant) as facts:
-        facts["removed"] = removed = visit.inspector.clear_client(queue, tenant)
+    with audited_action(visit, "clear tenant", Role.ADMIN, queue=queue, tenant=tenant) as facts:
+        facts["removed"] = removed = visit.inspector.clear_tenant(queue, tenant)
     return removed
 
 

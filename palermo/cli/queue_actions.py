@@ -41,7 +41,7 @@ def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere
     if tenant is not None:
         if not yes:
             confirm(f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
-        removed = inspector.clear_client(queue, tenant)
+        removed = inspector.clear_tenant(queue, tenant)
         click.echo(f"removed {count(removed, 'job')} of {safe(tenant)} from queue {safe(queue)}.")
         return
     if not yes:

@@ -107,12 +107,14 @@ class Inspector(Context):
 
     clients = tenants
 
-    def clear_client(self, queue: str, tenant: str) -> int:
+    def clear_tenant(self, queue: str, tenant: str) -> int:
         """Remove the jobs of one tenant that wait in a queue; returns how many. Raises NotFound if it has none."""
         check_job_queue(queue)
         count = self._ask(lambda broker: broker.tenants.clear(queue, tenant))
-        self._record("clear client", queue=queue, count=count, what=tenant)
+        self._record("clear tenant", queue=queue, count=count, what=tenant)
         return count
+
+    clear_client = clear_tenant
 
     def pause(self, queue: str, *, by: str = "") -> None:
         """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.

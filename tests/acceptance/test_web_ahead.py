@@ -133,4 +133,4 @@ def test_R12_recurring_jobs_have_a_page_on_which_the_schedule_is_changed(place: 
     assert "Enqueued tick now" in web.form("/recurring", "/recurring/tick/run").text
     assert len(place.await_lines(before + 1)) == before + 1
     assert "Removed tick." in web.form("/recurring", "/recurring/tick/remove").text
-    assert "No job runs again and again." in shown(web, "/recurring")
+    assert "There is no recurring job." in shown(web, "/recurring")

@@ -232,7 +232,7 @@ def test_the_broker_being_away_is_said_and_passes_by_itself(
 
     eventually(away)
     page = web.http.get("/queues")
-    assert (page.status_code, "The broker is away" in page.text) == (503, True)
+    assert (page.status_code, "The broker cannot be reached" in page.text) == (503, True)
     private_node.start()
     eventually(lambda: web.http.get("/queues").status_code == 200)
 

@@ -69,7 +69,7 @@ def test_what_the_log_does_not_know_is_said(settings: Settings, serve: Serve, ra
         channel.basic_publish("", f"{settings.exchange}.{FAILED_QUEUE}", b"[]")
 
     def said(web: Web) -> bool:
-        return "1 failed job in quorum queues not shown" in web.http.get("/failures").text
+        return "1 failed job in quorum queues is not shown" in web.http.get("/failures").text
 
     eventually(lambda: said(web))
     assert failed(web)["total"] == 2

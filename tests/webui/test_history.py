@@ -163,9 +163,20 @@ def test_another_web_process_shows_the_same(told: Web, serve: Serve) -> None:
 
 
 def test_before_anything_was_written_the_pages_say_what_would_be(web: Web) -> None:
-    eventually(lambda: "No job has failed" in shown(web, "/history"))
-    assert 'unless the setting journal of workers and clients is "all"' in shown(web, "/history").replace("&#34;", '"')
-    assert "Nobody has done anything" in shown(web, "/audit")
+    eventually(lambda: "no failed, discarded or cancelled job" in shown(web, "/history"))
+    assert 'Set journal = "all" for workers and clients' in shown(web, "/history").replace("&#34;", '"')
+    assert "The journal has no action." in shown(web, "/audit")
+
+
+def test_an_id_that_no_job_has_is_answered_with_nothing_found_and_without_a_timeline(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", queue="mail")
+
+    # Before the journal has been read the page says so instead.
+    eventually(lambda: "Look for a result in the journal" in any_web.http.get("/jobs/nowhere").text)
+    answer = any_web.http.get("/jobs/nowhere")
+
+    assert (answer.status_code, "Nothing was found for this id." in answer.text) == (404, True)
+    assert "Enqueued" not in answer.text
 
 
 def test_where_nothing_is_written_down_the_pages_say_so(settings: Settings, serve: Serve) -> None:
@@ -201,13 +212,13 @@ def test_while_the_broker_is_away_the_pages_show_what_was_read(rabbitmq_url: str
 
         proxy.refuse()
         proxy.hang_up(reset=True)
-        eventually(lambda: "The journal is not being read at this moment" in shown(web, "/history"))
+        eventually(lambda: "The journal cannot be read at the moment" in shown(web, "/history"))
         assert listed(web, "/history") == ["a"]
         write(client, [failed("b")])
         proxy.listen()
 
         eventually(lambda: listed(web, "/history") == ["b", "a"])
-        eventually(lambda: "not being read" not in shown(web, "/history"))
+        eventually(lambda: "cannot be read" not in shown(web, "/history"))
 
 
 def test_a_page_is_told_at_once_of_what_came_while_it_was_made(web: Web) -> None:

@@ -64,7 +64,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Sit
     site.open_gate()
 
     assert job.result(60) == "told"
-    eventually(lambda: "Look for it in the journal" in any_web.http.get(f"/jobs/{job.id}").text)
+    eventually(lambda: "Look for the result in the journal" in any_web.http.get(f"/jobs/{job.id}").text)
     assert "&#34;told&#34;" in any_web.http.get(f"/jobs/{job.id}?result=1").text
     assert any_web.http.get(f"/api/jobs/{job.id}/result").json() == {
         "id": job.id,
@@ -127,7 +127,7 @@ def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(an
 
     def told() -> bool:
         page = any_web.http.get(f"/workers/{worker}")
-        return page.status_code == 200 and f"/jobs/{id}" in page.text and "Its jobs of the last hour" in page.text
+        return page.status_code == 200 and f"/jobs/{id}" in page.text and "Jobs of the last hour" in page.text
 
     eventually(told)
     row = eventually(lambda: next(iter([any_web.http.get(f"/api/workers/{worker}").json()]), None))

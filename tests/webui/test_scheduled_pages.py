@@ -101,7 +101,7 @@ def test_who_comes_too_late_is_told_so(any_web: Web) -> None:
     one = any_web.form("/scheduled", "/scheduled/act", act="cancel", id="a")
     several = any_web.form("/scheduled", "/scheduled/act", act="cancel", id=["a", "b"])  # type: ignore[arg-type]
 
-    assert "It was faster: a has come due already, or was not there. Nothing was done to it." in one.text
+    assert "Too late: job a has come due already, or was not there. Nothing was changed." in one.text
     assert "Cancelled 1 job; 1 had come due already, or was not there." in several.text
 
 
@@ -180,7 +180,7 @@ def test_a_job_that_is_due_is_changed_on_its_own_page(any_web: Web) -> None:
     assert "Gave up 1 job." in given_up.text
     assert 'badge bad">failed' in given_up.text
     assert "Enqueued 1 job." in any_web.form("/jobs/d", "/jobs/d/due/run").text
-    assert "It was faster: d has come due already" in any_web.form("/jobs/a", "/jobs/d/due/cancel").text
+    assert "Too late: job d has come due already" in any_web.form("/jobs/a", "/jobs/d/due/cancel").text
 
 
 def test_a_failed_job_shows_all_its_attempts(any_web: Web) -> None:

@@ -73,13 +73,13 @@ def test_t8_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web
     assert f'href="/queues/{quote("palermo_mail")}"' in drawn
 
     said = form(web, "/topics/mail/replay", age="hour")
-    assert "Told mail 1 event again." in said.text
+    assert "Replayed 1 event to mail." in said.text
     assert web.inspector.size("palermo_mail") == 2
     wrong = form(web, "/topics/mail/replay", topic="order.pa*")
     assert wrong.status_code == 422
     assert "one whole word" in wrong.text
     assert form(web, "/topics/mail/replay", age="year").status_code == 422
-    assert "No more events come to mail." in form(web, "/topics/mail/remove").text
+    assert "mail gets no more events." in form(web, "/topics/mail/remove").text
     assert web.inspector.topics() == []
     assert "No group subscribes to events." in text_of(web.http.get("/topics"))
 
@@ -99,7 +99,7 @@ def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: An
 
     text = web.http.get("/topics").text
 
-    assert "Events that nobody subscribes to are refused." in text
+    assert "Events without a subscriber are refused." in text
     assert "Replay" not in text
     assert web.http.get("/api/topics").json()["kept"] is None
 

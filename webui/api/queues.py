@@ -27,8 +27,8 @@ class AllPaused(BaseModel):
     all_paused: bool
 
 
-class ClientRow(BaseModel):
-    """One tenant, also called client, that has jobs waiting in a queue."""
+class TenantRow(BaseModel):
+    """One tenant that has jobs waiting in a queue."""
 
     tenant: str
     queue: str
@@ -36,10 +36,10 @@ class ClientRow(BaseModel):
     share: float = Field(description="How much of the queue it has, beside others' 1.")
 
 
-class Clients(BaseModel):
-    """The tenants (clients) of a queue, those with the most jobs first."""
+class Tenants(BaseModel):
+    """The tenants of a queue, those with the most jobs first."""
 
-    rows: list[ClientRow]
+    rows: list[TenantRow]
     total: int
     page: int
     limit: int
@@ -72,20 +72,22 @@ def jobs(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 10
     return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
-@router.get("/{name:palermo}/clients", name="api_clients")
-def clients(
+@router.get("/{name:palermo}/tenants", name="api_tenants")
+@router.get("/{name:palermo}/clients", name="api_clients", include_in_schema=False)
+def tenants(
     visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
-) -> Clients:
-    """The tenants (clients) that have jobs waiting in a queue, those with the most jobs first, or only this one.
+) -> Tenants:
+    """The tenants that have jobs waiting in a queue, those with the most jobs first, or only this one.
 
     With thousands of tenants the counts may be some seconds old.
     """
     listing = visit.inspector.tenants(name, tenant, offset=(page - 1) * limit, limit=limit)
-    return Clients.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+    return Tenants.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
-@router.delete("/{name:palermo}/clients/{tenant:palermo}", name="api_clear_client")
-def clear_client(visit: Visiting, name: str, tenant: str) -> Removed:
+@router.delete("/{name:palermo}/tenants/{tenant:palermo}", name="api_clear_tenant")
+@router.delete("/{name:palermo}/clients/{tenant:palermo}", name="api_clear_client", include_in_schema=False)
+def clear_tenant(visit: Visiting, name: str, tenant: str) -> Removed:
     """Remove the jobs that a tenant has waiting in a queue. Running jobs go on. Role: admin."""
     return Removed(removed=actions.clear_tenant(visit, name, tenant))
 

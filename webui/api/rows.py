@@ -13,7 +13,7 @@ from palermo.webui.state.listings import MAX_DEPTH, MAX_LIMIT
 #: The errors that any operation may answer, for the documentation.
 PROBLEMS = {
     400: "The request cannot be read, or is for another host.",
-    401: "Nobody, or a wrong password or token.",
+    401: "No user, or a wrong password or token.",
     403: "Sent by another site's page, not allowed for this role, or these pages are read-only.",
     404: "There is no such queue, job, worker or address.",
     405: "This address does not take that method.",
@@ -25,7 +25,7 @@ PROBLEMS = {
     422: "A value is not allowed; the text says which, and what is.",
     429: "Too many wrong passwords or tokens: wait as long as Retry-After says.",
     431: "The headers are too large.",
-    500: "Something unexpected went wrong; the server's log tells more.",
+    500: "Something unexpected went wrong; the server's log has more.",
     503: "The broker cannot be reached, or refuses us.",
 }
 

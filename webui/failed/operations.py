@@ -88,7 +88,7 @@ class Operation:
         text = ", ".join(parts)
         match self.status:
             case "stopped":
-                text += f", then stopped: {self.seen:,} of {self.total:,} failed jobs were looked at"
+                text += f", then stopped: {self.seen:,} of {self.total:,} failed jobs were checked"
             case "failed":
                 text += ", then failed"
         reasons = "; ".join(str(problem).rstrip(".") for problem in self.problems if not isinstance(problem, NotFound))

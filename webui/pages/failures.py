@@ -37,7 +37,14 @@ LIMIT, LIMITS = 50, (20, 50, 100)
 GROUPS, PARTS = 25, 32
 
 #: The options of the choice of time.
-TIMES = (("15m", "15 minutes"), ("1h", "hour"), ("6h", "6 hours"), ("1d", "day"), ("7d", "week"), ("30d", "30 days"))
+TIMES = (
+    ("15m", "last 15 minutes"),
+    ("1h", "last hour"),
+    ("6h", "last 6 hours"),
+    ("1d", "last day"),
+    ("7d", "last week"),
+    ("30d", "last 30 days"),
+)
 
 #: Above this number of jobs the user has to type the number.
 UNTYPED = 1_000

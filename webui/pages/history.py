@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from palermo.history.filters import FINAL, STATES
 from palermo.webui.filters import RequestedFilter, audit_filter, history_filter
+from palermo.webui.pages.failures import TIMES
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -18,8 +19,7 @@ router = APIRouter()
 #: Rows on a page by default, and at most.
 LIMIT, MOST = 50, 100
 
-#: The options of the choices of time and of duration.
-TIMES = (("15m", "15 minutes"), ("1h", "hour"), ("6h", "6 hours"), ("1d", "day"), ("7d", "week"), ("30d", "30 days"))
+#: The options of the choice of duration.
 DURATIONS = (("0.1s", "100 ms"), ("1s", "1 s"), ("10s", "10 s"), ("1m", "1 min"), ("10m", "10 min"), ("1h", "1 h"))
 
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]

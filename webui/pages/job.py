@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from palermo.client.status import DEPTH
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
+from palermo.history.journal_reader import Progress
 from palermo.history.listings import life
 from palermo.webui import actions
 from palermo.webui.render.formats import PrettyJson, pretty_json
@@ -18,8 +19,8 @@ from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
-from palermo.webui.state.job import find_job, job_result
-from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.job import FoundJob, find_job, job_result
+from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state
 
 router = APIRouter()
@@ -28,15 +29,15 @@ router = APIRouter()
 LINES = 200
 
 #: The message for a command that takes long, as for a job behind many other failed jobs.
-_GOING_ON = "That takes a while: it is still looking for the job."
+_GOING_ON = "This takes a while: Palermo is still looking for the job."
 
 #: The messages for the outcomes of a cancel.
 _CANCELLED = {
     "marked": "Cancelled: if it still waits, it will not run.",
-    "cancelled": "Cancelled: it ran, and was ended.",
-    "cancelling": "Cancelled: it is being ended, and is killed if it does not heed that.",
-    "done": "It was faster: it has finished.",
-    "failed": "It was faster: it has failed.",
+    "cancelled": "Cancelled: it was running, and was stopped.",
+    "cancelling": "Cancelled: it is being stopped, and is killed if it does not stop by itself.",
+    "done": "Too late to cancel: the job has finished.",
+    "failed": "Too late to cancel: the job has failed.",
 }
 
 
@@ -59,12 +60,13 @@ def job(
     if not found.name and named:
         found = replace(found, name=named.get("job"))
     returned, no_result = _returned(visit, id) if result and not found.state else (None, "")
+    if not (found.state or found.remembered or told or returned):
+        return _not_found(request, found, known, state, no_result)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     row = found.row
     return page(
         request,
         "job.html",
-        status=200 if found.state or found.remembered or told else 404,
         watched={"of": "job", "id": id},
         job=found,
         ended="" if found.state else final_state(told) or "",
@@ -82,6 +84,22 @@ def job(
         events=timeline(found, told),
         depth=DEPTH,
         wire=found.headers,
+    )
+
+
+def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Progress, no_result: str) -> Response:
+    """The page of an id that no job has. It becomes the job's page once there is one."""
+    return page(
+        request,
+        "job_not_found.html",
+        status=404,
+        watched={"of": "job", "id": job.id},
+        id=job.id,
+        queue=job.queue,
+        journal=journal,
+        off=known.off,
+        no_result=no_result,
+        depth=DEPTH,
     )
 
 
@@ -123,6 +141,6 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
     row = actions.cancel(visit, id)
-    text = _CANCELLED.get(row["state"], f"Told {row['worker']} to end it.")
+    text = _CANCELLED.get(row["state"], f"Told {row['worker']} to stop it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)

@@ -128,21 +128,21 @@ def delete(request: Request, visit: Visiting, name: str) -> Response:
 @router.post("/queues/pause", name="pause_all")
 def pause_all(request: Request, visit: Visiting) -> Response:
     actions.pause_all(visit)
-    text = "Paused all queues: no worker takes a job until they are resumed. What runs goes on."
+    text = "Paused all queues: no worker takes a job until they are resumed. Running jobs continue."
     return redirect(request, path(request, "queues"), text)
 
 
 @router.post("/queues/resume", name="resume_all")
 def resume_all(request: Request, visit: Visiting) -> Response:
     actions.resume_all(visit)
-    text = "Resumed all queues but those that were paused by name."
+    text = "Resumed all queues, except those that were paused one by one."
     return redirect(request, path(request, "queues"), text)
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")
 def pause(request: Request, visit: Visiting, name: str) -> Response:
     actions.pause(visit, name)
-    text = f"Paused {name}: no worker takes a job from it until it is resumed. What runs goes on."
+    text = f"Paused {name}: no worker takes a job from it until it is resumed. Running jobs continue."
     return redirect(request, path(request, "queue", name=name), text)
 
 

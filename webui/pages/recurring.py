@@ -88,7 +88,7 @@ def enable(request: Request, visit: Visiting, name: str) -> Response:
 @router.post("/recurring/{name:palermo}/disable", name="disable_recurring")
 def disable(request: Request, visit: Visiting, name: str) -> Response:
     actions.switch_recurring(visit, name, on=False)
-    text = f"Disabled {name}: it does not run until it is enabled, whatever is restarted."
+    text = f"Disabled {name}: it does not run until it is enabled, even if workers restart."
     return redirect(request, path(request, "recurring"), text)
 
 

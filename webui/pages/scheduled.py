@@ -31,7 +31,7 @@ from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, s
 router = APIRouter()
 
 #: The options of the choice of kinds on the page of scheduled jobs.
-KINDS = (("", "all"), ("no", "not failed before"), ("yes", "to be tried again"))
+KINDS = (("", "all"), ("no", "without retries"), ("yes", "retries only"))
 
 Name = Annotated[str, Query(max_length=1_000)]
 Kind = Annotated[str, Query(max_length=10)]
@@ -265,10 +265,10 @@ def _act(
 def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str]:
     """The outcome in a sentence, and the level of its message. `id` is given for a single job."""
     if rows is None:
-        return "That takes a while, and goes on by itself: the list shows how it fares.", "note"
+        return "This takes a while and continues by itself: the list shows the progress.", "note"
     gone = sum(row["state"] == GONE for row in rows)
     if id and gone:
-        return f"It was faster: {id[:80]} has come due already, or was not there. Nothing was done to it.", "note"
+        return f"Too late: job {id[:80]} has come due already, or was not there. Nothing was changed.", "note"
     now = act == MOVE and any(row["state"] == "enqueued" for row in rows)
     text = f"{'Enqueued' if now else _DONE[act]} {plural(len(rows) - gone, 'job')}"
     if gone:
@@ -289,7 +289,7 @@ def later_of(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Refused(422, f"{text[:40]!r} says no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
+        raise Refused(422, f"{text[:40]!r} is no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
     if moment.tzinfo is None:
         raise Refused(422, f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
     return times.unix_seconds(moment)
@@ -309,7 +309,7 @@ def _filter(job_list: JobList, text: str) -> ListFilter:
 
 def _check(job_list: JobList, act: str) -> None:
     if act not in job_list.actions:
-        raise Refused(422, f"{act[:40]!r} is nothing that can be done here: {', '.join(job_list.actions)}.")
+        raise Refused(422, f"{act[:40]!r} is no action of this page, which has {', '.join(job_list.actions)}.")
 
 
 def _back(request: Request, job_list: JobList, query: str) -> str:

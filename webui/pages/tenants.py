@@ -1,4 +1,4 @@
-"""The page of tenants (Clients): how many jobs each has waiting in the queues that several tenants share."""
+"""The page of tenants: how many jobs each has waiting in the queues that several tenants share."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -23,12 +23,19 @@ Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
 
 
 @router.get("/clients", name="clients")
-def clients(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
+def moved(request: Request) -> Response:
+    """The address of this page before tenants had one name everywhere."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return redirect(request, path(request, "tenants") + query)
+
+
+@router.get("/tenants", name="tenants")
+def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
     shared = visit.inspector.shared()
     chosen = queue or next(iter(shared), "")
     rows, total = [], 0
     if chosen:
-        listing = visit.inspector.clients(chosen, offset=(number - 1) * LIMIT, limit=LIMIT)
+        listing = visit.inspector.tenants(chosen, offset=(number - 1) * LIMIT, limit=LIMIT)
         rows, total = listing.rows, listing.total or 0
     return page(
         request,
@@ -42,9 +49,10 @@ def clients(request: Request, visit: Visiting, queue: Text = "", number: Number 
     )
 
 
+@router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
 @router.post("/clients/{name:palermo}/clear", name="clear_client")
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
-    to = path(request, "clients") + "?" + urlencode({"queue": name})
+    to = path(request, "tenants") + "?" + urlencode({"queue": name})
     try:
         removed = actions.clear_tenant(visit, name, tenant)
     except PalermoError as error:

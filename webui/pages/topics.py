@@ -39,9 +39,9 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
         return _page(
             request, visit, here=path(request, "topics"), asked=f"replay-{element_key(group)}", problem=str(error)
         )
-    text = f"Telling {group} old events again goes on; its queue shows how far it is."
+    text = f"The replay to {group} continues; its queue shows the progress."
     if told is not None:
-        text = f"Told {group} {plural(told, 'event')} again."
+        text = f"Replayed {plural(told, 'event')} to {group}."
     return redirect(request, path(request, "topics"), text, level="done" if told else "note")
 
 
@@ -49,7 +49,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
 def remove(request: Request, visit: Visiting, group: str) -> Response:
     """Unsubscribe a group."""
     actions.unsubscribe(visit, group)
-    return redirect(request, path(request, "topics"), f"No more events come to {group}.")
+    return redirect(request, path(request, "topics"), f"{group} gets no more events.")
 
 
 def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> Response:

@@ -88,8 +88,8 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
 _DONE = {
     "quiet": "Told {} to take no more jobs.",
     "resume": "Told {} to take jobs again.",
-    "stop": "Told {} to finish what it runs, and to end.",
-    "kill": "Told {} to kill what it runs, and to end.",
+    "stop": "Told {} to finish all running jobs, and to end.",
+    "kill": "Told {} to kill all running jobs, and to end.",
 }
 
 
@@ -105,5 +105,5 @@ def control(request: Request, visit: Visiting, action: str, worker: Annotated[st
     silent = sum(not row["answered"] for row in rows)
     text = _DONE[action].format(worker or plural(len(rows), "worker"))
     if silent:
-        text += f" No answer yet from {silent if not worker else 'it'}: an order may be obeyed later."
+        text += f" {silent if not worker else 'It'} did not answer yet, and may obey later."
     return redirect(request, path(request, "workers"), text, level="note" if silent else "done")

@@ -57,18 +57,23 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
             Entry("scheduled", "Scheduled", "s"),
             Entry("retries", "Retries", "r"),
             Entry("recurring", "Recurring", "c"),
-            Entry("limits", "Limits", "m"),
-            Entry("unique", "Unique jobs", "u"),
             Entry("history", "History", "h"),
             Entry("statistics", "Statistics", "i"),
         ),
     ),
     (
-        "Processes",
+        "Events and sharing",
+        (
+            Entry("topics", "Topics", "t"),
+            Entry("tenants", "Tenants", "l"),
+            Entry("limits", "Limits", "m"),
+            Entry("unique", "Unique jobs", "u"),
+        ),
+    ),
+    (
+        "Operation",
         (
             Entry("workers", "Workers", "w"),
-            Entry("topics", "Topics", "t"),
-            Entry("clients", "Clients", "l"),
             Entry("audit", "Audit", "a"),
         ),
     ),

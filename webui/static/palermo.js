@@ -309,6 +309,8 @@
       box.checked = recall("keys", "on") === "on";
       box.addEventListener("change", () => remember("keys", box.checked ? "on" : "off"));
     }
+    // On a phone the navigation scrolls sideways: show where in it this page is.
+    one(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     keepReading();
     readClock();
     showTimes();

@@ -1,4 +1,4 @@
-"""Things that several share, in a real browser: groups that subscribe to events, clients of a queue, keys, limits."""
+"""Things that several share, in a real browser: groups that subscribe to events, tenants of a queue, keys, limits."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ def confirm(page: Page, opener: str, button: str) -> None:
     page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
 
 
-def test_the_wiring_is_drawn_with_counts_and_old_events_are_told_again(web: Web, open_page: Open, start: Start) -> None:
+def test_the_wiring_is_drawn_with_counts_and_old_events_are_replayed(web: Web, open_page: Open, start: Start) -> None:
     worker = start()
     eventually(lambda: [row["group"] for row in web.inspector.topics()] == ["audit", "stock"])
     for number in range(3):
@@ -25,7 +25,7 @@ def test_the_wiring_is_drawn_with_counts_and_old_events_are_told_again(web: Web,
     eventually(lambda: web.inspector.wiring()["kept"] == 3)
     page = open_page("/topics")
 
-    drawn = page.get_by_role("region", name="How events come to their groups")
+    drawn = page.get_by_role("region", name="The way of events to their groups")
     expect(drawn.locator(".exchange")).to_have_count(2)
     expect(drawn.locator("text.topic")).to_contain_text(["order.#", "order.paid"])
     expect(drawn.get_by_text("0 waiting, 0 running, 1 worker", exact=True)).to_have_count(2)
@@ -34,19 +34,19 @@ def test_the_wiring_is_drawn_with_counts_and_old_events_are_told_again(web: Web,
     # A worker that does not run for a second counts as gone, and is not told.
     eventually(lambda: web.inspector.control("quiet", None))
     eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["quiet"])
-    confirm(page, "Tell old events again to stock", "Replay")
+    confirm(page, "Replay old events to stock", "Replay")
 
     expect(page.locator(".flash")).to_contain_text("3 events")
     expect(page.get_by_role("row").filter(has_text="stock").get_by_role("cell").nth(2)).to_have_text("3")
     assert worker.pid
 
 
-def test_a_client_is_cleared_and_the_others_keep_their_jobs(web: Web, open_page: Open) -> None:
-    for client, count in (("acme", 5), ("globex", 2)):
+def test_a_tenant_is_cleared_and_the_others_keep_their_jobs(web: Web, open_page: Open) -> None:
+    for tenant, count in (("acme", 5), ("globex", 2)):
         web.client.enqueue_many(
-            [("browser.send", [f"{n}@example.com"], {}) for n in range(count)], tenant=client, queue="mail"
+            [("browser.send", [f"{n}@example.com"], {}) for n in range(count)], tenant=tenant, queue="mail"
         )
-    page = open_page("/clients")
+    page = open_page("/tenants")
 
     expect(page.get_by_role("row").filter(has_text="acme")).to_contain_text("5")
     confirm(page, "Clear acme", "Remove 5 jobs")

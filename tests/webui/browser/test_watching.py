@@ -34,7 +34,7 @@ def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
     expect(page.get_by_text("Nothing is running.")).to_be_visible()
     assert page.evaluate("window.same") is True
     page.goto(f"{web.url}/jobs/{job.id}")
-    expect(page.get_by_text("Not found here any more")).to_be_visible()
+    expect(page.get_by_text("This job is not here any more")).to_be_visible()
     expect(page.locator(".timeline")).to_contain_text("Started")
 
 
@@ -180,7 +180,7 @@ def test_the_page_of_a_queue_says_that_it_is_gone_and_shows_it_when_it_is_there_
 
     web.inspector.delete_queue("mail")
 
-    expect(page.locator("h1")).to_have_text("There is no such thing here")
+    expect(page.locator("h1")).to_have_text("Not found")
     # Two, since the server compares counts, and may not have looked while the queue was gone.
     for name in ("second", "third"):
         web.client.enqueue("browser.send", [f"{name}@example.com"], queue="mail")
