@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
 from palermo.brokers.rabbitmq.unique.key_log import RunEnd, key_log_queue
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import MAX_KEYED_BODY, Delivery, OrphanedKey, SessionParameters
+from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, is_failed
@@ -33,6 +33,9 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
+
+#: Keys in one page of a listing. The leader holds up no other question for longer than the page takes.
+_PAGE = 500
 
 #: Seconds between two attempts to write down an end that was refused, or to ask for a start.
 _AGAIN = 0.5
@@ -81,7 +84,18 @@ class RabbitmqKeys:
         return answers
 
     async def known(self) -> list[Key]:
-        return await self._leader_client.ask(operations.ListKeys()) if await self.exist() else []
+        found, offset, total = list[Key](), 0, 1
+        while offset < total:
+            page = await self.page("", offset=offset, limit=_PAGE)
+            found += page.keys
+            offset += max(_PAGE, len(page.keys))  # a leader of an earlier version answers with all at once
+            total = page.total
+        return found
+
+    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
+        if not await self.exist():
+            return KeyPage(keys=(), total=0)
+        return await self._leader_client.ask(operations.ListKeys(text, offset, limit))
 
     async def free(self, names: Iterable[str]) -> list[str]:
         return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []
