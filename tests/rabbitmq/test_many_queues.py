@@ -8,6 +8,7 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
@@ -60,12 +61,12 @@ def test_each_of_many_is_known_whether_there_or_missing(session: SessionParamete
     asked = [amqp_queue(session.exchange, name) for name in ("none", *NAMES, "nothing")]
 
     async def work(broker: RabbitmqBroker) -> None:
-        found = await broker._connection.probe_all(asked)
+        found = await probe_all(broker._connection, asked)
         assert list(found) == asked
         missing = {amqp_queue(session.exchange, name) for name in ("none", "nothing", DELETED)}
         assert {name for name, probe in found.items() if not probe.exists} == missing
         assert {probe.messages for probe in found.values() if probe.exists} == {1}
-        assert await broker._connection.probe_all([]) == {}
+        assert await probe_all(broker._connection, []) == {}
 
     with_broker(session, work)
 
@@ -77,7 +78,7 @@ def test_those_that_differ_stay_as_they_are_and_the_others_are_bound(session: Se
     named = {amqp_queue(session.exchange, name): name for name in NAMES}
 
     async def work(broker: RabbitmqBroker) -> None:
-        other = await broker._connection.declare_all(named, session.exchange, {"x-queue-type": CLASSIC})
+        other = await declare_all(broker._connection, named, session.exchange, {"x-queue-type": CLASSIC})
         assert sorted(other.values()) == [SHORT, QUORUM]
 
     with_broker(session, work)

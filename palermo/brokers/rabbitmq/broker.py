@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links, together
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
@@ -199,7 +200,7 @@ class RabbitmqBroker:
         for selection, count in Counter(worker.queues for worker in workers if worker.answers).items():
             serving.update(dict.fromkeys(QueueSelection.parse(selection).select(shown), count))
         amqp_names = {name: amqp_queue(self._exchange, name) for name in shown}
-        probes = await self._connection.probe_all(amqp_names.values())
+        probes = await probe_all(self._connection, amqp_names.values())
         found: list[QueueInfo] = []
         for name, probe in ((name, probes[amqp_name]) for name, amqp_name in amqp_names.items()):
             if probe.exists or name in paused.names:

@@ -14,6 +14,7 @@ from importlib.metadata import version
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Difference, Probe
@@ -147,7 +148,7 @@ class Diagnosis:
         named = {queue: amqp_queue(self._exchange, queue) for queue in queues}
         probes: dict[str, Probe] = {}
         with suppress(PalermoError):  # if RabbitMQ tells nothing about one of them, each is asked about by itself
-            probes = await self._connection.probe_all(named.values())
+            probes = await probe_all(self._connection, named.values())
         for queue, name in named.items():
             async with self._noting(f"queue {queue}"):
                 probe = probes.get(name) or await self._connection.probe(name)

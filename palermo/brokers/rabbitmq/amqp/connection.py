@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -61,9 +61,6 @@ _MOST_SPARE = 2
 #: Seconds that one call on an open channel may take before the session counts as lost. The slowest call is to
 #: purge or delete a queue of millions.
 CALL_TIMEOUT = 60.0
-
-#: Queues that are asked about, or declared, in one go.
-_TOGETHER = 500
 
 #: Bytes that Erlang's disk_log keeps in memory at most, and bytes of a frame that are not the argument's.
 _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
@@ -272,10 +269,10 @@ class Channel:
         try:
             frame = await self.call(self.raw.queue_declare, queue, passive=True)
         except PalermoError as error:
-            return self._unanswered(error)
+            return self.unanswered(error)
         return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
 
-    def _unanswered(self, error: PalermoError) -> Probe:
+    def unanswered(self, error: PalermoError) -> Probe:
         """What an error says of the queue that was asked about. Raises it if that is nothing."""
         if self.missing:
             return Probe(exists=False, error=error)
@@ -283,33 +280,14 @@ class Channel:
             return Probe(exists=True, locked=True, error=error)
         raise error
 
-    async def probe_each(self, queues: Sequence[str]) -> list[Probe]:
-        """The same of many queues, all asked at once: up to the first one that closes the channel."""
-        found, error = await self._counted(queues, lambda: self.connection.raw.count(self.raw, queues))
-        return found if error is None else [*found, self._unanswered(error)]
-
-    async def declare_each(self, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]) -> int:
-        """Make durable queues, given with their routing keys, and bind them to the exchange, all at once.
-
-        Returns how many are there as wanted: up to the first one that closes the channel, since it is there otherwise.
-        """
-        send = self.connection.raw.declare_and_bind
-        found, error = await self._counted(list(queues), lambda: send(self.raw, queues, exchange, arguments))
-        if error is not None and self.code != PRECONDITION_FAILED:
-            raise error
-        # A binding is not answered: after this one it is known that none was refused.
-        if error is None:
-            await self.prefetch(0)
-        return len(found)
-
-    async def _counted(self, queues: Sequence[str], ask: Callable[[], None]) -> tuple[list[Probe], PalermoError | None]:
-        """The answers to declarations that are sent together, and the error that closed the channel before the last."""
+    async def counted(self, count: int, ask: Callable[[], None]) -> tuple[list[Probe], PalermoError | None]:
+        """The answers to the `count` declarations that `ask` sends, and the error that ended the channel before."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[Probe] = []
 
         def on_counted(counted: Counted, _: bytes) -> None:
             found.append(Probe(exists=True, ready=counted.messages, subscribed=counted.consumers))
-            if len(found) == len(queues):
+            if len(found) == count:
                 fulfil(future, None)
 
         raw = self.connection.raw
@@ -415,34 +393,6 @@ class Connection:
         """What RabbitMQ knows of a queue; nothing is created. Raises BrokerUnavailable if the queue's node is down."""
         async with self.spare_channel() as channel:
             return await channel.probe(queue)
-
-    async def probe_all(self, queues: Collection[str]) -> dict[str, Probe]:
-        """The same of many queues, asked in portions. A queue that is missing ends a portion and its channel."""
-        names, found, portion = list(queues), list[Probe](), _TOGETHER
-        while len(found) < len(names):
-            async with self.spare_channel() as channel:
-                some = await channel.probe_each(names[len(found) : len(found) + portion])
-            found += some
-            # Where many are missing, most of a large portion would be asked for nothing.
-            portion = min(_TOGETHER, 2 * len(some))
-        return dict(zip(names, found, strict=True))
-
-    async def declare_all(
-        self, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
-    ) -> dict[str, str]:
-        """Make durable queues, given with their routing keys, and bind them to the exchange, many at once.
-
-        Returns those that are there otherwise, and stay as they are. Raises NotFound if a binding cannot be made.
-        """
-        left, other, portion = list(queues.items()), dict[str, str](), _TOGETHER
-        while left:
-            some = left[:portion]
-            async with self.spare_channel() as channel:
-                done = await channel.declare_each(dict(some), exchange, arguments)
-            other |= dict(some[done : done + 1])
-            left = left[done + 1 if done < len(some) else done :]
-            portion = min(_TOGETHER, 2 * done + 1)
-        return other
 
     async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
         """Make a durable queue unless it exists. Returns how an existing queue differs, None if it does not."""

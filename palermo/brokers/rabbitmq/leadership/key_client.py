@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 import time
 import uuid
 from collections import deque
@@ -34,8 +35,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 
-#: Keys in one page of a listing. The leader holds up no other question for longer than the page takes.
-_PAGE = 500
+#: Keys that are asked for at once. The leader answers no other question meanwhile: 250 take 4 ms, 50,000 took 760.
+_PAGE = 250
 
 #: Seconds between two attempts to write down an end that was refused, or to ask for a start.
 _AGAIN = 0.5
@@ -84,18 +85,18 @@ class RabbitmqKeys:
         return answers
 
     async def known(self) -> list[Key]:
-        found, offset, total = list[Key](), 0, 1
-        while offset < total:
-            page = await self.page("", offset=offset, limit=_PAGE)
-            found += page.keys
-            offset += max(_PAGE, len(page.keys))  # a leader of an earlier version answers with all at once
-            total = page.total
-        return found
+        return list((await self.page("", offset=0, limit=sys.maxsize)).keys)
 
     async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
         if not await self.exist():
             return KeyPage(keys=(), total=0)
-        return await self._leader_client.ask(operations.ListKeys(text, offset, limit))
+        found, end = list[Key](), offset + limit
+        while True:
+            some = await self._leader_client.ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
+            found += some.keys
+            offset += max(_PAGE, len(some.keys))  # a leader of an earlier version answers with all at once
+            if offset >= min(end, some.total):
+                return KeyPage(keys=tuple(found), total=some.total)
 
     async def free(self, names: Iterable[str]) -> list[str]:
         return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.contract.broker import SessionParameters
@@ -269,10 +270,10 @@ class Declarer:
     async def _declare_those_there(self, queues: Iterable[str]) -> list[str]:
         """Declare and bind those of these queues that exist. Returns those that are as we make them."""
         named = {amqp_queue(self._exchange, queue): queue for queue in queues}
-        probes = await self._connection.probe_all(named)
+        probes = await probe_all(self._connection, named)
         there = {name: queue for name, queue in named.items() if probes[name].exists and not probes[name].locked}
         arguments = versions.arguments(self._kind, self._connection.version)
-        other = await self._connection.declare_all(there, self._exchange, arguments)
+        other = await declare_all(self._connection, there, self._exchange, arguments)
         now = asyncio.get_running_loop().time()
         found = [queue for name, queue in there.items() if name not in other]
         self._asked |= dict.fromkeys(found, now)
