@@ -17,6 +17,7 @@
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
+#   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, doctor, overview, one
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
 #   make clean    removes .venv, .venv-bench, .venv-docs and site
@@ -37,7 +38,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-looks bench-journal bench-visits pins clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-looks bench-journal bench-growth bench-visits pins clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -116,6 +117,9 @@ bench-journal: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.journaled failures $(ARGS)
 	$(BIN)/python -m benchmarks.journaled all $(ARGS)
 	$(BIN)/python -m benchmarks.replay
+
+bench-growth: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.growth $(ARGS)
 
 bench-visits: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.visits --broker rabbitmq $(ARGS)

@@ -166,6 +166,14 @@ class OrphanedKey:
     since: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPage:
+    """A page of the keys of unique jobs, and how many there are in all."""
+
+    keys: tuple[Key, ...]
+    total: int
+
+
 class UniqueKeys(Protocol):
     """The part of a broker that decides about the keys of unique jobs, `Broker.keys`.
 
@@ -182,7 +190,10 @@ class UniqueKeys(Protocol):
         """
 
     async def known(self) -> list[Key]:
-        """All keys about which something is known now, by name."""
+        """All keys that jobs have, get or had, by name."""
+
+    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
+        """A page of these keys: those with this text in their name, or in the job's name or id."""
 
     async def free(self, names: Iterable[str]) -> list[str]:
         """Take these keys from their holders, whatever those do, and publish the jobs that were to run next.

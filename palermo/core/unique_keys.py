@@ -154,6 +154,16 @@ class Key:
         """Whether nothing is known of it any more, except how often it was taken."""
         return self.holder is None and self.next is None and self.closed is None and not self.ended
 
+    def is_shown(self, text: str = "") -> bool:
+        """Whether listings show it: it is taken, kept or closed, and its name, job or job's id has the text."""
+        job = self.holder or (None if self.next is None else self.next.message)
+        if job is None and self.closed is None:
+            return False
+        if not text:
+            return True
+        id = job.id if job is not None else self.closed.id if self.closed is not None else ""
+        return text in f"{self.name} {'' if job is None else job.job} {id}"
+
     @property
     def alarm(self) -> float | None:
         """The Unix seconds at which time changes something that must be stored; None for never."""

@@ -5,7 +5,7 @@ The class Inspector takes these functions as its methods.
 
 from collections.abc import Iterable
 
-from palermo.contract.rows import Row, iso_instant, limit_row
+from palermo.contract.rows import Listing, Row, iso_instant, limit_row
 from palermo.core.failure import printable
 from palermo.core.unique_keys import Key, Mode
 from palermo.errors import NotFound
@@ -20,8 +20,13 @@ def unique_keys(context: Context) -> list[Row]:
     its time), `worker`, `since`, `until` (when it ends by itself), `run_at`, and `next`, the id of the job that runs
     after it.
     """
-    found = context._ask(lambda broker: broker.keys.known(), again=True)
-    return [row for row in map(_row, found) if row is not None]
+    return [_row(key) for key in context._ask(lambda broker: broker.keys.known(), again=True)]
+
+
+def listed(context: Context, text: str, *, offset: int, limit: int) -> Listing:
+    """A page of `unique_keys`: only the keys with this text in their name, or in their job's name or id."""
+    page = context._ask(lambda broker: broker.keys.page(text, offset=offset, limit=limit), again=True)
+    return Listing([_row(key) for key in page.keys], page.total)
 
 
 def limits(context: Context) -> list[Row]:
@@ -62,7 +67,7 @@ def stray_keys(context: Context) -> list[Row]:
     ]
 
 
-def _row(key: Key) -> Row | None:
+def _row(key: Key) -> Row:
     holder, kept, closed = key.holder, key.next, key.closed
     row: Row = {
         "key": printable(key.name),
@@ -85,6 +90,5 @@ def _row(key: Key) -> Row | None:
         message = kept.message
         named = {"id": printable(message.id), "job": printable(message.job), "queue": printable(message.queue)}
         return row | named | {"state": "kept", "run_at": iso_instant(key.due)}
-    if closed is not None:
-        return row | {"id": printable(closed.id), "state": "closed", "until": iso_instant(closed.until)}
-    return None
+    assert closed is not None
+    return row | {"id": printable(closed.id), "state": "closed", "until": iso_instant(closed.until)}

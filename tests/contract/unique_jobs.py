@@ -97,6 +97,51 @@ class KeyingContract:
         assert await ids(broker) == [f"job {n}" for n in range(30)]
         assert len(await broker.keys.known()) == 30
 
+    async def test_keys_are_listed_in_pages_by_name(self, broker: Broker, another: Open) -> None:
+        names = [f"key {number:03}" for number in range(25)]
+        await broker.keys.enqueue([KeyRequest(key=n, message=keyed(n, key=n), call=n) for n in reversed(names)])
+        other = await another()
+
+        pages = [await other.keys.page("", offset=offset, limit=10) for offset in (0, 10, 20, 30)]
+
+        assert [[key.name for key in page.keys] for page in pages] == [names[:10], names[10:20], names[20:], []]
+        assert {page.total for page in pages} == {25}
+
+    async def test_a_listing_of_keys_has_only_those_with_a_text(self, broker: Broker) -> None:
+        for id, key in (("a", "eu 1"), ("b", "us"), ("eu", "asia"), ("c", "eu 2")):
+            await ask(broker, keyed(id, key=key), key=key)
+        await ask(broker, keyed("kept", key="eu 3"), key="eu 3", spread=DEBOUNCE, seconds=600)
+
+        page = await broker.keys.page("eu", offset=0, limit=2)
+        rest = await broker.keys.page("eu", offset=2, limit=2)
+
+        assert [key.name for key in (*page.keys, *rest.keys)] == ["asia", "eu 1", "eu 2", "eu 3"]
+        assert page.total == rest.total == 4
+        assert len((await broker.keys.page(message("x").job, offset=0, limit=10)).keys) == 5
+        assert (await broker.keys.page("nowhere", offset=0, limit=10)).total == 0
+
+    async def test_an_enqueue_is_answered_while_a_large_listing_is_under_way(
+        self, broker: Broker, another: Open
+    ) -> None:
+        names = [f"key {number:04}" for number in range(1_200)]
+        await broker.keys.enqueue([KeyRequest(key=n, message=keyed(f"job {n}", key=n), call=n) for n in names])
+        listing = asyncio.ensure_future((await another()).keys.known())
+
+        answers = [await ask(broker, keyed(f"beside {n}", key=f"beside {n}"), key=f"beside {n}") for n in range(5)]
+
+        assert [answer.outcome for answer in answers] == ["stored"] * 5
+        found = [key.name for key in await listing]
+        assert [name for name in found if not name.startswith("beside")] == names
+
+    async def test_a_key_that_is_over_is_not_listed(self, broker: Broker) -> None:
+        await ask(broker, keyed("a", Mode.WINDOW, seconds=0.2))
+        await ask(broker, keyed("b", key="another"), key="another")
+
+        async def names() -> list[str]:
+            return [key.name for key in (await broker.keys.page("", offset=0, limit=10)).keys]
+
+        await until(names, ["another"])
+
     @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
     async def test_until_done_ends_with_the_job(self, broker: Broker, another: Open, end: str) -> None:
         worker = await consume(await another())

@@ -30,7 +30,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     StartJob,
     from_plain,
 )
-from palermo.contract.broker import Tenant
+from palermo.contract.broker import KeyPage, Tenant
 from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
@@ -53,7 +53,7 @@ _REQUESTS: list[tuple[Operation[Any], str]] = [
     (CancelJobs(["a"]), '{"ask":"keys","do":"cancelled","ids":["a"]}'),
     (FreeKeys(["k"]), '{"ask":"keys","do":"free","names":["k"]}'),
     (EmptyQueue("mail", delete=True), '{"ask":"keys","do":"empty","queue":"mail","delete":true}'),
-    (ListKeys(), '{"ask":"keys","do":"known"}'),
+    (ListKeys("mail", 500, 100), '{"ask":"keys","do":"known","text":"mail","offset":500,"limit":100}'),
     (
         RequestPermit(_DEMAND, "a", "w"),
         '{"ask":"limits","do":"ask","key":"k","limit":2,"rate":"50/s","turn":true,"id":"a","worker":"w"}',
@@ -98,7 +98,11 @@ _REPLIES: list[tuple[Operation[Any], object, list[str]]] = [
     (FreeKeys([]), ["k"], ['{"freed":["k"]}']),
     (EmptyQueue("q", delete=False), 3, ['{"count":3}']),
     (EmptyQueue("q", delete=False), None, ['{"missing":true}']),
-    (ListKeys(), [Key(name="k", serial=2)], ['{"keys":[{"name":"k","serial":2}]}']),
+    (
+        ListKeys("k", 0, 100),
+        KeyPage(keys=(Key(name="k", serial=2),), total=1),
+        ['{"keys":[{"name":"k","serial":2}],"total":1}'],
+    ),
     (RequestPermit(_DEMAND, "a", "w"), RunNow(0.5), ['{"wait":0.5}']),
     (RequestPermit(_DEMAND, "a", "w"), RunLater(7.0, reserved=True), ['{"at":7.0,"turn":true}']),
     (
@@ -128,6 +132,12 @@ def _json(value: object) -> str:
 def test_an_operation_has_its_json_and_is_read_from_it(operation: Operation[Any], text: str) -> None:
     assert _json(operation.to_plain()) == text
     assert from_plain(json.loads(text)) == operation
+
+
+def test_keys_are_listed_for_and_by_processes_of_the_version_before() -> None:
+    assert from_plain({"ask": "keys", "do": "known"}) == ListKeys(limit=None)
+    keys = {"keys": [{"name": "k", "serial": 2}]}
+    assert ListKeys().reply_from_parts([Part(keys)]) == KeyPage(keys=(Key(name="k", serial=2),), total=1)
 
 
 def test_jobs_with_keys_travel_whole() -> None:

@@ -181,6 +181,6 @@ def test_an_answer_is_incomplete_at_every_byte_but_the_last() -> None:
         assert read_got(whole[:short_of], 0, 1) == INCOMPLETE
     for short_of in range(8, len(counted)):
         assert read_counted(counted[:short_of], 0, 1) == INCOMPLETE
-    assert read_counted(b"..." + counted, 3, 1) == Counted(3 + len(counted), 70_000)
+    assert read_counted(b"..." + counted, 3, 1) == Counted(3 + len(counted), 70_000, 3)
     assert read_counted(whole, 0, 1) is None
     assert read_got(counted, 0, 1) is None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.inspector import keys as inspector_keys
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_arguments, masked_row
 from palermo.webui.site import Refused, Site, Visit
@@ -50,9 +51,7 @@ def recurring(visit: Visit) -> list[Row]:
 
 def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
     """A page of the keys of unique jobs, by name: those whose key, job or id contains the text."""
-    rows = visit.inspector.unique_keys()
-    found = [row for row in rows if text in f"{row['key']} {row['job'] or ''} {row['id'] or ''}"]
-    return Listing(found[(page - 1) * limit : page * limit], len(found))
+    return inspector_keys.listed(visit.inspector, text, offset=(page - 1) * limit, limit=limit)
 
 
 class TopologyView:

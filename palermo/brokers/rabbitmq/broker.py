@@ -8,11 +8,13 @@ it first needs it, so a program that only enqueues has one connection.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links, together
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
@@ -38,7 +40,7 @@ from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -190,21 +192,23 @@ class RabbitmqBroker:
         paused = await self._pauses_and_cancels.paused()
         apart = await self.tenants.totals()
         workers = await self.workers()
-        running = [job.queue for worker in workers for job in worker.jobs]
+        running = Counter(job.queue for worker in workers for job in worker.jobs)
+        # Those that begin with ~ are marks of migrations, see migrate.
+        shown = sorted(name for name in names | paused.names if not name.startswith("~"))
+        serving = Counter[str]()
+        # Many workers serve the same queues: each selection is read and matched once.
+        for selection, count in Counter(worker.queues for worker in workers if worker.answers).items():
+            serving.update(dict.fromkeys(QueueSelection.parse(selection).select(shown), count))
+        amqp_names = {name: amqp_queue(self._exchange, name) for name in shown}
+        probes = await probe_all(self._connection, amqp_names.values())
         found: list[QueueInfo] = []
-        for name in sorted(names | paused.names):
-            counted = await self._declarer.count(name)
-            if name.startswith("~"):
-                continue  # the mark of a migration, see migrate
-            if counted is not None or name in paused.names:
-                serving = sum(
-                    worker.answers and name in QueueSelection.parse(worker.queues).select([name]) for worker in workers
-                )
+        for name, probe in ((name, probes[amqp_name]) for name, amqp_name in amqp_names.items()):
+            if probe.exists or name in paused.names:
                 info = QueueInfo(
                     name=name,
-                    pending=(counted[0] if counted else 0) + apart.get(name, 0),
-                    in_progress=running.count(name),
-                    workers=serving,
+                    pending=(probe.messages if probe.exists else 0) + apart.get(name, 0),
+                    in_progress=running[name],
+                    workers=serving[name],
                     paused=name in paused,
                 )
                 found.append(info)

@@ -14,9 +14,10 @@ from importlib.metadata import version
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.replies import Difference
+from palermo.brokers.rabbitmq.amqp.replies import Difference, Probe
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.brokers.rabbitmq.events import Subscriptions
@@ -113,9 +114,7 @@ class Diagnosis:
             found = await self._registry.names(self._connection)
             names |= found
             self._found.append(Finding.ok("registry", f"readable, {len(found)} queue(s)"))
-        for name in sorted(names):
-            async with self._noting(f"queue {name}"):
-                await self._look_at_queue(name)
+        await self._look_at_queues(sorted(names))
         async with self._noting("events"):
             self._found += await look_at_events(self._session, self._connection)
         await self._try_out()
@@ -145,10 +144,19 @@ class Diagnosis:
         self._has_exchange = True
         self._found.append(Finding.ok("exchange", f"{self._exchange}, direct and durable"))
 
-    async def _look_at_queue(self, queue: str) -> None:
+    async def _look_at_queues(self, queues: list[str]) -> None:
+        named = {queue: amqp_queue(self._exchange, queue) for queue in queues}
+        probes: dict[str, Probe] = {}
+        with suppress(PalermoError):  # if RabbitMQ tells nothing about one of them, each is asked about by itself
+            probes = await probe_all(self._connection, named.values())
+        for queue, name in named.items():
+            async with self._noting(f"queue {queue}"):
+                probe = probes.get(name) or await self._connection.probe(name)
+                if probe.exists:  # else it is made when it is needed
+                    await self._look_at_queue(queue, probe)
+
+    async def _look_at_queue(self, queue: str, probe: Probe) -> None:
         name = amqp_queue(self._exchange, queue)
-        if not (await self._connection.probe(name)).exists:
-            return  # it is made when it is needed
         # A group's queue is declared as other programs declare it.
         kind = CLASSIC if EventTopology(self._session.prefix).is_group(queue) else self._kind
         if difference := await self._connection.declare(name, versions.arguments(kind, self._connection.version)):
@@ -157,15 +165,17 @@ class Diagnosis:
         what = (
             f"{self._kind} and durable, as Palermo makes it{versions.of_quorum(self._kind, self._connection.version)}"
         )
-        if self._kind == CLASSIC and not is_failed(queue) and await self._hold_priorities(name):
+        if self._kind == CLASSIC and not is_failed(queue) and await self._hold_priorities(name, probe.messages):
             self._found.append(versions.no_priorities(queue, what))
         else:
             self._found.append(Finding.ok(f"queue {queue}", what))
 
-    async def _hold_priorities(self, name: str) -> bool:
+    async def _hold_priorities(self, name: str, waiting: int) -> bool:
         """Whether one of the first few jobs of a queue has a priority. The jobs go back, as after `browse`."""
+        if not waiting:
+            return False
         channel = await self._connection.channel()
-        got = await take(channel, name, _FIRST_FEW)
+        got = await take(channel, name, min(waiting, _FIRST_FEW))
         await channel.close()
         return any(one.properties.priority for one in got)
 

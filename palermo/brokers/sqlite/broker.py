@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -340,19 +341,20 @@ class SqliteBroker:
         serving = db.execute(
             "select selection, report, lock from holder where exchange = ?", (self._exchange,)
         ).fetchall()
-        served = [
-            name
-            for patterns, report, lock in serving
-            if workers.from_report(self._directory, report, lock).answers
-            for name in QueueSelection(tuple(json.loads(patterns))).select(names.values())
-        ]
+        alive = Counter(
+            patterns for patterns, report, lock in serving if workers.from_report(self._directory, report, lock).answers
+        )
+        served = Counter[str]()
+        # Many workers serve the same queues: each selection is matched once.
+        for patterns, count in alive.items():
+            served.update(dict.fromkeys(QueueSelection(tuple(json.loads(patterns))).select(names.values()), count))
         pending = "select count(*) from job where queue = ? and holder is null"
         found = [
             QueueInfo(
                 name=name,
                 pending=db.execute(pending, (number,)).fetchone()[0],
                 in_progress=held.get(number, 0),
-                workers=served.count(name),
+                workers=served[name],
                 paused=name in paused,
             )
             for number, name in names.items()

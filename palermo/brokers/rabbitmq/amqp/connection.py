@@ -11,6 +11,7 @@ from typing import Any
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.frames import Counted
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered
 from palermo.brokers.rabbitmq.amqp.parameters import connection_parameters
 from palermo.brokers.rabbitmq.amqp.replies import (
@@ -268,12 +269,42 @@ class Channel:
         try:
             frame = await self.call(self.raw.queue_declare, queue, passive=True)
         except PalermoError as error:
-            if self.missing:
-                return Probe(exists=False, error=error)
-            if self.code == RESOURCE_LOCKED:
-                return Probe(exists=True, locked=True, error=error)
-            raise
+            return self.unanswered(error)
         return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
+
+    def unanswered(self, error: PalermoError) -> Probe:
+        """What an error says of the queue that was asked about. Raises it if that is nothing."""
+        if self.missing:
+            return Probe(exists=False, error=error)
+        if self.code == RESOURCE_LOCKED:
+            return Probe(exists=True, locked=True, error=error)
+        raise error
+
+    async def counted(self, count: int, ask: Callable[[], None]) -> tuple[list[Probe], PalermoError | None]:
+        """The answers to the `count` declarations that `ask` sends, and the error that ended the channel before."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        found: list[Probe] = []
+
+        def on_counted(counted: Counted, _: bytes) -> None:
+            found.append(Probe(exists=True, ready=counted.messages, subscribed=counted.consumers))
+            if len(found) == count:
+                fulfil(future, None)
+
+        raw = self.connection.raw
+        raw.counts_to(self.raw, on_counted)
+        self._waiting.add(future)
+        try:
+            ask()
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await future
+        except PalermoError as error:
+            return found, error
+        except TimeoutError as error:
+            raise self.error or self.connection.translated(error) from error
+        finally:
+            self._waiting.discard(future)
+            raw.deliver_no_more(self.raw)
+        return found, None
 
     async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
         """Make a durable queue unless it exists. Returns how an existing queue differs; then the channel is closed."""

@@ -7,7 +7,7 @@ A client sends and a worker gets these for every job; pika does all other frames
 * A delivery is read here when its three frames follow each other in one buffer, as nearly always. For everything
   else a reader returns None, and pika reads it frame by frame: a body of several frames, a heartbeat between
   the frames, another method, a frame that does not end where it says.
-* A worker on several queues sends basic.get and passive declares, and reads the answers.
+* A worker on several queues sends basic.get, declares and bindings of many queues, and reads the answers.
 
 Sizes and numbers are those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the classes basic and queue.
 """
@@ -64,8 +64,9 @@ class Counted(NamedTuple):
 
     #: Where the next frame begins.
     end: int
-    #: How many messages wait in it, without those that are handed out.
+    #: How many messages wait in it, without those that are handed out; how many consumers it has.
     messages: int
+    consumers: int
     frames: int = 1
 
 
@@ -119,7 +120,7 @@ def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None
         return INCOMPLETE
     if not data.startswith(_DECLARE_OK, start + 7) or data[end - 1] != END:
         return None
-    return Counted(end, _COUNTS.unpack_from(data, end - 9)[0])
+    return Counted(end, *_COUNTS.unpack_from(data, end - 9))
 
 
 def _content(data: bytes, channel: int, header: int, at: int, route_end: int) -> "Delivered | int | None":
@@ -172,6 +173,7 @@ _GET: Final = 60 << 16 | 70
 _CONSUME: Final = 60 << 16 | 20
 _CANCEL: Final = 60 << 16 | 30
 _DECLARE: Final = 50 << 16 | 10
+_BIND: Final = 50 << 16 | 20
 
 _TICKET: Final = b"\x00\x00"
 _NO_ARGUMENTS: Final = b"\x00\x00\x00\x00"
@@ -179,6 +181,8 @@ _NO_ARGUMENTS: Final = b"\x00\x00\x00\x00"
 #: The flags of each method: the job has to be acknowledged; the queue is not created; no answer is expected.
 _ACKED: Final = b"\x00"
 _PASSIVE: Final = b"\x01"
+_DURABLE: Final = b"\x02"
+_BIND_NOWAIT: Final = b"\x01"
 _CONSUME_NOWAIT: Final = b"\x08"
 _CANCEL_NOWAIT: Final = b"\x01"
 
@@ -193,6 +197,17 @@ def get(channel: int, queue: str) -> bytes:
 def count(channel: int, queue: str) -> bytes:
     """The frame that asks how many messages wait in a queue that exists."""
     return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _PASSIVE + _NO_ARGUMENTS)
+
+
+def declare(channel: int, queue: str, arguments: bytes) -> bytes:
+    """The frame that declares a durable queue; `arguments` is an encoded table. The answer is that to a count."""
+    return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _DURABLE + arguments)
+
+
+def bind(channel: int, queue: str, exchange: str, routing_key: str) -> bytes:
+    """The frame that binds a queue, without an answer."""
+    route = _TICKET + short(queue) + short(exchange) + short(routing_key)
+    return _method_frame(channel, _BIND, route + _BIND_NOWAIT + _NO_ARGUMENTS)
 
 
 def consume(channel: int, queue: str, tag: str) -> bytes:

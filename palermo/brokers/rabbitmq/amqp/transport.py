@@ -29,6 +29,7 @@ from typing import Any
 
 import pika
 from pika import connection, exceptions, frame, spec
+from pika.data import encode_table
 
 from palermo.brokers.rabbitmq.amqp import frames, tls
 from palermo.brokers.rabbitmq.amqp.frames import (
@@ -322,6 +323,18 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         """Ask now how many messages wait in each of these queues; the answers come in the same order."""
         asked = [frames.count(channel.channel_number, queue) for queue in queues]
         self._write(b"".join(asked), len(asked))
+
+    def declare_and_bind(
+        self, channel: Any, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
+    ) -> None:
+        """Declare durable queues, given with their routing keys, and bind each; answers come as those to `count`."""
+        number, table = channel.channel_number, list[bytes]()
+        encode_table(table, dict(arguments))
+        asked = [
+            frames.declare(number, queue, b"".join(table)) + frames.bind(number, queue, exchange, key)
+            for queue, key in queues.items()
+        ]
+        self._write(b"".join(asked), 2 * len(asked))
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
         """Subscribe at once to queues, given by consumer tag; pika gives the deliveries to `callback`.

@@ -93,10 +93,9 @@ class PollSource:
     async def know(self, names: set[str]) -> None:
         """Serve these queues from now on, as far as the selection wants them."""
         known = self._known = set(names)
-        chosen: dict[str, str] = {}
         places = self._selection.places(known)
-        for queue in places:
-            chosen[queue] = await self._declarer.ensure(queue)
+        kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
+        chosen = {queue: kinds.get(queue) or await self._declarer.ensure(queue) for queue in places}
         if self._known is not known:
             return  # a later call has learnt more meanwhile, and serves it
         if list(chosen) != list(self._queues):

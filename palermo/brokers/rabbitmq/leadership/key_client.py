@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import sys
 import time
 import uuid
 from collections import deque
@@ -21,7 +22,7 @@ from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
 from palermo.brokers.rabbitmq.unique.key_log import RunEnd, key_log_queue
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import MAX_KEYED_BODY, Delivery, OrphanedKey, SessionParameters
+from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, is_failed
@@ -33,6 +34,9 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
+
+#: Keys that are asked for at once. The leader answers no other question meanwhile: 250 take 4 ms, 50,000 took 760.
+_PAGE = 250
 
 #: Seconds between two attempts to write down an end that was refused, or to ask for a start.
 _AGAIN = 0.5
@@ -81,7 +85,18 @@ class RabbitmqKeys:
         return answers
 
     async def known(self) -> list[Key]:
-        return await self._leader_client.ask(operations.ListKeys()) if await self.exist() else []
+        return list((await self.page("", offset=0, limit=sys.maxsize)).keys)
+
+    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
+        if not await self.exist():
+            return KeyPage(keys=(), total=0)
+        found, end = list[Key](), offset + limit
+        while True:
+            some = await self._leader_client.ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
+            found += some.keys
+            offset += max(_PAGE, len(some.keys))  # a leader of an earlier version answers with all at once
+            if offset >= min(end, some.total):
+                return KeyPage(keys=tuple(found), total=some.total)
 
     async def free(self, names: Iterable[str]) -> list[str]:
         return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []

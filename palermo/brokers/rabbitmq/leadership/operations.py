@@ -12,7 +12,7 @@ from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
-from palermo.contract.broker import Tenant
+from palermo.contract.broker import KeyPage, Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
@@ -243,12 +243,26 @@ class EmptyQueue(BriefOperation[int | None]):
     delete: bool
 
 
+def _keys_to_plain(page: KeyPage) -> dict[str, Any]:
+    return {"keys": [key.to_plain() for key in page.keys], "total": page.total}
+
+
+def _keys_from_plain(plain: Plain) -> KeyPage:
+    keys = tuple(Key.from_plain(key) for key in plain["keys"])
+    # A leader of an earlier version answers with all keys.
+    return KeyPage(keys=keys, total=int(plain.get("total", len(keys))))
+
+
 @dataclass(frozen=True, slots=True)
-class ListKeys(BriefOperation[list[Key]]):
-    """The reply is all keys of which something is known."""
+class ListKeys(BriefOperation[KeyPage]):
+    """The reply is a page of the keys that have the text. Without a limit, as earlier versions ask, it is all keys."""
 
     kind: ClassVar = {"ask": "keys", "do": "known"}
-    reply: ClassVar = _named("keys", lambda keys: [Key.from_plain(key) for key in keys])
+    reply: ClassVar = _values(_keys_to_plain, _keys_from_plain)
+
+    text: str = ""
+    offset: int = 0
+    limit: int | None = None
 
 
 # -- limits
@@ -477,6 +491,8 @@ def _key_operation(plain: Plain) -> BriefOperation[Any]:
             return FreeKeys([str(name) for name in names])
         case {"do": "empty", "queue": str(queue), "delete": delete}:
             return EmptyQueue(queue, delete=bool(delete))
+        case {"do": "known", "text": str(text), "offset": int(offset), "limit": int(limit)}:
+            return ListKeys(text, offset, limit)
         case {"do": "known"}:
             return ListKeys()
     raise ValueError("no such operation on keys")

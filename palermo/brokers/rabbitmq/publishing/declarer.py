@@ -6,11 +6,12 @@ other arguments, or with another type, is used as it is.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.contract.broker import SessionParameters
@@ -247,6 +248,36 @@ class Declarer:
                 self._kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
             return self._kinds[queue]
+
+    async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
+        """As `ensure` for many queues that are in the registry. Those that are there as we make them need three frames.
+
+        They are asked about together: one after another, 3,000 queues took a minute.
+        """
+        wanted = list(queues)
+        async with self._lock:
+            plain = [one for one in wanted if one not in self._kinds and self._is_plain(one)]
+            if len(plain) > 1:
+                await self._make_exchange()
+                with suppress(NotFound):  # a queue or the exchange was deleted meanwhile: `ensure` makes it again
+                    self._kinds |= dict.fromkeys(await self._declare_those_there(plain), self._kind)
+        return {queue: await self.ensure(queue) for queue in wanted}
+
+    def _is_plain(self, queue: str) -> bool:
+        """Whether the queue is declared with the arguments that most have."""
+        return queue not in self._prioritized and not self._wiring.is_group(queue)
+
+    async def _declare_those_there(self, queues: Iterable[str]) -> list[str]:
+        """Declare and bind those of these queues that exist. Returns those that are as we make them."""
+        named = {amqp_queue(self._exchange, queue): queue for queue in queues}
+        probes = await probe_all(self._connection, named)
+        there = {name: queue for name, queue in named.items() if probes[name].exists and not probes[name].locked}
+        arguments = versions.arguments(self._kind, self._connection.version)
+        other = await declare_all(self._connection, there, self._exchange, arguments)
+        now = asyncio.get_running_loop().time()
+        found = [queue for name, queue in there.items() if name not in other]
+        self._asked |= dict.fromkeys(found, now)
+        return found
 
     async def count(self, queue: str) -> tuple[int, int] | None:
         """How many messages wait in the queue, and how many consumers it has; None if it does not exist."""

@@ -5,8 +5,9 @@ The leader has all keys in memory, and notes what a batch changes in them.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from palermo.core import unique_rules
@@ -15,6 +16,24 @@ from palermo.core.unique_keys import Key
 from palermo.core.unique_rules import KeyUpdate
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 
+log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
+
+#: Instants that do not hold any more are thrown out of a heap when they are more than those that do, and this many.
+_SPARE = 1_000
+
+
+#: Keys that are looked at in one turn of the loop.
+AT_ONCE = 1_000
+
+
+async def in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """The items in portions, each in a turn of the loop of its own, so that nothing else waits for all of them."""
+    for start in range(0, len(items), AT_ONCE):
+        yield items[start : start + AT_ONCE]
+        await asyncio.sleep(0)
+
 
 class KnownKeys:
     """All keys that are not free, by name and by holder."""
@@ -22,6 +41,8 @@ class KnownKeys:
     def __init__(self) -> None:
         self.keys: dict[str, Key] = {}
         self._holders: dict[str, set[str]] = {}
+        self._alarms = Instants()
+        self._ends = Instants()
         #: The serial of a new key before its first holder. No forgotten key has had a higher one, so a late report
         #: about the holder of a forgotten key is never taken for one about the holder of a new key.
         self._serial = 0
@@ -29,6 +50,7 @@ class KnownKeys:
     def learn(self, keys: Iterable[Key], serial: int) -> None:
         """Replace all keys by these. No key that was forgotten has had a serial above `serial`."""
         self.keys, self._holders, self._serial = {}, {}, serial
+        self._alarms, self._ends = Instants(), Instants()
         for key in keys:
             self.remember(key)
 
@@ -51,12 +73,62 @@ class KnownKeys:
             if not named:
                 self._holders.pop(before, None)
         self._serial = max(self._serial, key.serial)
+        self._alarms.put(key.name, key.alarm)
+        self._ends.put(key.name, key.over)
         if key.is_free:
             self.keys.pop(key.name, None)
             return
         self.keys[key.name] = key
         if after is not None and before != after:
             self._holders.setdefault(after, set()).add(key.name)
+
+    def due(self, now: float) -> list[Key]:
+        """The keys whose alarms have come."""
+        return [self.keys[name] for name in self._alarms.until(now)]
+
+    @property
+    def next_alarm(self) -> float | None:
+        """The Unix seconds of the first alarm; None if there is none."""
+        return self._alarms.first
+
+    def over(self, now: float) -> list[Key]:
+        """The keys that are free by now because time has passed."""
+        return [self.keys[name] for name in self._ends.until(now)]
+
+
+class Instants:
+    """An instant for each of many names: finding the first ones costs no more the more names there are."""
+
+    def __init__(self) -> None:
+        self._instants: dict[str, float] = {}
+        #: The instants and names by time; also some that hold no more.
+        self._heap: list[tuple[float, str]] = []
+
+    def put(self, name: str, instant: float | None) -> None:
+        """Set the name's instant; None removes it."""
+        if instant is None:
+            self._instants.pop(name, None)
+        elif self._instants.get(name) != instant:
+            self._instants[name] = instant
+            heappush(self._heap, (instant, name))
+            if len(self._heap) > 2 * len(self._instants) + _SPARE:
+                self._heap = [(instant, name) for name, instant in self._instants.items()]
+                heapify(self._heap)
+
+    @property
+    def first(self) -> float | None:
+        """The earliest instant; None if there is none."""
+        while self._heap and self._instants.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def until(self, now: float) -> list[str]:
+        """Take out the names whose instants are not after `now`."""
+        found = []
+        while (first := self.first) is not None and first <= now:
+            found.append(heappop(self._heap)[1])
+            del self._instants[found[-1]]
+        return found
 
 
 class KeyChanges:
@@ -77,14 +149,20 @@ class KeyChanges:
         return self._known.held_by(id)
 
     def all(self) -> list[Key]:
-        """All keys as they are now, sorted by name."""
+        """All keys as they are now."""
         keys = (unique_rules.current(key, self.now) for key in self._known.keys.values())
-        return sorted((key for key in keys if not key.is_free), key=lambda key: key.name)
+        return [key for key in keys if not key.is_free]
 
     def forget(self) -> None:
         """Forget the keys that the passing of time has made free. That need not be written down."""
-        for name in [name for name, key in self._known.keys.items() if unique_rules.current(key, self.now).is_free]:
-            self._known.remember(Key(name=name))
+        for key in self._known.over(self.now):
+            self._known.remember(Key(name=key.name))
+
+    def publish_due(self) -> float | None:
+        """Publish the jobs that are due. Returns the seconds until the next one; None if there is none."""
+        for key in self._known.due(self.now):
+            self.put(unique_rules.publish_due(key, self.now))
+        return None if (first := self._known.next_alarm) is None else first - self.now
 
     def put(self, step: KeyUpdate) -> None:
         """Apply a step: store its key, and add its jobs to those to publish."""
@@ -96,12 +174,8 @@ class KeyChanges:
         self._known.remember(key)
 
 
-log = logging.getLogger("palermo.rabbitmq")
-
-T = TypeVar("T")
-
 #: The most requests in one batch, and the bytes of bodies beyond which none is added.
-_AT_ONCE, _BYTES = 500, 4 * 1024 * 1024
+_BATCH, _BYTES = 500, 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -194,7 +268,7 @@ class RequestBatches:
     def _next(self) -> list[BatchRequest[Any]]:
         batch: list[BatchRequest[Any]] = []
         size = 0
-        while self._asked and len(batch) < _AT_ONCE and size <= _BYTES:
+        while self._asked and len(batch) < _BATCH and size <= _BYTES:
             asked = self._asked.pop(0)
             batch.append(asked)
             size += asked.size

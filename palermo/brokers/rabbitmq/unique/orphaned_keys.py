@@ -6,12 +6,13 @@ way from one to the other. So a key counts as orphaned when it is found twice, s
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
+from palermo.brokers.rabbitmq.unique.batching import in_turns
 from palermo.contract.broker import OrphanedKey
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Key, KeyHolder
@@ -38,7 +39,7 @@ Apart = Callable[[TenantQueue], Awaitable[bool]]
 async def suspects(
     exchange: str,
     connection: Connection,
-    keys: Iterable[Key],
+    keys: Sequence[Key],
     *,
     now: float,
     apart: Apart | None,
@@ -49,7 +50,9 @@ async def suspects(
     `apart` says whether a tenant has jobs that wait apart from the job queue. It is None where that is not known:
     then no holder with a tenant is suspected.
     """
-    waiting = {key.name: key.holder for key in keys if key.holder is not None and _is_due(key.holder, now - patience)}
+    waiting = dict[str, KeyHolder]()
+    async for some in in_turns(keys):
+        waiting |= {k.name: k.holder for k in some if k.holder is not None and _is_due(k.holder, now - patience)}
     for tenant_queue in {TenantQueue(one.queue, one.tenant) for one in waiting.values() if one.tenant}:
         if apart is None or await apart(tenant_queue):
             waiting = {name: one for name, one in waiting.items() if TenantQueue(one.queue, one.tenant) != tenant_queue}

@@ -13,13 +13,24 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.unique.batching import BatchRequest, KeyChanges, KnownKeys, RequestBatches
+from palermo.brokers.rabbitmq.unique.batching import (
+    AT_ONCE,
+    BatchRequest,
+    KeyChanges,
+    KnownKeys,
+    RequestBatches,
+    in_turns,
+)
 from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
+from palermo.contract.broker import KeyPage
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
@@ -37,6 +48,18 @@ _YOUNG = 2.0
 
 #: Seconds until the log is tried again after an error.
 _AGAIN = 1.0
+
+#: Seconds for which the names that a listing has found are kept for its next pages.
+_LISTED = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKeys:
+    """The names of the keys that have a text, in order, as they were at a time of the loop's clock."""
+
+    text: str
+    names: list[str]
+    at: float
 
 
 class UniqueKeys:
@@ -70,6 +93,7 @@ class UniqueKeys:
         #: When each run was allowed in the last seconds, on the loop's clock, and when the log was read.
         self._allowed: dict[str, float] = {}
         self._learnt_at = 0.0
+        self._listed: ListedKeys | None = None
         #: When the last request came, on the loop's clock.
         self.asked_at = self._loop.time()
 
@@ -85,7 +109,8 @@ class UniqueKeys:
             self._news.clear()
             wait = _LOOK_EVERY
             try:
-                wait = await self._ask(self._tick)
+                if (due := await self._ask(KeyChanges.publish_due)) is not None:
+                    wait = min(wait, due)
                 if self._loop.time() - tidied >= _TIDY_EVERY:
                     tidied = self._loop.time()
                     await self._ask(KeyChanges.forget, after=self._tidy)
@@ -302,10 +327,38 @@ class UniqueKeys:
 
         return await self._ask(do)
 
+    async def page(self, text: str, *, offset: int, limit: int | None) -> KeyPage:
+        """See palermo.contract.broker.UniqueKeys; all keys without a limit.
+
+        A page that does not begin at 0 is one of the names that the listing with this text found a moment ago.
+        """
+        listed = self._listed
+        if not offset or listed is None or listed.text != text or self._loop.time() - listed.at > _LISTED:
+            listed = self._listed = ListedKeys(text, await self._names(text), self._loop.time())
+        names = listed.names[offset : None if limit is None else offset + limit]
+        keys = [unique_rules.current(self._known.get(name), self._now()) for name in names]
+        return KeyPage(keys=tuple(key for key in keys if key.is_shown()), total=len(listed.names))
+
     async def known(self) -> list[Key]:
-        """All keys that are not free now, sorted by name."""
+        """All keys that jobs have, get or had, by name."""
+        names, found = await self._names(""), list[Key]()
+        async for some in in_turns(names):
+            keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
+            found += (key for key in keys if key.is_shown())
+        return found
+
+    async def _names(self, text: str) -> list[str]:
+        """The sorted names of the keys that have the text."""
         await self._catch_up()
-        return await self._ask(KeyChanges.all)
+        sorted_some, found = list[list[str]](), list[str]()
+        async for some in in_turns(list(self._known.keys)):
+            keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
+            sorted_some.append(sorted(key.name for key in keys if key.is_shown(text)))
+        merged = merge(*sorted_some)
+        while some := list(islice(merged, AT_ONCE)):
+            found += some
+            await asyncio.sleep(0)
+        return found
 
     async def _catch_up(self) -> None:
         """Wait until the leader knows all ends of runs that are stored by now."""
@@ -426,17 +479,6 @@ class UniqueKeys:
             lambda changes: changes.put(ended(changes.get(told.key), changes.now)), before_others=read_again
         )
         asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(held))
-
-    def _tick(self, changes: KeyChanges) -> float:
-        """Publish the jobs that are due. Returns the seconds until the next check."""
-        wait = _LOOK_EVERY
-        for key in [key for key in self._known.keys.values() if key.alarm is not None]:
-            assert key.alarm is not None
-            if key.alarm <= changes.now:
-                changes.put(unique_rules.publish_due(key, changes.now))
-            else:
-                wait = min(wait, key.alarm - changes.now)
-        return wait
 
     async def _tidy(self) -> None:
         await self._log.tidy(self._known.keys)

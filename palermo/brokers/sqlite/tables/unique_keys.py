@@ -11,7 +11,7 @@ from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import insert_many, to_row
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
-from palermo.contract.broker import MAX_KEYED_BODY, OrphanedKey
+from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, lock_of
@@ -47,13 +47,17 @@ class SqliteKeys:
         return answers
 
     async def known(self) -> list[Key]:
-        def find(db: sqlite3.Connection) -> list[Key]:
-            now = clock.now()
-            rows = db.execute("select state from key where exchange = ? order by name", (self._exchange,)).fetchall()
-            keys = (unique_rules.current(Key.from_plain(json.loads(state)), now) for (state,) in rows)
-            return [key for key in keys if not key.is_free]
+        return await self._store.read(self._known)
 
-        return await self._store.read(find)
+    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
+        found = await self._store.read(lambda db: self._known(db, text))
+        return KeyPage(keys=tuple(found[offset : offset + limit]), total=len(found))
+
+    def _known(self, db: sqlite3.Connection, text: str = "") -> list[Key]:
+        now = clock.now()
+        rows = db.execute("select state from key where exchange = ? order by name", (self._exchange,)).fetchall()
+        keys = (unique_rules.current(Key.from_plain(json.loads(state)), now) for (state,) in rows)
+        return [key for key in keys if key.is_shown(text)]
 
     async def free(self, names: Iterable[str]) -> list[str]:
         def do(db: sqlite3.Connection) -> list[str]:

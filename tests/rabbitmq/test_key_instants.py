@@ -1,0 +1,76 @@
+"""The leader finds the keys that are due or over without looking at the others."""
+
+import asyncio
+
+from palermo.brokers.rabbitmq.unique.batching import AT_ONCE, Instants, KeyChanges, KnownKeys, in_turns
+from palermo.core.message import Message
+from palermo.core.unique_keys import Cooldown, Key, StoredMessage
+
+
+def kept(name: str, due: float) -> Key:
+    """A key whose job is kept until it is due, as by a debounce."""
+    message = Message(id=name, job="shop.mail", queue="mail", body=b"[]")
+    return Key(name=name, next=StoredMessage(message=message, call=name), due=due)
+
+
+def test_names_come_at_their_instants_and_in_their_order() -> None:
+    instants = Instants()
+    for name, instant in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("gone", 1.5), ("moved", 1.0)):
+        instants.put(name, instant)
+    instants.put("gone", None)
+    instants.put("moved", 5.0)
+
+    assert instants.first == 1.0
+    assert instants.until(2.0) == ["a", "b"]
+    assert instants.until(2.0) == []
+    assert instants.until(9.0) == ["c", "moved"]
+    assert instants.first is None
+
+
+def test_a_name_that_moves_very_often_takes_no_more_room() -> None:
+    instants = Instants()
+    instants.put("still", 7.0)
+    for instant in range(20_000):
+        instants.put("moving", 100.0 + instant)
+
+    assert len(instants._heap) < 2_000
+    assert instants.until(30_000.0) == ["still", "moving"]
+
+
+def test_a_debounced_job_is_published_at_its_last_instant_only() -> None:
+    known = KnownKeys()
+    known.remember(kept("a", 10.0))
+    known.remember(kept("a", 20.0))
+
+    early = KeyChanges(known, 15.0)
+    assert early.publish_due() == 5.0
+    assert early.jobs == []
+    due = KeyChanges(known, 20.0)
+    assert due.publish_due() is None
+    assert [job.id for job in due.jobs] == ["a"]
+
+
+def test_a_key_is_forgotten_once_its_time_is_over() -> None:
+    known = KnownKeys()
+    known.learn([Key(name="a", closed=Cooldown(until=10.0, id="x")), kept("b", 99.0)], serial=3)
+
+    KeyChanges(known, 9.0).forget()
+    assert set(known.keys) == {"a", "b"}
+    KeyChanges(known, 10.0).forget()
+    assert set(known.keys) == {"b"}
+
+
+def test_others_have_their_turn_between_two_portions() -> None:
+    seen = list[str]()
+
+    async def other() -> None:
+        seen.append("other")
+
+    async def work() -> None:
+        async for some in in_turns(range(2 * AT_ONCE)):
+            seen.append(str(len(some)))
+            asyncio.ensure_future(other()).add_done_callback(lambda _: None)
+
+    asyncio.run(work())
+
+    assert seen == ["1000", "other", "1000", "other"]
