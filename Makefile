@@ -20,7 +20,8 @@
 #   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, doctor, overview, one
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
-#   make clean    removes .venv, .venv-bench, .venv-docs and site
+#   make release-check  what a release consists of, into release/, built from HEAD and tried; TAG=v1.2.0 compares the version
+#   make clean    removes .venv, .venv-bench, .venv-docs, .venv-release, site and release
 #
 # PYTHON=python3.12 chooses another Python than the newest one found, RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to
 # test on, ARGS="-k name" goes to pytest, the demo or the benchmarks.
@@ -29,6 +30,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 SITE := .venv-docs
+RELEASE := .venv-release
 PINS := requirements/constraints.txt
 NEEDS := pyproject.toml $(PINS) requirements/runtime.txt requirements/development.txt
 
@@ -38,7 +40,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-looks bench-journal bench-growth bench-visits pins clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-looks bench-journal bench-growth bench-visits pins release-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -152,8 +154,18 @@ $(SITE)/installed: requirements/docs.txt
 $(BIN)/python:
 	@PYTHON='$(PYTHON)' sh requirements/make-venv $(VENV)
 
+$(RELEASE)/installed: requirements/release.txt
+	@echo "installing what builds a release into $(RELEASE) …"
+	@PYTHON='$(PYTHON)' sh requirements/make-venv $(RELEASE)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(RELEASE)/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@touch $@
+
+# .github/workflows/release.yml does the same, and publishes it.
+release-check: $(RELEASE)/installed
+	@PYTHON='$(PYTHON)' sh requirements/make-release $(RELEASE) release $(TAG)
+
 pins:
 	@sh requirements/make-pins $(PINS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(SITE) site
+	rm -rf $(VENV) $(PEERS) $(SITE) $(RELEASE) site release

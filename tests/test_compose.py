@@ -21,6 +21,7 @@ from palermo.core.times import parse_duration
 from palermo.settings.settings import Settings
 from palermo.worker.signals import SHUTDOWN_TIMEOUT
 from tests.helpers import eventually
+from tests.rabbitmq_node import free_port
 
 _REPOSITORY = Path(__file__).parents[1]
 _COMPOSE: dict[str, Any] = yaml.safe_load((_REPOSITORY / "docker-compose.yml").read_text())
@@ -59,8 +60,22 @@ def folder_at(service: dict[str, Any], inside: str) -> Path:
     raise AssertionError(f"nothing is mounted at {inside}")
 
 
-def test_a_broker_and_a_worker_are_there() -> None:
-    assert set(_SERVICES) == {"rabbitmq", "worker"}
+def test_docker_compose_would_read_the_file() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        "docker-compose.yml",
+    ]
+    done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, timeout=100)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_broker_a_worker_and_the_pages_are_there() -> None:
+    assert set(_SERVICES) == {"rabbitmq", "worker", "pages"}
     assert _SERVICES["rabbitmq"]["image"].startswith("rabbitmq:4-management@")
 
 
@@ -120,9 +135,22 @@ def test_the_url_names_the_broker_of_this_file_and_its_user(name: str) -> None:
     assert _SERVICES[name]["depends_on"] == {host: {"condition": "service_healthy"}}
 
 
-def test_ports_are_the_brokers_and_open_to_this_machine_only() -> None:
+def test_ports_are_those_of_the_broker_and_the_pages_and_open_to_this_machine_only() -> None:
     assert _SERVICES["rabbitmq"]["ports"] == ["127.0.0.1:5672:5672", "127.0.0.1:15672:15672"]
+    assert _SERVICES["pages"]["ports"] == ["127.0.0.1:3000:3000"]
     assert "ports" not in _SERVICES["worker"]
+
+
+def test_the_pages_start_when_they_are_asked_for_and_only_with_users() -> None:
+    """Without the file of users compose says that it is missing; it makes no folder in its place."""
+    pages = _SERVICES["pages"]
+    (users,) = [each for each in pages["volumes"] if isinstance(each, dict)]
+
+    assert pages["profiles"] == ["pages"]
+    assert parsed(pages["command"]).params["users"] == users["target"]
+    assert users["bind"] == {"create_host_path": False}
+    assert "web-user anna --role admin > users" in (_REPOSITORY / "docker-compose.yml").read_text()
+    assert "/users" in (_REPOSITORY / ".gitignore").read_text().split()
 
 
 def test_the_broker_is_healthy_once_it_accepts_connections() -> None:
@@ -193,7 +221,7 @@ def running(command: list[str], **options: Any) -> Iterator[None]:
 
 
 def surroundings(folder: Path) -> dict[str, Any]:
-    """What a process of the worker's container has around it, as far as that goes without one."""
+    """What a process of our containers has around it, as far as that goes without one."""
     return {
         "cwd": folder_at(_SERVICES["worker"], last("WORKDIR")),
         "env": os.environ
@@ -233,3 +261,25 @@ def test_the_service_is_healthy_while_the_worker_with_its_pidfile_answers(tmp_pa
     with running(command, **options):
         eventually(healthy)
     eventually(lambda: not healthy())
+
+
+def test_the_pages_are_healthy_while_they_and_their_broker_answer(tmp_path: Path) -> None:
+    options = surroundings(tmp_path)
+    made = ["palermo", "web-user", "anna"]
+    (tmp_path / "users").write_text(
+        subprocess.run(made, input="one two three", capture_output=True, text=True, check=True, **options).stdout
+    )
+    port = str(free_port())
+    pages = _SERVICES["pages"]
+    here = {"0.0.0.0": "127.0.0.1", pages["command"][-1]: str(tmp_path / "users")}
+    command = ["palermo", *(here.get(word, word) for word in pages["command"]), "--port", port]
+    check = [word.replace(":3000/", f":{port}/") for word in pages["healthcheck"]["test"][1:]]
+
+    def healthy() -> bool:
+        return subprocess.run(check, capture_output=True, timeout=90, **options).returncode == 0
+
+    assert port in check[-1]
+    assert not healthy()
+    with running(command, **options):
+        eventually(healthy)
+    assert not healthy()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -48,6 +49,25 @@ def test_every_object_has_what_kubernetes_needs() -> None:
     for each in objects():
         assert {"apiVersion", "kind", "metadata"} < set(each), each
         assert each["metadata"]["labels"]["app"] == "palermo"
+
+
+@pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
+def test_kubernetes_would_take_every_object_of_its_own(version: str) -> None:
+    """Strictly: a field that Kubernetes does not know is an error. KEDA's objects are not Kubernetes' own."""
+    own = [each for each in objects() if not each["apiVersion"].startswith("keda.sh/")]
+
+    for each in own:
+        kubernetes_validate.validate(each, version, strict=True)
+
+    assert {each["kind"] for each in own} == {"Secret", "Deployment", "Service", "Ingress", "NetworkPolicy"}
+
+
+def test_a_field_that_kubernetes_does_not_know_is_found() -> None:
+    (worker, *_) = objects("Deployment")
+    worker["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+
+    with pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
+        kubernetes_validate.validate(worker, kubernetes_validate.latest_version(), strict=True)
 
 
 def test_containers_run_commands_that_exist() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
+from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import failed_ids, whole_ids
 from palermo.cli.listings import note_rest, note_unread
@@ -126,7 +127,14 @@ def _selection_options(command: Any) -> Any:
 @_selection_options
 @click.option("--args", "args_text", metavar="JSON", help="Other positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Other named arguments, as a JSON object.")
-@click.option("--to-queue", "--queue-to", "to_queue", metavar="QUEUE", help="Another queue than the one it came from.")
+@click.option(
+    "--to-queue",
+    "--queue-to",
+    "to_queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Another queue than the one it came from.",
+)
 @yes_option
 @broker_options
 @json_option

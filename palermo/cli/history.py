@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.completion import complete_job, complete_queue
+from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.cli.job_ids import known_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
@@ -58,7 +58,12 @@ def _time_options(command: Any) -> Any:
 @click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
 @click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")
 @click.option("--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?.")
-@click.option("--worker", metavar="WORKER", help="Only what this worker ran: its id, as `palermo workers` shows it.")
+@click.option(
+    "--worker",
+    metavar="WORKER",
+    shell_complete=complete_worker,
+    help="Only what this worker ran: its id, as `palermo workers` shows it.",
+)
 @click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only from this queue; may hold * and ?.")
 @click.pass_obj
 def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:

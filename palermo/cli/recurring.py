@@ -38,7 +38,7 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
 
 
 @recurring.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_recurring)
 @broker_options
 @json_option
 @click.pass_obj
@@ -131,7 +131,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 
 
 @recurring.command("run")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_recurring)
 @broker_options
 @click.pass_obj
 def run_now(context: Context, /, name: str) -> None:

@@ -30,6 +30,7 @@ def completed(process: Process, words: str, **env: str) -> list[str]:
         ("palermo worker shop -q p", ["pictures"]),
         ("palermo worker shop -q mail,p", ["mail,pictures"]),
         ("palermo failed list --queue m", ["mail"]),
+        ("palermo failed requeue --to-queue m", ["mail"]),
         ("palermo purge nothing", []),
         ("palermo que", ["queues"]),
     ],
@@ -57,8 +58,17 @@ def test_workers_are_completed(process: Process, url: str, tmp_path: Path, monke
 
     with start_worker(["completed_jobs"], url=url) as worker:
         [name] = eventually(lambda: completed(process, "palermo control quiet pid"), within=60)
+        of_history = completed(process, "palermo history --worker pid")
 
     assert name.startswith(f"pid:{worker.pid}@")
+    assert of_history == [name]
+
+
+@pytest.mark.parametrize("command", ["show", "run", "enable", "disable"])
+def test_recurring_jobs_are_completed(process: Process, command: str) -> None:
+    assert process("recurring", "add", "nightly", "shop.report", "--every", "1d").returncode == 0
+
+    assert completed(process, f"palermo recurring {command} n") == ["nightly"]
 
 
 def test_a_broker_that_is_away_completes_nothing_and_says_nothing(process: Process) -> None:

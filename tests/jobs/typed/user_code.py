@@ -1,0 +1,104 @@
+"""A user's program: mypy --strict and pyright's strict mode find the lines that end in `# wrong`, and no other.
+
+Class jobs derive from palermo.JobClass, so mypy needs no plugin. Checked by test_typing.py.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+
+import palermo
+from palermo.errors import DuplicateJob, JobFailed
+
+
+@dataclass
+class Report:
+    pages: int
+    skipped: list[int]
+
+
+@palermo.job(queue="mail", retries=5, backoff="exponential", retry_on=ConnectionError, timeout=300)
+class SendMail(palermo.JobClass):
+    def process(self, to: str, *, subject: str = "hi") -> str:
+        return f"{to}: {subject}"
+
+    def before_process(self, to: str, *, subject: str = "hi") -> bool:
+        return "@" in to
+
+
+@palermo.job
+class Fetch(palermo.JobClass):
+    async def process(self, url: str) -> bytes:
+        return url.encode()
+
+
+@palermo.job(keep_result=True, unique="until_done", on_duplicate="return", limit=3, rate="100/min")
+def report(pages: int, pause: float = 0.1) -> Report:
+    if (job := palermo.current_job()) is not None:
+        job.progress(0.5, "half")
+        job.log(f"attempt {job.attempt}")
+    if pages == 0:
+        raise palermo.Snooze(60)
+    return Report(pages, [page for page in palermo.track(range(pages)) if page % 7 == 0])
+
+
+@palermo.job(cron="0 3 * * *", missed="once", tenant=lambda *_args, **_kwargs: "one")
+async def clean_up() -> int:
+    return 0
+
+
+@palermo.subscribe("order.*", group="mail")
+def confirm(order: dict[str, str]) -> None: ...
+
+
+@palermo.hook
+def on_failure(error: BaseException, *args: object, **kwargs: object) -> None: ...
+
+
+def enqueue() -> None:
+    made = report.enqueue(20)
+    assert_type(made, palermo.Job[Report])
+    assert_type(made.result(timeout=60), Report)
+    assert_type(made.result().skipped, list[int])
+    assert_type(made.id, str)
+    assert_type(report(20), Report)
+    report.enqueue("20")  # wrong
+    report.enqueue(20, colour="red")  # wrong
+    report.options(queue="slow", priority=9, delay=timedelta(minutes=5)).enqueue(20, pause=0.5)
+    report.options(colour="red")  # wrong
+    report.options(on_duplicate="never")  # wrong
+    report.enqueue_in(3600, 20)
+    report.enqueue_at(datetime(2030, 5, 1, tzinfo=UTC), pages=20)
+    assert_type(report.enqueue_many([(1,), {"pages": 2}]), list[palermo.Job[Report]])
+
+    mail = SendMail.enqueue("ann@example.com", subject="your order")
+    assert_type(mail.result(), str)
+    SendMail.enqueue("ann@example.com", "your order")  # wrong
+    SendMail.options(id="order-7", retries=3).enqueue(7)  # wrong
+    assert_type(Fetch.enqueue("https://example.com").result(), bytes)
+    assert_type(clean_up.enqueue().result(), int)
+
+    try:
+        made.result(timeout=1)
+    except JobFailed as error:
+        print(error)
+    except DuplicateJob as error:
+        print(error.id)
+    palermo.publish("order.made", {"id": "7"})
+    palermo.enqueue("shop.tasks.resize", ["cat.png"], queue="slow")
+
+
+async def enqueue_async() -> None:
+    made = await report.enqueue_async(20)
+    assert_type(made, palermo.Job[Report])
+    assert_type(await made.result_async(), Report)
+    await report.enqueue_async()  # wrong
+
+
+def look() -> None:
+    inspector = palermo.inspector()
+    for row in inspector.failed(limit=10):
+        print(row["id"])
+    inspector.pause("mail")
+    with palermo.start_worker(["shop.tasks"], queues=["mail"], burst=True):
+        pass
