@@ -1,7 +1,8 @@
-"""The cost of the journal for a worker: one slot drains a queue of jobs that do nothing, with the journal on and off.
+"""The cost of the journal for a worker: one slot drains a queue of jobs that do nothing, at two levels.
 
-    python -m benchmarks.journaled all        every job written down
-    python -m benchmarks.journaled failures   the default: counts, and what goes wrong
+    python -m benchmarks.journaled all        the default: every job written down
+    python -m benchmarks.journaled failures   counts, and what goes wrong
+    python -m benchmarks.journaled all --against failures
 
 Two workers on two queues take turns as in benchmarks.drain.
 """
@@ -13,10 +14,10 @@ from benchmarks.contest import Sample, contest
 from benchmarks.drain import WORKER, side
 from benchmarks.ground import Ground, Wire, ground
 
-#: The least that a worker is to reach of what it does with the journal off.
+#: The least that a worker is to reach of what it does at the other level.
 GOALS = {"all": 0.85, "failures": 0.97}
 
-_OFF_QUEUE = f"{jobs.QUEUE}-off"
+_OTHER_QUEUE = f"{jobs.QUEUE}-other"
 
 
 def worker(level: str, queue: str) -> list[str]:
@@ -24,37 +25,38 @@ def worker(level: str, queue: str) -> list[str]:
     return ["env", f"PALERMO_JOURNAL={level}", *WORKER, "-q", queue, "--no-scheduler"]
 
 
-def play(place: Ground, wire: Wire, level: str, count: int) -> tuple[Sample, Sample]:
+def play(place: Ground, wire: Wire, level: str, other: str, count: int) -> tuple[Sample, Sample]:
     """One round: turns of both, until one of them runs out of jobs."""
     on = side(place, wire, jobs.QUEUE, [worker(level, jobs.QUEUE)], count)
-    off = side(place, wire, _OFF_QUEUE, [worker("off", _OFF_QUEUE)], count)
-    with on as written, off as silent:
-        order = [written, silent]
+    off = side(place, wire, _OTHER_QUEUE, [worker(other, _OTHER_QUEUE)], count)
+    with on as written, off as compared:
+        order = [written, compared]
         while all(each.turn() for each in order):
             order.reverse()
         if failed := place.failed():
             raise SystemExit(f"{failed} jobs have failed: this measured something else.")
-        return written.sample, silent.sample
+        return written.sample, compared.sample
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Drain a queue with the journal on, against the journal off.")
+    parser = argparse.ArgumentParser(description="Drain a queue at one level of the journal, against another.")
     parser.add_argument("level", choices=sorted(GOALS), help="how much is written down")
+    parser.add_argument("--against", choices=("off", "failures"), default="off", help="%(default)s unless given")
     parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
     parser.add_argument("--rounds", type=int, default=5, help="of both sides; %(default)s unless given")
     parser.add_argument("-n", type=int, default=20_000, help="jobs per side and round; %(default)s unless given")
     given = parser.parse_args()
     with ground(given.url) as place:
         wire = place.wire()
-        place.make(_OFF_QUEUE)
+        place.make(_OTHER_QUEUE)
         contest(
-            f"journal: one slot of a worker, no-op jobs from one queue, journal = {given.level!r} against 'off'",
-            lambda _: play(place, wire, given.level, given.n),
+            f"journal: one slot of a worker, no-op jobs from one queue, {given.level!r} against {given.against!r}",
+            lambda _: play(place, wire, given.level, given.against, given.n),
             rounds=given.rounds,
             goal=GOALS[given.level],
             broker=place.version,
             load=f"{given.n:,} jobs of {len(wire.body):,} bytes",
-            names=(given.level, "off"),
+            names=(given.level, given.against),
         )
 
 

@@ -135,6 +135,10 @@ LINGER = 10.0
 #: The subscription begins this many seconds before the first awaited job: jobs enqueued shortly before may be next.
 _HEAD_START = 10.0
 
+#: Seconds before now from which it begins for a job of which no instant, or an older one, is known: most callers ask
+#: for a job that has ended lately, and a journal may hold millions of older ends.
+_LATELY = 3_600.0
+
 #: Seconds between attempts to read a journal that is away, doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
@@ -259,13 +263,13 @@ class JournalWatch:
             self._stop_timer.cancel()
             self._stop_timer = None
         if self._reading is None:
-            start = max(0.0, since - _HEAD_START)
+            start = max(since, self._now() - _LATELY) - _HEAD_START
             self._ends = RecentEnds(start, now=self._now)
             self._cancelled = {}
             self._caught_up.clear()
             self._error = None
             self._first = self._last = -1
-            self._reading = asyncio.ensure_future(self._follow(ReadFrom(since=start) if start else FROM_START))
+            self._reading = asyncio.ensure_future(self._follow(ReadFrom(since=start)))
             self._reading.add_done_callback(self._on_failure)
         return waiter
 

@@ -68,7 +68,8 @@ class Recorder:
         #: Identifies this recorder. With a batch's number it shows which batches are one that was stored twice.
         self._source = uuid.uuid4().hex[:12]
         self._stored = 0
-        self._waiting: deque[Record] = deque()
+        #: The records that wait, each with the number of characters in it, and the sum of these numbers.
+        self._waiting: deque[tuple[Record, int]] = deque()
         self._size = 0
         self._counts: dict[tuple[str, str], JobCounts] = {}
         #: How many jobs are in them; when the last were stored, by the loop's clock; how long the next may wait.
@@ -78,12 +79,14 @@ class Recorder:
         #: Whether everything must be stored at once.
         self._flushing = False
         #: Records that are written only if they still hold when the next batch goes: the beginning of a long run.
-        self._tentative: dict[object, Record] = {}
+        self._tentative: dict[object, Callable[[], Record]] = {}
         self._confirmations: dict[int, asyncio.Future[None]] = {}
         self._unstored: tuple[bytes, list[Record]] | None = None
         self._lost = 0
         self._failures = 0
         self._timer: asyncio.TimerHandle | None = None
+        #: Whether the timer was set for records, so that no earlier one is needed.
+        self._for_records = False
         self._sending: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -109,10 +112,13 @@ class Recorder:
         if is_wanted(kind, self.level):
             self._append({"kind": kind, "at": self._at(at), **fields})
 
-    def add_unless_withdrawn(self, key: object, kind: str, fields: Record) -> None:
-        """Add a record unless `withdraw(key)` is called before the next batch."""
+    def add_unless_withdrawn(self, key: object, kind: str, fields: Callable[[], Record], *, at: float) -> None:
+        """Add a record of what happened at this instant, unless `withdraw(key)` is called before the next batch.
+
+        Only then `fields` is called: nearly every job is withdrawn.
+        """
         if is_wanted(kind, self.level):
-            self._tentative[key] = {"kind": kind, "at": self._at(None), **fields}
+            self._tentative[key] = lambda: {"kind": kind, "at": self._at(at), **fields()}
             self._set_timer()
 
     def withdraw(self, key: object) -> None:
@@ -202,8 +208,9 @@ class Recorder:
         if len(self._waiting) >= MOST_WAITING and id(record) not in self._confirmations:
             self._lost += 1
             return
-        self._waiting.append(record)
-        self._size += _weight(record)
+        size = _characters(record)
+        self._waiting.append((record, size))
+        self._size += size
         if (len(self._waiting) >= BATCH or self._size > BATCH_BYTES) and not self._failures:
             self._flush()
         else:
@@ -213,6 +220,9 @@ class Recorder:
         """Set the timer so that what is gathered is stored in time."""
         if self._sending is not None or self._closed or self._journal is None:
             return
+        # Fast path: the loop is asked for its time once a batch, and not for each job.
+        if self._timer is not None and self._for_records:
+            return
         loop = asyncio.get_running_loop()
         at = loop.time() + (FLUSH_EVERY if self._has_records else max(FLUSH_EVERY, self._counts_in))
         if self._timer is not None:
@@ -220,7 +230,7 @@ class Recorder:
             if self._failures or self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._flush)
+        self._timer, self._for_records = loop.call_at(at, self._flush), self._has_records
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -275,12 +285,12 @@ class Recorder:
         records: list[Record] = []
         size = 0
         while self._waiting and len(records) < BATCH and size < BATCH_BYTES:
-            record = self._waiting.popleft()
+            record, characters = self._waiting.popleft()
             records.append(record)
-            size += _weight(record)
-        self._size = max(0, self._size - size)
+            size += characters
+        self._size -= size
         if not self._waiting:
-            records += self._tentative.values()
+            records += [make() for make in self._tentative.values()]
             self._tentative = {}
             if self._counts_in <= 0:
                 records += [counts.record(now, queue, job) for (queue, job), counts in self._counts.items()]
@@ -312,13 +322,14 @@ def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Messa
             recorder.add(RecordKind.ENQUEUED, fields | due, at=message.queued_at)
 
 
-def _weight(value: Any) -> int:
-    """The number of characters of all texts in a value."""
-    match value:
-        case str():
-            return len(value)
-        case dict():
-            return sum(map(_weight, value.values()))
-        case list() | tuple():
-            return sum(map(_weight, value))
-    return 0
+def _characters(record: Record) -> int:
+    """The number of characters of all texts in a record."""
+    count = 0
+    for value in record.values():
+        if type(value) is str:
+            count += len(value)
+        elif isinstance(value, dict):
+            count += _characters(value)
+        elif isinstance(value, list | tuple):
+            count += sum(_characters({"": one}) for one in value)
+    return count

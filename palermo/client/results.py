@@ -12,10 +12,12 @@ from typing import Any, Protocol, TypeVar
 from palermo.client.journal_watch import JournalWatch, OnRecord
 from palermo.client.status import JobLocation, JobStatus, State, locate, status_at_end, status_at_location
 from palermo.contract import clock
+from palermo.contract.broker import Broker
 from palermo.contract.rows import CANCELLED, as_json
 from palermo.contract.serialization import FOR_DISPLAY, Serializers
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
+from palermo.core.unique_rules import DEBOUNCE, THROTTLE
 from palermo.errors import (
     BrokerUnavailable,
     JobFailed,
@@ -290,7 +292,7 @@ def _any_end(client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Wait
     told = _journal_end(client, job, on_record, only_kept=False)
 
     async def ended(watch: JournalWatch) -> Record:
-        if job.keep_result or client.settings.journal == JournalLevel.ALL:
+        if job.keep_result:
             return await told(watch)
         ways = {asyncio.ensure_future(told(watch)), asyncio.ensure_future(_disappearance(watch, job))}
         try:
@@ -305,7 +307,7 @@ def _any_end(client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Wait
 
 
 async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
-    """Wait until a job is gone whose success nobody records.
+    """Wait until a job is gone whose success may be recorded nowhere.
 
     When the journal counts successes of jobs of its name in its queue, this asks the broker whether it is still there.
     """
@@ -380,7 +382,7 @@ def _status(
         place = await locate(await watch.session(), job.id, job.queue)
         if place.state:
             return status_at_location(job.id, place, client.serializers)
-        read_error = ""
+        read_error, kept_closed = "", False
         if client.settings.journal != JournalLevel.OFF:
             try:
                 async with asyncio.timeout(client.settings.publish_timeout if patience is None else patience):
@@ -391,10 +393,14 @@ def _status(
             place = await locate(await watch.session(), job.id, job.queue)
             if place.state:
                 return status_at_location(job.id, place, client.serializers)
+            if known is None and not read_error:
+                kept_closed = await _keeps_key_closed(await watch.session(), job.id)
         # A failure is recorded before the job lies among the failed.
         fresh = known is not None and clock.now() - known["at"] < _FAILING_TIME
         if known is not None and (known["kind"] != RecordKind.FAILED or place.unseen or fresh):
             return status_at_end(known)
+        if kept_closed:
+            return JobStatus(state=State.DONE, id=job.id, job=job.job, queue=job.queue, reason=_KEY_CLOSED)
         since = "It failed, and is not among the failed jobs any more. " if known is not None else ""
         reason = f"{since}{_not_found_text(client, place)} {read_error}".strip()
         return JobStatus(state=State.UNKNOWN, id=job.id, job=job.job, queue=job.queue, reason=reason)
@@ -402,12 +408,24 @@ def _status(
     return status
 
 
+async def _keeps_key_closed(broker: Broker, id: str) -> bool:
+    """Whether the key of this job is kept closed after it, as `dedupe` says: a job that goes wrong frees its key."""
+    return any(
+        key.closed is not None and key.closed.id == id and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
+        for key in await broker.keys.known()
+    )
+
+
+#: How it is known that a job is done of which the journal does not tell.
+_KEY_CLOSED = "no second one is enqueued for a while after its end, as dedupe says; the journal tells of no failure"
+
 #: Why the journal does not tell of a job, by its level.
 _SILENCE = {
     JournalLevel.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
     JournalLevel.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that"
     " keep their result.",
-    JournalLevel.ALL: "The journal does not tell of it either: it was never there, or is forgotten.",
+    JournalLevel.ALL: "The journal does not tell of it either: it was never there, is forgotten, or its worker had"
+    " another level or was killed before it wrote it down.",
 }
 
 

@@ -311,17 +311,16 @@ class Serializers:
         accept: Accept,
         classes: Mapping[str, type] = NO_CLASSES,
         raw: type[bytes] | type[str] | None = None,
-        untyped: bool = False,
     ) -> object:
         """The value in a message's body, for a job to run with; None for an empty body.
 
         `classes` are the dataclasses and enums that may be restored, see `classes_in`. A body without a media type is
-        given as it is to a job that wants `raw`, and to an `untyped` one as JSON if it decodes as that, else as bytes;
-        events always are. Other jobs do not get it.
+        given as it is to a job that wants `raw`, unless it is an event's; to others as JSON if it decodes as that, else
+        as bytes.
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
-        sniffed = message.content_type == OCTETS and bool(message.topic or untyped) and not self._reads_octets(message)
+        sniffed = message.content_type == OCTETS and not self._reads_octets(message)
         given = raw if message.content_type == OCTETS and is_untyped(message) and not message.topic else None
         if sniffed and given is None:
             message = with_media_type(message)

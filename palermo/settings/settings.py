@@ -79,7 +79,7 @@ class Settings:
     #: How many workers may die while they run a job before it fails as WorkerDied; None for any number.
     max_deaths: int | None = 3
     #: What the journal records: "off" nothing, "failures" what goes wrong and how many jobs did what, "all" every job.
-    journal: str = "failures"
+    journal: str = "all"
     #: The journal's size limit on the broker, in bytes, and for how many seconds it is kept. RabbitMQ learns
     #: both when the journal is made.
     journal_max_size: int = JOURNAL_BYTES

@@ -111,6 +111,16 @@ def test_U4_a_default_job_takes_the_messages_that_another_program_publishes(plac
     ]
 
 
+def test_L_a_job_that_the_message_names_takes_octets_as_json_or_as_bytes(place: Place) -> None:
+    place.ready(place.worker(modules=("defaults",)))
+
+    for number, body in enumerate((b"\xff[", b'{"body": 7}')):
+        message = Message(id=f"o{number}", queue="octets", job="defaults.named", body=body, content_type=OCTETS)
+        place.client.run(lambda broker, message=message: broker.publish(message))
+
+    assert sorted(place.await_lines(2)) == ["named: 7", "named: b'\\xff['"]
+
+
 ENQUEUES_ON_AND_ON = """
 import palermo
 

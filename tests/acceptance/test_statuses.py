@@ -60,20 +60,25 @@ def test_C7_the_status_of_a_job_is_where_it_is_in_its_life(place: Place) -> None
     assert becomes(place, failing.id, "discarded").message.startswith("discard by ")
     assert becomes(place, later.id, "cancelled") == "cancelled"
 
-    gone = enqueue(place, "shop.note", "not kept")
-    eventually(lambda: "not kept" in place.lines())
-    unknown = becomes(place, gone.id, "unknown")
-    assert "is known only of jobs that keep their result" in unknown.reason
-    assert "not among the failed jobs" in unknown.reason
+    plain = becomes(place, enqueue(place, "shop.note", "not kept").id, "done")
+    assert (plain.result_kept, plain.attempt, plain.over) == (False, 1, True)
 
 
-def test_at_the_level_all_every_end_is_known(sqlite_place: Place) -> None:
+def test_C7_where_the_journal_has_failures_alone_a_deduped_job_is_known_to_be_done_and_another_is_not(
+    sqlite_place: Place,
+) -> None:
     place = sqlite_place
-    place.environment["PALERMO_JOURNAL"] = "all"
-    job = enqueue(place, "shop.note", "x")
+    place.environment["PALERMO_JOURNAL"] = "failures"
+    deduped = enqueue(place, "shop.note", "x", dedupe=600)
+    plain = enqueue(place, "shop.note", "y")
     place.burst()
 
-    assert (status(place, job.id), status(place, job.id).result_kept) == ("done", False)
+    done = status(place, deduped.id)
+    assert (done, done.over) == ("done", True)
+    assert "as dedupe says" in done.reason
+    unknown = status(place, plain.id)
+    assert unknown == "unknown"
+    assert "not among the failed jobs" in unknown.reason
 
 
 def test_what_lies_too_deep_to_be_looked_at_is_said(place: Place) -> None:

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from palermo.brokers.sqlite import SqliteBroker
-from palermo.brokers.sqlite.file import store
+from palermo.brokers.sqlite.file import opening, store
 from palermo.brokers.sqlite.file.store import translated
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
+from palermo.core.journal_records import encode
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid, UrlInvalid
@@ -398,3 +399,26 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     assert await broker.keys.known() == []
     await broker.close()
     await (await opened(path)).close()
+
+
+async def test_the_journal_of_an_older_file_is_read_on_and_keeps_to_its_size(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(opening, "_SCHEMA", opening._SCHEMA[:10])
+        older.setattr(opening, "SCHEMA_VERSION", 10)
+        await fill(path)
+    old = [encode("", [{"kind": "log", "at": 1.0, "id": f"{number}", "text": "x" * 20_000}]) for number in range(100)]
+    for body in old:
+        change(path, "insert into journal (exchange, at, body) values ('palermo', ?, ?)", time.time(), body)
+
+    address = parse_url(f"sqlite:///{path}")
+    broker = await open_broker(SessionParameters(address=address, journal_bytes=1_000_000))
+    await broker.journal.append(encode("", [{"kind": "log", "at": 1.0, "id": "new"}]))
+    read: list[str] = []
+    reader = await broker.journal.read(lambda batch: read.extend(one["id"] for one in batch.records))
+    await reader.caught_up.wait()
+    await broker.close()
+
+    assert read == [*(f"{number}" for number in range(101 - len(read), 100)), "new"]
+    assert 40 < len(read) < 60

@@ -177,4 +177,4 @@ def test_the_status_of_what_nobody_knows_is_unknown_and_why(web: Web) -> None:
     status = web.http.get("/api/jobs/nobody/status").json()
 
     assert status["state"] == "unknown"
-    assert "is known only of jobs that keep their result" in status["reason"]
+    assert "it was never there, is forgotten" in status["reason"]

@@ -78,12 +78,17 @@ def test_U4_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench
     bench.job(octets, name="octets")
     bench.job(text, name="text")
     bench.job(default, name="default", default=True)
+    bench.job(lambda name, size=1: bench.seen.append((name, size)), name="plain")
 
     for job, body in (("octets", b"[1]"), ("octets", b"\xff"), ("octets", b""), ("text", b"[1]"), ("default", b"\xff")):
         assert bench.run(job=job, body=body, content_type=OCTETS) == Succeeded()
     assert bench.run(job="default", body=b'{"body": 5}', content_type=OCTETS) == Succeeded()
 
     assert bench.seen == [b"[1]", b"\xff", b"", "[1]", b"\xff", 5]
+    bench.seen.clear()
+    for body in (b"\xff", b"no JSON", b'["a", 2]', b'{"name": "b"}', b"7"):
+        assert bench.run(job="plain", body=body, content_type=OCTETS) == Succeeded()
+    assert bench.seen == [(b"\xff", 1), (b"no JSON", 1), ("a", 2), ("b", 1), (7, 1)]
     refused = bench.failure(job="text", body=b"\xff", content_type=OCTETS)
     assert refused.exception_class == "palermo.errors.DecodeError"
 

@@ -60,9 +60,3 @@ def test_an_event_is_nothing_for_a_job_that_subscribes_to_none(bench: Bench) -> 
 
     assert result.failure.exception_class == "palermo.errors.HeaderInvalid"  # type: ignore[union-attr]
     assert "'order.paid'" in result.failure.message  # type: ignore[union-attr]
-
-
-def test_a_job_of_octets_is_refused_as_ever(bench: Bench) -> None:
-    failure = bench.failure(job="shop.delete", body=b"[]", content_type=OCTETS)
-
-    assert failure.exception_class == "palermo.errors.MediaTypeUnknown"

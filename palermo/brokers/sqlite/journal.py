@@ -12,7 +12,7 @@ from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
 from palermo.core.journal_records import decode
 from palermo.errors import BrokerError
 
-#: Appends between two checks of the bounds: a check reads a page of the file for each batch.
+#: Appends between two checks of the bounds. A check reads what it deletes, and one batch more.
 _TRIM_EVERY = 200
 
 #: Batches read in one transaction.
@@ -39,7 +39,9 @@ class SqliteJournal:
         def insert(db: sqlite3.Connection) -> None:
             now = clock.now()
             db.execute(
-                "insert into journal (exchange, at, body) values (?, ?, ?)", (self._session.exchange, now, batch)
+                "insert into journal (exchange, at, body, upto) values (:exchange, :at, :body, :size + coalesce("
+                "(select upto from journal where exchange = :exchange order by seq desc limit 1), 0))",
+                {"exchange": self._session.exchange, "at": now, "body": batch, "size": len(batch)},
             )
             if trim:
                 self._trim(db, now)
@@ -54,12 +56,17 @@ class SqliteJournal:
             ((end,),) = db.execute("select coalesce(max(seq), 0) from journal where exchange = ?", (exchange,))
             if start.next:
                 return end + 1, end
-            where, value = "seq >= ?", float(start.position or 0)
-            if start.position is not None and start.position > end + 1:
-                value = 0
+            position = start.position or 0
+            if position > end + 1:
+                position = 0
             if start.since is not None:
-                where, value = "at >= ?", start.since
-            rows = db.execute(f"select min(seq) from journal where exchange = ? and {where}", (exchange, value))
+                # From the end: nearly all callers ask for the latest.
+                older = db.execute(
+                    "select seq from journal where exchange = ? and at < ? order by seq desc limit 1",
+                    (exchange, start.since),
+                ).fetchone()
+                position = 0 if older is None else older[0] + 1
+            rows = db.execute("select min(seq) from journal where exchange = ? and seq >= ?", (exchange, position))
             ((begin,),) = rows
             return begin or end + 1, end
 
@@ -75,14 +82,21 @@ class SqliteJournal:
         self._notifier.close()
 
     def _trim(self, db: sqlite3.Connection, now: float) -> None:
-        exchange = self._session.exchange
-        db.execute("delete from journal where exchange = ? and at < ?", (exchange, now - self._session.journal_age))
-        db.execute(
-            "delete from journal where exchange = :exchange and seq <= (select max(seq) from"
-            " (select seq, sum(length(body)) over (order by seq desc) as size from journal where exchange = :exchange)"
-            " where size > :most)",
-            {"exchange": exchange, "most": self._session.journal_bytes},
-        )
+        bounds = {
+            "exchange": self._session.exchange,
+            "oldest": now - self._session.journal_age,
+            "most": self._session.journal_bytes,
+        }
+        for kept in (
+            "at >= :oldest",
+            "upto - length(body) >= (select upto from journal where exchange = :exchange order by seq desc limit 1)"
+            " - :most",
+        ):
+            db.execute(
+                "delete from journal where exchange = :exchange and seq < (select seq from journal"
+                f" where exchange = :exchange and {kept} order by seq limit 1)",
+                bounds,
+            )
 
 
 class SqliteJournalReader:

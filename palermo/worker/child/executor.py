@@ -382,7 +382,6 @@ class Executor:
             accept=self._accept,
             classes=definition.classes,
             raw=definition.raw if message.content_type == OCTETS else None,
-            untyped=definition.default,
         )
         args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
         definition.bind(args, kwargs)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from palermo.client.recorder import Recorder
@@ -78,7 +79,8 @@ class JobEvents:
     def run_began(self, slot: int, message: Message, at: float) -> None:
         """Record that a run begins in a slot, at this Unix time."""
         if self._every_run:
-            self.recorder.add_unless_withdrawn(slot, RecordKind.STARTED, _run(slot, message, wait=message.waited(at)))
+            fields = partial(_run, slot, message, wait=message.waited(at))
+            self.recorder.add_unless_withdrawn(slot, RecordKind.STARTED, fields, at=at)
 
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
         """Record that a job was put aside, because its limit or its rate does not let it run now."""
