@@ -5,7 +5,6 @@ It is made once, as root on Debian or Ubuntu, in about two minutes: `python -m t
 the path of its server. The folder sees this machine's folder for temporary files, where nodes keep their data.
 """
 
-import os
 import platform
 import shutil
 import subprocess
@@ -39,7 +38,7 @@ def server_of(version: str) -> Path:
     if version not in SUITES:
         raise NotInstalled(f"RabbitMQ {version}: known are {', '.join(SUITES)}, or give the path of a rabbitmq-server.")
     root = _ROOTS / f"rabbitmq-{version}"
-    if not (root / "made").exists() or not os.path.ismount(f"{root}{tempfile.gettempdir()}"):
+    if not (root / "made").exists() or not _is_mounted(Path(f"{root}{tempfile.gettempdir()}")):
         if not can_install():
             raise NotInstalled(f"RabbitMQ {version}: only root on a Debian or Ubuntu system can make its folder.")
         with one_at_a_time(f"rabbitmq-{version}"):
@@ -69,12 +68,18 @@ def _make(root: Path, suite: str) -> None:
     for shared in ("/proc", "/dev", tempfile.gettempdir()):
         place = Path(f"{root}{shared}")
         place.mkdir(parents=True, exist_ok=True)
-        if not os.path.ismount(place):
+        if not _is_mounted(place):
             run("mount", "--bind", shared, str(place))
     if not (root / "made").exists():
         run("chroot", str(root), "apt-get", "install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server")
         _write_scripts(root)
         (root / "made").touch()
+
+
+def _is_mounted(place: Path) -> bool:
+    """Whether something is mounted there: also a folder of the same disk, of which os.path.ismount does not know."""
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    return str(place) in {line.split()[1] for line in mounts}
 
 
 def _write_scripts(root: Path) -> None:
