@@ -18,12 +18,12 @@
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
-#   make clean    removes .venv, .venv-bench, .venv-docs and site
+#   make clean    removes .venv, all .venv-… and site
 #
-# PYTHON=python3.12 chooses another Python than the newest one found, RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to
-# test on, ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# PYTHON=python3.12 (or a path) chooses another Python than the newest one found, and a folder of its own for it, .venv-3.12;
+# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
-VENV := .venv
+VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 SITE := .venv-docs
@@ -148,4 +148,4 @@ pins:
 	@sh requirements/make-pins $(PINS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(SITE) site
+	rm -rf .venv .venv-* site
