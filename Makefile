@@ -21,12 +21,12 @@
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
 #   make release-check  what a release consists of, into release/, built from HEAD and tried; TAG=v1.2.0 compares the version
-#   make clean    removes .venv, .venv-bench, .venv-docs, .venv-release, site and release
+#   make clean    removes .venv, all .venv-…, site and release
 #
-# PYTHON=python3.12 chooses another Python than the newest one found, RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to
-# test on, ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# PYTHON=python3.12 (or a path) chooses another Python than the newest one found, and a folder of its own for it, .venv-3.12;
+# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
-VENV := .venv
+VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 PEERS := .venv-bench
 SITE := .venv-docs
@@ -168,4 +168,4 @@ pins:
 	@sh requirements/make-pins $(PINS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(SITE) $(RELEASE) site release
+	rm -rf .venv .venv-* site release

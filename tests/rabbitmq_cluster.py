@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.rabbitmq_node import LocalNode
+from tests.rabbitmq_node import LocalNode, binary
 
 
 class Cluster:
@@ -26,14 +26,13 @@ class Cluster:
         return f"amqp://guest:guest@{hosts}/{quote('/', safe='')}"
 
     def leader(self, queue: str) -> LocalNode:
-        """The node on which a queue's leader is, or the only copy of a classic queue. Takes a second or two."""
-        names = {node.name: node for node in self.nodes}
+        """The node on which a queue's leader is, or the only copy of a classic queue."""
         up = next(node for node in self.nodes if node.runs)
-        for line in up.ctl("list_queues", "name", "pid").splitlines():
-            name, _, pid = line.partition("\t")
-            if name == queue:
-                return next(node for name, node in names.items() if name in pid)
-        raise AssertionError(f"no queue {queue}")
+        name = up.evaluate(
+            f"{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r({binary('/')}, queue, {binary(queue)})),"
+            " case amqqueue:get_pid(Queue) of {_, Node} -> Node; Pid -> node(Pid) end"
+        )
+        return next(node for node in self.nodes if node.name == name.strip("'"))
 
 
 @contextlib.contextmanager

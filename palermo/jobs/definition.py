@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, ForwardRef, get_type_hints
 
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
@@ -158,7 +158,8 @@ class JobDefinition:
             hints = {parameter.name: parameter.annotation for parameter in self.signature.parameters.values()}
             hints["return"] = self.signature.return_annotation
             empty = inspect.Parameter.empty
-            return {name: hint for name, hint in hints.items() if not isinstance(hint, str) and hint is not empty}
+            unknown = str | ForwardRef
+            return {name: hint for name, hint in hints.items() if not isinstance(hint, unknown) and hint is not empty}
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise ArgumentsInvalid unless the job can be called with these."""
@@ -253,14 +254,26 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
             f"job {target.__qualname__!r} is the default of its queue, which batch does not go with: leave out one."
         )
     if declared.get("batch") is not None:
-        _check_batch(target, inspect.signature(process), declared)
+        _check_batch(target, signature_of(process), declared)
     return JobDefinition(
         name=wire_name(target) if name is None else check_job_name(name),
         target=target,
-        signature=inspect.signature(process),
+        signature=signature_of(process),
         is_class=is_class,
         **declared,
     )
+
+
+def signature_of(code: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function or class, also if an annotation names what only a type checker imports.
+
+    From Python 3.14 on such a name need not be quoted; asking for the annotations raises NameError unless it may stay.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(code, annotation_format=Format.FORWARDREF)
+    return inspect.signature(code)
 
 
 def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:
@@ -319,7 +332,7 @@ def _process_of(cls: type) -> Callable[..., Any]:
     if raw is None:
         raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`; it is what a worker calls.")
     try:
-        inspect.signature(cls).bind()
+        signature_of(cls).bind()
     except TypeError as error:
         raise OptionInvalid(
             f"class {cls.__qualname__!r} cannot be made without arguments ({error}); a worker makes one object per run."

@@ -1,6 +1,5 @@
 """Checks the values of a job's options. Imported when the first option is given, since it needs many modules."""
 
-import inspect
 from typing import Any
 
 from palermo.core.backoff import CustomBackoff, backoff
@@ -12,6 +11,7 @@ from palermo.core.topology import MAX_PRIORITY
 from palermo.core.unique_keys import Mode
 from palermo.core.unique_rules import ON_DUPLICATE
 from palermo.errors import OptionInvalid
+from palermo.jobs.definition import signature_of
 
 #: The most jobs in one batch.
 MOST_BATCH = 1_000
@@ -76,7 +76,7 @@ def _check_backoff(value: object) -> None:
     match backoff(value):
         case CustomBackoff(function):
             try:
-                signature = inspect.signature(function)
+                signature = signature_of(function)
             except (TypeError, ValueError):  # written in C
                 return
             try:

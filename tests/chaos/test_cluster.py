@@ -1,8 +1,9 @@
-"""A node dies: of three, one after the other, each in the middle of the work, and first the leader of the queue.
+"""One node of three is away, each in its turn and in the middle of the work: killed, or stopped in good order.
 
 Promise 1 on a cluster: with quorum queues no job is lost that was confirmed, and work goes on by itself.
 """
 
+import secrets
 import threading
 import time
 from collections import Counter
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerError
-from tests.acceptance.place import Place
+from tests.acceptance.place import Place, Worker
 from tests.chaos.records import runs
 from tests.debian import NotInstalled, can_install, install
 from tests.helpers import Stopwatch, eventually
@@ -42,7 +44,10 @@ def three_nodes() -> Iterator[Cluster]:
 
 @pytest.fixture
 def place(three_nodes: Cluster, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, three_nodes.url, "palermo", queue_type="quorum") as place:
+    for node in three_nodes.nodes:
+        node.start()
+    exchange = f"test-{secrets.token_hex(4)}"
+    with Place(tmp_path, three_nodes.url, exchange, queue_type="quorum") as place:
         yield place
 
 
@@ -98,7 +103,8 @@ def ran(place: Place) -> Counter[int]:
     return Counter(run.number for run in runs(place.lines("runs")))
 
 
-def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def start_workers(three_nodes: Cluster, place: Place) -> list[Worker]:
+    """One that prefers each node, once they have run a job of the queue mail."""
     place.enqueue("soaked.work", -1, 0, False, queue="mail")
     workers = [
         place.worker(
@@ -109,32 +115,76 @@ def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys
         for number, queues in enumerate(("mail", "mail,images", "*"))
     ]
     place.await_lines(1, "runs")
-    leader = three_nodes.leader("mail")
+    return workers
+
+
+def goes_on(place: Place, publishing: Publishing, since: float) -> float:
+    """Wait until a job that was enqueued since then has run; how many seconds that took."""
+    watch = Stopwatch()
+    eventually(lambda: publishing.after(since) & set(ran(place)))
+    return watch.seconds()
+
+
+def catches_up(place: Place, publishing: Publishing) -> None:
+    eventually(lambda: len(ran(place)) > len(publishing.stored) - 100)
+
+
+def all_is_well(place: Place, publishing: Publishing, workers: list[Worker]) -> None:
+    """Every job that was stored has run, the failed ones are in `failed`, and the workers that began are there."""
+    eventually(lambda: set(publishing.stored) <= set(ran(place)))
+    assert all(worker.alive for worker in workers)
+    failing = {number for number in publishing.stored if number % FAILING == 0}
+    eventually(lambda: calm(place.inspector.count_failed) >= len(failing))
+    assert publishing.refused == []
+    eventually(lambda: calm(lambda: len(place.workers())) == len(workers))
+
+
+def figures(what: str, place: Place, publishing: Publishing, gaps: list[float]) -> str:
+    done = ran(place)
+    return (
+        f"\n{len(publishing.stored):,} jobs, {what}: work went on after {', '.join(f'{gap:.1f}' for gap in gaps)} s;"
+        f" slowest enqueue {publishing.slowest:.1f} s, {len(publishing.refused)} refused,"
+        f" {done.total() - len(done)} ran again"
+    )
+
+
+def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    workers = start_workers(three_nodes, place)
+    leader = three_nodes.leader(amqp_queue(place.exchange, "mail"))
     others = [node for node in three_nodes.nodes if node is not leader]
     gaps: list[float] = []
     with Publishing(place, "mail") as publishing:
         for node in (leader, *others):
             eventually(lambda: len(publishing.stored) > 100 * (len(gaps) + 1))
-            killed, watch = time.monotonic(), Stopwatch()
+            killed = time.monotonic()
             node.kill9()
-            eventually(lambda killed=killed: publishing.after(killed) & set(ran(place)))
-            gaps.append(watch.seconds())
+            gaps.append(goes_on(place, publishing, killed))
             if node is not others[-1]:
                 node.start()
-                eventually(lambda: len(ran(place)) > len(publishing.stored) - 100)
-    eventually(lambda: set(publishing.stored) <= set(ran(place)))
+                catches_up(place, publishing)
+    all_is_well(place, publishing, workers)
     done = ran(place)
 
     with capsys.disabled():
-        print(
-            f"\n{len(publishing.stored):,} jobs, killed {len(gaps)} nodes, leader first: work went on after"
-            f" {', '.join(f'{gap:.1f}' for gap in gaps)} s; slowest enqueue {publishing.slowest:.1f} s,"
-            f" {len(publishing.refused)} refused, {done.total() - len(done)} ran again"
-        )
+        print(figures(f"killed {len(gaps)} nodes, leader first", place, publishing, gaps))
     assert max(gaps) < GOES_ON_WITHIN
-    assert all(worker.alive for worker in workers)
-    failing = {number for number in publishing.stored if number % FAILING == 0}
-    eventually(lambda: calm(place.inspector.count_failed) >= len(failing))
-    assert publishing.refused == []
     assert done.total() - len(done) <= 3 * (2 * len(workers) + 1)
-    eventually(lambda: calm(lambda: len(place.workers())) == len(workers))
+
+
+def test_nodes_are_restarted_in_turn_while_programs_enqueue_and_workers_work(
+    three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = start_workers(three_nodes, place)
+    gaps: list[float] = []
+    with Publishing(place, "mail") as publishing:
+        for node in three_nodes.nodes:
+            eventually(lambda: len(publishing.stored) > 100 * (len(gaps) + 1))
+            node.stop()
+            gaps.append(goes_on(place, publishing, time.monotonic()))
+            node.start()
+            catches_up(place, publishing)
+    all_is_well(place, publishing, workers)
+
+    with capsys.disabled():
+        print(figures("restarted three nodes in turn", place, publishing, gaps))
+    assert max(gaps) < GOES_ON_WITHIN

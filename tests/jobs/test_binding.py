@@ -1,5 +1,6 @@
 """Arguments are checked against the job's signature, which is that of `process` for a class."""
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,24 @@ def test_the_annotations_name_the_classes_that_may_be_restored() -> None:
 
     assert set(paint.definition.classes.values()) <= {Size, Colour}
     assert Size in paint.definition.classes.values()
+
+
+def test_an_annotation_may_name_what_only_the_type_checker_knows() -> None:
+    # From Python 3.14 on without quotes.
+    quote = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+    space: dict[str, Any] = {"__name__": __name__, "Size": Size}
+    exec(f"{quote}def paint(price: Money, size: Size | None = None) -> Money: ...", space)
+    exec(f"{quote}def pause(attempt: int, error: Trouble) -> Length: ...", space)
+    exec(f"{quote}class Paint:\n    def process(self, price: Money) -> None: ...", space)
+
+    paint = palermo.job(name="binding.priced", backoff=space["pause"])(space["paint"])
+    in_class = palermo.job(name="binding.priced_in_class")(space["Paint"])
+
+    paint.definition.bind([1], {"size": None})
+    in_class.definition.bind([1], {})
+    assert set(paint.definition.classes.values()) <= {Size, Colour}
+    with pytest.raises(ArgumentsInvalid, match=r"It takes .*price.*Money"):
+        paint.definition.bind([], {})
 
 
 def test_what_a_job_returns_is_not_restored() -> None:

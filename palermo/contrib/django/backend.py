@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from inspect import Parameter, iscoroutinefunction, signature
+from inspect import Parameter, iscoroutinefunction
 from typing import Any
 
 from django.core import checks
@@ -21,6 +21,7 @@ from palermo.client.prepare import new_id
 from palermo.client.status import JobStatus, State
 from palermo.errors import NotFound, PalermoError, ResultError
 from palermo.jobs.current import current_job
+from palermo.jobs.definition import signature_of
 from palermo.jobs.job_registry import registry
 
 try:
@@ -172,7 +173,7 @@ def _job_function(backend: PalermoBackend, task: Any) -> Any:
                 raise
 
         run = run_plain
-    own = signature(task.func)
+    own = signature_of(task.func)
     parameters: list[Parameter] = list(own.parameters.values())
     run.__signature__ = own.replace(parameters=parameters[1:] if task.takes_context else parameters)
     return run
