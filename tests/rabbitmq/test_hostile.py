@@ -186,7 +186,7 @@ def test_hostile_messages_are_shown_by_commands_pages_and_api_while_they_wait_an
             seen(site, ["failed", "show", row["id"]])
             seen(site, ["status", row["id"]])
         eventually(lambda: web.http.get("/api/failed?limit=500").json()["total"] == len(rows))
-        shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/clients", "/workers", "/statistics"])
+        shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/tenants", "/workers", "/statistics"])
         shown(web, ["/api/failed/groups", "/api/history?limit=500", "/api/audit", "/metrics"])
         for row in rows[:40]:
             shown(web, [f"/jobs/{quote(row['id'], safe='')}", f"/api/failed/{quote(row['id'], safe='')}"])

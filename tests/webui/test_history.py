@@ -1,6 +1,7 @@
 """The pages of the journal, its API and the page of a job, as a reader without JavaScript uses them, on each broker."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pika
@@ -163,9 +164,15 @@ def test_another_web_process_shows_the_same(told: Web, serve: Serve) -> None:
 
 
 def test_before_anything_was_written_the_pages_say_what_would_be(web: Web) -> None:
+    eventually(lambda: "The journal has no finished job." in shown(web, "/history"))
+    assert "The journal has no action." in shown(web, "/audit")
+
+
+def test_pages_that_would_show_failures_alone_say_how_to_see_all_jobs(settings: Settings, serve: Serve) -> None:
+    web = serve(replace(settings, journal="failures"))
+
     eventually(lambda: "no failed, discarded or cancelled job" in shown(web, "/history"))
     assert 'Set journal = "all" for workers and clients' in shown(web, "/history").replace("&#34;", '"')
-    assert "The journal has no action." in shown(web, "/audit")
 
 
 def test_an_id_that_no_job_has_is_answered_with_nothing_found_and_without_a_timeline(any_web: Web) -> None:

@@ -153,7 +153,7 @@ def test_what_nobody_counted_is_not_found_and_two_things_at_once_are_refused(sha
 
     assert [answer.status_code for answer in answers] == [404, 422, 422]
     page = shared_web.http.get("/statistics?queue=no")
-    assert (page.status_code, "Nothing has been counted of this queue" in page.text) == (200, True)
+    assert (page.status_code, "The journal has no numbers of this queue" in page.text) == (200, True)
     assert shared_web.http.get("/statistics?queue=a&worker=b").status_code == 422
 
 
