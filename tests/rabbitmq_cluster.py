@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.rabbitmq_node import LocalNode, binary
+from tests.helpers import eventually
+from tests.rabbitmq_node import LocalNode, answers, binary, url_of
 
 
 class Cluster:
@@ -33,6 +34,35 @@ class Cluster:
             " case amqqueue:get_pid(Queue) of {_, Node} -> Node; Pid -> node(Pid) end"
         )
         return next(node for node in self.nodes if node.name == name.strip("'"))
+
+    @contextlib.contextmanager
+    def cut_off(self, node: LocalNode) -> Iterator[None]:
+        """Have this node and the others not reach each other meanwhile, and see each other again after it.
+
+        Clients reach all of them. The node has another cookie for the others than they have for it, so each refuses
+        the connections of the other.
+        """
+        others = [other for other in self.nodes if other is not node]
+        names = "[" + ", ".join(f"'{other.name}'" for other in others) + "]"
+
+        def have(cookie: str) -> None:
+            node.evaluate(f"[erlang:set_cookie(Name, '{cookie}') || Name <- {names}]")
+
+        def is_cut() -> bool:
+            return node.evaluate("nodes()") == "[]" and not any(node.name in one.evaluate("nodes()") for one in others)
+
+        have("another")
+        # At once: a node that still reached one of the others would be told what that one sees.
+        node.evaluate(f"[erlang:disconnect_node(Name) || Name <- {names}]")
+        eventually(is_cut)
+        try:
+            yield
+            assert is_cut()
+        finally:
+            have(node.cookie)
+        for one in self.nodes:
+            eventually(lambda one=one: one.evaluate("length(nodes())") == str(len(others)))
+        eventually(lambda: answers(node.host, node.port, url_of(node)))
 
 
 @contextlib.contextmanager

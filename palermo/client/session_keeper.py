@@ -64,9 +64,8 @@ class SessionKeeper:
     def give_up(self, session: Broker) -> None:
         """Give up a session that is lost, or as good as lost."""
         if session is self.session:
-            self.session = None
-            self._on_lost(session)
-            self._end(session)
+            self._settings = session.after_failure()
+            self._leave(session)
 
     async def close_for_fork(self, resting: threading.Event, forked: threading.Event) -> None:
         """End the session, say that nothing is open, and hold the whole loop still until the fork is done."""
@@ -75,7 +74,7 @@ class SessionKeeper:
             if self._opening is not None and self._opening.cancel():
                 await asyncio.wait([self._opening])
             if self.session is not None:
-                self.give_up(self.session)
+                self._leave(self.session)
             if self._ending:
                 await asyncio.wait(self._ending)
         finally:
@@ -110,6 +109,11 @@ class SessionKeeper:
         self.last_answer_at = self._loop.time()
         self._on_open(self.session)
         return self.session
+
+    def _leave(self, session: Broker) -> None:
+        self.session = None
+        self._on_lost(session)
+        self._end(session)
 
     def _end(self, session: Broker) -> None:
         task = self._loop.create_task(_close(session))

@@ -433,6 +433,12 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
     def describe(self) -> str:
         """The server or file that this session is connected to, for people; never with a password."""
 
+    def after_failure(self) -> "SessionParameters":
+        """The parameters of the next session if this one failed: of several hosts, the next one is tried first.
+
+        A host of which the others are cut off may accept every session, and fail it.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionParameters:

@@ -39,6 +39,11 @@ class Address:
         vhost = "/" if self.vhost == "/" else f"/{self.vhost}"
         return f"{self.scheme}://{user}{hosts}{vhost}"
 
+    def after(self, host: tuple[str, int]) -> "Address":
+        """The same address, where the hosts behind this one come first, and this one last."""
+        behind = self.hosts.index(host) + 1
+        return replace(self, hosts=self.hosts[behind:] + self.hosts[:behind])
+
 
 def written(address: Address) -> str:
     """The URL of an AMQP address, with its password: for settings and environments, never to be shown."""

@@ -1,4 +1,4 @@
-"""One node of three is away, each in its turn and in the middle of the work: killed, or stopped in good order.
+"""One node of three is away: killed, stopped in good order, or cut off from the other two.
 
 Promise 1 on a cluster: with quorum queues no job is lost that was confirmed, and work goes on by itself.
 """
@@ -19,10 +19,22 @@ from tests.chaos.records import runs
 from tests.debian import NotInstalled, can_install, install
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_cluster import Cluster, cluster
-from tests.rabbitmq_node import find_server
+from tests.rabbitmq_node import LocalNode, find_server
 
 #: Seconds after the death of a node within which a job enqueued after it has run.
 GOES_ON_WITHIN = 10.0
+
+#: The same where a node is cut off: its clients learn of it by its silence.
+NOTICED_WITHIN = 40.0
+
+#: Milliseconds after which RabbitMQ 4.3 refuses what takes a majority that is not there; 30,000 as a rule.
+REFUSES_AFTER_MS = 5_000
+
+#: What RabbitMQ recommends for clusters. From 4.3 on it has no effect: a minority waits by itself.
+CONFIG = "cluster_partition_handling = pause_minority\n"
+
+#: Seconds that a publish gives the broker: after half of it a silent session is given up.
+PATIENCE = 20.0
 
 #: One job in so many raises, and belongs into `failed`.
 FAILING = 100
@@ -38,7 +50,7 @@ def three_nodes() -> Iterator[Cluster]:
     server = find_server()
     if server is None:
         pytest.skip("a cluster needs a rabbitmq-server that is installed here, not Docker's, and none is.")
-    with cluster(server) as found:
+    with cluster(server, config=CONFIG) as found:
         yield found
 
 
@@ -47,7 +59,7 @@ def place(three_nodes: Cluster, tmp_path: Path) -> Iterator[Place]:
     for node in three_nodes.nodes:
         node.start()
     exchange = f"test-{secrets.token_hex(4)}"
-    with Place(tmp_path, three_nodes.url, exchange, queue_type="quorum") as place:
+    with Place(tmp_path, three_nodes.url, exchange, queue_type="quorum", patience=PATIENCE) as place:
         yield place
 
 
@@ -103,19 +115,26 @@ def ran(place: Place) -> Counter[int]:
     return Counter(run.number for run in runs(place.lines("runs")))
 
 
+def start_worker(three_nodes: Cluster, place: Place, queues: str, *, prefer: int) -> Worker:
+    """A worker whose URL begins with this node."""
+    url = three_nodes.url_from(prefer)
+    return place.worker("-q", queues, "-c", "2", "--log-level", "info", modules=("soaked",), PALERMO_URL=url)
+
+
 def start_workers(three_nodes: Cluster, place: Place) -> list[Worker]:
     """One that prefers each node, once they have run a job of the queue mail."""
     place.enqueue("soaked.work", -1, 0, False, queue="mail")
     workers = [
-        place.worker(
-            *("-q", queues, "-c", "2", "--log-level", "info"),
-            modules=("soaked",),
-            PALERMO_URL=three_nodes.url_from(number),
-        )
+        start_worker(three_nodes, place, queues, prefer=number)
         for number, queues in enumerate(("mail", "mail,images", "*"))
     ]
     place.await_lines(1, "runs")
     return workers
+
+
+def is_connected(worker: Worker, node: LocalNode) -> bool:
+    """Whether the worker took jobs at this node."""
+    return any(" connected " in line and f" at {node.host}:{node.port}," in line for line in worker.log.splitlines())
 
 
 def goes_on(place: Place, publishing: Publishing, since: float) -> float:
@@ -188,3 +207,30 @@ def test_nodes_are_restarted_in_turn_while_programs_enqueue_and_workers_work(
     with capsys.disabled():
         print(figures("restarted three nodes in turn", place, publishing, gaps))
     assert max(gaps) < GOES_ON_WITHIN
+
+
+def test_a_first_host_that_is_cut_off_from_the_others_is_done_without(
+    three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = start_workers(three_nodes, place)
+    # The program and one of the workers are connected to it.
+    first = three_nodes.nodes[0]
+    with Publishing(place, "mail") as publishing:
+        eventually(lambda: len(publishing.stored) > 100)
+        with three_nodes.cut_off(first):
+            first.evaluate(f"application:set_env(khepri, default_timeout, {REFUSES_AFTER_MS})")
+            cut, watch = time.monotonic(), Stopwatch()
+            workers.append(start_worker(three_nodes, place, "mail", prefer=0))
+            gaps = [goes_on(place, publishing, cut)]
+            eventually(lambda: "job finished" in workers[-1].log)
+            gaps.append(watch.seconds())
+            assert not is_connected(workers[-1], first)
+        gaps.append(goes_on(place, publishing, time.monotonic()))
+        workers.append(start_worker(three_nodes, place, "mail", prefer=0))
+        eventually(lambda: "job finished" in workers[-1].log)
+        assert is_connected(workers[-1], first)
+    all_is_well(place, publishing, workers)
+
+    with capsys.disabled():
+        print(figures("the first of three hosts cut off and connected again", place, publishing, gaps))
+    assert max(gaps) < NOTICED_WITHIN

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from palermo.contract.broker import Broker
+from palermo.contract.broker import Broker, open_broker
 from palermo.core.lifecycle import Ack
 from palermo.errors import NotFound
 from tests.contract.tools import (
@@ -191,6 +191,14 @@ class LookingContract:
         with pytest.raises(NotFound, match="'nowhere'"):
             await broker.delete("nowhere")
         assert await queue(broker, "nowhere") is None
+
+    async def test_after_a_session_that_failed_another_one_finds_its_jobs(self, broker: Broker) -> None:
+        await broker.publish(message(queue="mail"))
+
+        again = await open_broker(broker.after_failure())
+
+        await until(lambda: counts(again, "mail"), (1, 0))
+        await again.close()
 
     async def test_a_session_describes_itself(self, broker: Broker) -> None:
         assert broker.describe()

@@ -29,6 +29,13 @@ def test_an_amqp_url_says_this(
     assert (address.hosts, address.username, address.password, address.vhost) == (hosts, user, password, vhost)
 
 
+@pytest.mark.parametrize(("failed", "order"), [(1, (2, 3, 1)), (2, (3, 1, 2)), (3, (1, 2, 3))])
+def test_after_a_host_comes_the_next_one_and_that_host_is_the_last(failed: int, order: tuple[int, ...]) -> None:
+    address = parse_url("amqp://u:p@h:1,h:2,h:3/v?heartbeat=5")
+
+    assert address.after(("h", failed)) == parse_url(f"amqp://u:p@{','.join(f'h:{n}' for n in order)}/v?heartbeat=5")
+
+
 def test_the_query_is_kept_for_the_client_library() -> None:
     assert parse_url("amqp://h/?heartbeat=5&socket_timeout=2").options == (("heartbeat", "5"), ("socket_timeout", "2"))
 

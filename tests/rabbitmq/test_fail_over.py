@@ -1,13 +1,96 @@
-"""Several hosts in the URL: a host that does not answer costs a share of the time, and not all of it."""
+"""Several hosts in the URL: which one is tried first, and what one costs that does not answer."""
 
+import asyncio
 import socket
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import pytest
+
 from palermo.client.client import Client
+from palermo.contract.broker import Broker, Consumer
+from palermo.core.address import parse_url
+from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
-from tests.helpers import Stopwatch
+from palermo.worker.parent.broker_session import BrokerSessions
+from tests.contract.tools import PATIENT
+from tests.helpers import HANGS, Stopwatch
 from tests.rabbitmq_node import free_port
+from tests.tcp_proxy import TcpProxy
+
+
+def with_hosts(url: str, *ports: int) -> str:
+    """The same URL with these ports of loopback as its hosts."""
+    split = urlsplit(url)
+    credentials, _, _ = split.netloc.rpartition("@")
+    return split._replace(netloc=f"{credentials}@{','.join(f'127.0.0.1:{port}' for port in ports)}").geturl()
+
+
+@pytest.fixture
+def hosts(rabbitmq_url: str) -> Iterator[tuple[TcpProxy, TcpProxy]]:
+    """Two ways to the broker, which both accept all connections."""
+    broker = parse_url(rabbitmq_url).hosts[0]
+    with TcpProxy(*broker) as first, TcpProxy(*broker) as second:
+        yield first, second
+
+
+def accepted(hosts: tuple[TcpProxy, TcpProxy]) -> list[int]:
+    return [host.accepted for host in hosts]
+
+
+def test_a_program_whose_session_fails_begins_at_the_next_host(
+    rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]
+) -> None:
+    url = with_hosts(rabbitmq_url, *(host.port for host in hosts))
+    client = Client(Settings(url=url, exchange=exchange, publish_timeout=PATIENT))
+    client.enqueue("shop.mail.send", ())
+    assert accepted(hosts) == [1, 0]
+
+    for failing, expected in ((0, [1, 1]), (1, [2, 1])):
+        hosts[failing].hang_up()
+        client.enqueue("shop.mail.send", ())
+        assert accepted(hosts) == expected
+
+    client.close()
+
+
+def test_a_worker_that_cannot_take_jobs_at_one_host_begins_at_the_next(
+    rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]
+) -> None:
+    url = with_hosts(rabbitmq_url, *(host.port for host in hosts))
+    tried: list[list[int]] = []
+
+    async def consume(broker: Broker) -> Consumer:
+        tried.append(accepted(hosts))
+        if len(tried) == 3:
+            raise Seen
+        raise BrokerUnavailable("Could not declare queue 'mail', as its leader is away.")
+
+    async def work() -> None:
+        session = Settings(url=url, exchange=exchange, publish_timeout=PATIENT).session("worker")
+        sessions = BrokerSessions(session, give_up=False, consume=consume, opened=lambda _: None, lost=lambda: None)
+        async with asyncio.timeout(HANGS):
+            await sessions.keep_open()
+
+    with pytest.raises(Seen):
+        asyncio.run(work())
+    assert tried == [[1, 0], [1, 1], [2, 1]]
+
+
+def test_one_host_is_tried_again(rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]) -> None:
+    client = Client(Settings(url=with_hosts(rabbitmq_url, hosts[0].port), exchange=exchange, publish_timeout=PATIENT))
+    client.enqueue("shop.mail.send", ())
+
+    hosts[0].hang_up()
+    client.enqueue("shop.mail.send", ())
+
+    assert accepted(hosts) == [2, 0]
+    client.close()
+
+
+class Seen(Exception):
+    """Ends a worker's attempts."""
 
 
 def test_a_host_that_swallows_everything_and_one_that_is_off_do_not_eat_the_whole_timeout(

@@ -417,6 +417,9 @@ class RabbitmqBroker:
         alarm = ", which blocks publishers: its memory or disk alarm is raised" if self.blocked else ""
         return f"RabbitMQ {self._connection.version} at {self._connection.where}, exchange {self._exchange}{alarm}"
 
+    def after_failure(self) -> SessionParameters:
+        return replace(self._session, address=self._session.address.after(self._connection.host))
+
     # -- names ----------------------------------------------------------------------------------
 
     def _declarer_on(self, connection: Connection) -> Declarer:

@@ -313,6 +313,9 @@ class SqliteBroker:
     def describe(self) -> str:
         return f"SQLite file {self._store.display_path}, exchange {self._exchange}"
 
+    def after_failure(self) -> SessionParameters:
+        return self._session
+
     async def _sync(self) -> None:
         """Write finished jobs and remove dead holders, so that the next transaction sees the true state."""
         if self._closed:

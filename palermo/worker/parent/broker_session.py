@@ -86,6 +86,7 @@ class BrokerSessions:
                 self.current = None
                 self.available.clear()
                 await _close(broker, session)
+            self._opener.failed(broker)
             # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker of
             # 40 slots held nine such sessions, and did not shrink again.
             del broker, session, watch
@@ -171,6 +172,10 @@ class Opener:
                 wait,
             )
             await asyncio.sleep(wait)
+
+    def failed(self, broker: Broker) -> None:
+        """Have the next session begin where this one, which failed, says."""
+        self._session = broker.after_failure()
 
 
 def backoff(attempt: int, chance: float) -> float:

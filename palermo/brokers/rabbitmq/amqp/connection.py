@@ -327,11 +327,12 @@ class Channel:
 class Connection:
     """One connection to RabbitMQ. It never reconnects: when it is lost, `error` says why and all calls raise it."""
 
-    def __init__(self, session: SessionParameters, where: str) -> None:
+    def __init__(self, session: SessionParameters, host: tuple[str, int]) -> None:
         self._session = session
         self.address: Address = session.address
-        #: `host:port` of the node it is connected to.
-        self.where = where
+        #: The host of the address that it is connected to, with its port; and both as text.
+        self.host = host
+        self.where = f"{host[0]}:{host[1]}"
         self.error: PalermoError | None = None
         #: The broker's reply code when it closed the connection, else 0.
         self.code = 0
@@ -543,8 +544,7 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             break
-        where = f"{host}:{port}"
-        connection = Connection(session, where)
+        connection = Connection(session, (host, port))
         try:
             connection.raw = await connect(
                 connection_parameters(session, host, port, purpose, heartbeat),
