@@ -41,9 +41,16 @@ def linked_files() -> set[str]:
     found = set()
     for source in {*(ROOT / name for name in OUTSIDE), *DOCS.rglob("*.md")}:
         for part in _FENCED.split(_HIDDEN.sub("", source.read_text()))[::2]:
-            targets = {(source.parent / path).resolve() for path, _ in _LINK.findall(part)}
+            targets = {_file_at((source.parent / path).resolve()) for path, _ in _LINK.findall(part)}
             found |= {target for target in targets if target.is_file() and DOCS not in target.parents}
     return {target.relative_to(ROOT).as_posix() for target in found}
+
+
+def _file_at(target: Path) -> Path:
+    """What a link to this place shows: of a folder its README, or else that of the folder above."""
+    if not target.is_dir():
+        return target
+    return next(folder / "README.md" for folder in (target, *target.parents) if (folder / "README.md").exists())
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -54,9 +61,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path, anchor = link[1], link[2] or ""
         if path.startswith("#"):
             return link[0]
-        target = (ROOT / source).parent / path
-        name = target.resolve().relative_to(ROOT).as_posix()
-        name = f"{name}/README.md" if target.is_dir() else name
+        name = _file_at(((ROOT / source).parent / path).resolve()).relative_to(ROOT).as_posix()
         uri = OUTSIDE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}")
         return posixpath.relpath(uri, home or ".") + anchor
 

@@ -45,8 +45,9 @@ func declare(channel *amqp.Channel, queue string) error {
 	return channel.QueueBind(nameOf(queue), nameOf(queue), exchange, false, nil)
 }
 
-// What no queue took. run makes it.
+// What no queue took, and what the broker confirmed. run makes them.
 var returned chan amqp.Return
+var confirmed chan amqp.Confirmation
 
 // publish returns when the broker has stored the message. The channel is in confirm mode.
 func publish(channel *amqp.Channel, queue string, message amqp.Publishing) error {
@@ -56,14 +57,18 @@ func publish(channel *amqp.Channel, queue string, message amqp.Publishing) error
 	message.DeliveryMode = amqp.Persistent
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, exchange, nameOf(queue), true, false, message)
-	if err != nil {
+	if err := channel.PublishWithContext(ctx, exchange, nameOf(queue), true, false, message); err != nil {
 		return err
 	}
-	if !confirm.Wait() || len(returned) > 0 {
+	select {
+	case confirm := <-confirmed:
+		if confirm.Ack && len(returned) == 0 {
+			return nil
+		}
 		return errors.New("the broker did not store the message")
+	case <-ctx.Done():
+		return errors.New("the broker did not confirm the message")
 	}
-	return nil
 }
 
 func newID() string {
@@ -166,6 +171,8 @@ func run(command string) error {
 		return err
 	}
 	returned = channel.NotifyReturn(make(chan amqp.Return, 1))
+	// Not PublishWithDeferredConfirm, which in amqp091-go 1.5 misses a confirm that comes at once.
+	confirmed = channel.NotifyPublish(make(chan amqp.Confirmation, 1))
 	if command == "work" {
 		return work(channel)
 	}

@@ -44,6 +44,8 @@ func publish(connection *amqp.Connection, exchange, queue string) error {
 		return err
 	}
 	returned := channel.NotifyReturn(make(chan amqp.Return, 6))
+	// Not PublishWithDeferredConfirm, which in amqp091-go 1.5 misses a confirm that comes at once.
+	confirmed := channel.NotifyPublish(make(chan amqp.Confirmation, 1))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
@@ -69,12 +71,16 @@ func publish(connection *amqp.Connection, exchange, queue string) error {
 	}
 	for _, job := range jobs {
 		job.ContentType, job.DeliveryMode = "application/json", amqp.Persistent
-		confirm, err := channel.PublishWithDeferredConfirmWithContext(ctx, exchange, queue, true, false, job)
-		if err != nil {
+		if err := channel.PublishWithContext(ctx, exchange, queue, true, false, job); err != nil {
 			return err
 		}
-		if !confirm.Wait() || len(returned) > 0 {
-			return errors.New("a message came back")
+		select {
+		case confirm := <-confirmed:
+			if !confirm.Ack || len(returned) > 0 {
+				return errors.New("a message came back")
+			}
+		case <-ctx.Done():
+			return errors.New("a message was not confirmed")
 		}
 	}
 	return nil
