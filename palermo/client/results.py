@@ -5,6 +5,7 @@ differ in how they wait for it: in a thread, or in another loop.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -410,9 +411,10 @@ def _status(
 
 async def _keeps_key_closed(broker: Broker, id: str) -> bool:
     """Whether the key of this job is kept closed after it, as `dedupe` says: a job that goes wrong frees its key."""
+    named = await broker.keys.page(id, offset=0, limit=sys.maxsize)
     return any(
         key.closed is not None and key.closed.id == id and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
-        for key in await broker.keys.known()
+        for key in named.keys
     )
 
 

@@ -335,17 +335,15 @@ class UniqueKeys:
         listed = self._listed
         if not offset or listed is None or listed.text != text or self._loop.time() - listed.at > _LISTED:
             listed = self._listed = ListedKeys(text, await self._names(text), self._loop.time())
-        names = listed.names[offset : None if limit is None else offset + limit]
-        keys = [unique_rules.current(self._known.get(name), self._now()) for name in names]
-        return KeyPage(keys=tuple(key for key in keys if key.is_shown()), total=len(listed.names))
+        found = list[Key]()
+        async for some in in_turns(listed.names[offset : None if limit is None else offset + limit]):
+            keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
+            found += (key for key in keys if key.is_shown())
+        return KeyPage(keys=tuple(found), total=len(listed.names))
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""
-        names, found = await self._names(""), list[Key]()
-        async for some in in_turns(names):
-            keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
-            found += (key for key in keys if key.is_shown())
-        return found
+        return list((await self.page("", offset=0, limit=None)).keys)
 
     async def _names(self, text: str) -> list[str]:
         """The sorted names of the keys that have the text."""
