@@ -161,12 +161,12 @@ def one(place: Ground, size: int) -> Figures:
     """Requeue and discard one of the newest failed jobs."""
     fill(place, size)
     *_, second, newest = (job.id for job in many_failed(size))
-    with palermo.inspector(place.url, exchange=place.exchange) as inspector:
-        began = time.perf_counter()
-        inspector.requeue(newest)
-        requeued = time.perf_counter()
-        inspector.discard(second)
-        discarded = time.perf_counter()
+    inspector = palermo.inspector()
+    began = time.perf_counter()
+    inspector.requeue(newest)
+    requeued = time.perf_counter()
+    inspector.discard(second)
+    discarded = time.perf_counter()
     return {"requeue s": requeued - began, "discard s": discarded - requeued}
 
 
