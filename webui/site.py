@@ -74,6 +74,10 @@ Authenticate = Callable[[Request], User | Response | Awaitable[User | Response |
 LOCAL = User("local", Role.ADMIN)
 
 
+#: The user of the pages for signing in.
+NOBODY = User("")
+
+
 def ANYONE(request: Request) -> User:
     """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front checks access."""
     return User("anyone", Role.ADMIN)

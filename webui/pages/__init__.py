@@ -9,6 +9,7 @@ from palermo.webui.pages import (
     queues,
     recurring,
     scheduled,
+    sign_in,
     statistics,
     tenants,
     topics,
@@ -28,4 +29,5 @@ ROUTERS = (
     tenants.router,
     live.router,
     statistics.router,
+    sign_in.router,
 )

@@ -3,11 +3,7 @@
 A signed cookie carries the message.
 """
 
-import base64
-import binascii
 import hashlib
-import hmac
-import json
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui.render import formats
 from palermo.webui.security import tokens
+from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
 
@@ -98,7 +95,7 @@ def page(
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
-    known |= {"here": _here(request), "asked": ""}
+    known |= {"here": _here(request), "asked": "", "signs_out": _signs_out(request, visit)}
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
@@ -107,6 +104,11 @@ def page(
     if known["flashes"]:
         clear_flash(response, visit)
     return response
+
+
+def _signs_out(request: Request, visit: Visit) -> bool:
+    """Whether this browser has a session that it can end."""
+    return visit.site.existing(SignIn) is not None and "authorization" not in request.headers
 
 
 def path(request: Request, route: str, **names: str) -> str:
@@ -154,27 +156,17 @@ class Message(NamedTuple):
 
 def write_flash(response: Response, visit: Visit, text: str, level: str) -> None:
     """Show this text on the next page."""
-    body = base64.urlsafe_b64encode(json.dumps([level, text[:_MAX_TEXT]]).encode()).decode()
-    tokens.set_cookie(response, visit, COOKIE, f"{body}.{_sign(visit, body)}", max_age=60)
+    message = tokens.sealed(visit.site.secret, [level, text[:_MAX_TEXT]], "flash", visit.user.name)
+    tokens.set_cookie(response, visit, COOKIE, message, max_age=60)
 
 
 def read_flash(request: Request) -> list[Message]:
     """The message of the last form. Messages without our signature are ignored."""
     visit = visit_of(request)
-    body, _, signed = request.cookies.get(COOKIE, "").partition(".")
-    if not body or not hmac.compare_digest(_sign(visit, body).encode(), signed.encode()):
-        return []
-    try:
-        level, text = json.loads(base64.urlsafe_b64decode(body))
-    except (ValueError, binascii.Error):
-        return []
-    return [Message(level, text)]
+    found = tokens.unsealed(visit.site.secret, request.cookies.get(COOKIE, ""), "flash", visit.user.name)
+    return [Message(*found)] if found else []
 
 
 def clear_flash(response: Response, visit: Visit) -> None:
     """Delete the message's cookie: this page shows it."""
     response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")
-
-
-def _sign(visit: Visit, body: str) -> str:
-    return tokens.signature(visit.site.secret, "flash", visit.user.name, body)

@@ -153,7 +153,11 @@
 
   const failed = (is) => { failing = is; tellState(); if (is) poll(); };
   document.addEventListener("htmx:sendError", () => failed(true));
-  document.addEventListener("htmx:responseError", () => failed(true));
+  document.addEventListener("htmx:responseError", ({ detail }) => {
+    // The session has ended: the page itself leads to where one signs in.
+    if (detail.xhr.status === 401) location.reload();
+    else failed(true);
+  });
   // What changes while the page is asked for is asked for after it: htmx would drop a second request.
   document.addEventListener("htmx:beforeRequest", () => { asking = true; });
   document.addEventListener("htmx:afterRequest", () => { asking = false; });
