@@ -187,6 +187,13 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
         ),
         (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefused, "permission"),
         (
+            exceptions.ChannelClosedByBroker(
+                406, "PRECONDITION_FAILED - stream queue 'x' does not have a running replica on the local node"
+            ),
+            BrokerUnavailable,
+            "may still be starting",
+        ),
+        (
             exceptions.ProbableAuthenticationError("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - x'"),
             BrokerRefused,
             "password",
