@@ -52,7 +52,8 @@ demo: $(VENV)/installed
 # Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
 PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one PALERMO_TEST_RABBITMQ=$(RABBITMQ) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # What runs whole programs by their command lines, kills them or their broker, waits for time limits, or drives a browser.
-REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connections.py tests/worker/test_poison.py tests/worker/test_pool_limits.py
+REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connections.py tests/worker/test_poison.py tests/worker/test_pool_limits.py \
+  tests/cli/test_process.py tests/cli/test_whole_way.py tests/client/test_outages.py tests/rabbitmq/test_live.py tests/scheduling/test_foreign.py
 test: $(VENV)/installed-dev
 	$(PYTEST) $(REST:%=--ignore=%) $(ARGS)
 
