@@ -162,10 +162,14 @@ class IoThread:
 
         With `again` it runs a second time, on a new session, if the session proves to be lost.
         """
+        return self.result(self.begin(function, again=again))
+
+    def begin(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> "Future[T]":
+        """Start the coroutine function as `run` does; returns a future to wait for."""
         self._check_thread()
         if self._closed:
             raise self._keeper.closed_error()
-        return self.result(asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop))
+        return asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
 
     def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""

@@ -14,6 +14,7 @@ from palermo.contract.plugins import installed, own
 from palermo.contract.recurring_entries import RecurringEntries
 from palermo.contract.scheduled import ScheduledJobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.address import Address
 from palermo.core.fair_scheduling import TURN
@@ -203,6 +204,12 @@ class UniqueKeys(Protocol):
 
     async def orphaned(self) -> list[OrphanedKey]:
         """Keys whose holders are nowhere, as far as that can be seen without harm; looking takes a second or more."""
+
+    async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        """Say which of these jobs are unique, for good: this replaces what was announced of them before."""
+
+    async def announced(self) -> dict[str, UniqueJob]:
+        """The jobs that were announced as unique, by name. Raises BrokerRefused for a user who may not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

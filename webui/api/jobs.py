@@ -122,7 +122,7 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
     if new.run_at is not None:
         options["run_at"] = instant_of(new.run_at, "run_at")
     job = actions.enqueue(visit, new.job, new.args, new.kwargs, **options)
-    note = plain_note(new.job, options) if registry.find(new.job) is None else ""
+    note = plain_note(new.job, options, visit.site.client.unique_job) if registry.find(new.job) is None else ""
     return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, duplicate=job.duplicate or None, note=note or None)
 
 

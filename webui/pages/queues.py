@@ -170,7 +170,7 @@ def enqueue(
         queue=queue.strip() or None,
     )
     to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
-    note = plain_note(made.job, {}) if registry.find(made.job) is None else ""
+    note = plain_note(made.job, {}, visit.site.client.unique_job) if registry.find(made.job) is None else ""
     return redirect(request, to, f"Enqueued {made.job} to {made.queue}.{note and f' Note that {note}'}")
 
 

@@ -31,6 +31,7 @@ def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) ->
         prioritized=frozenset(jobs.get(name).queue or settings.default_queue for name in declaring(jobs, "priority")),
         batches={name: (size, jobs.get(name).batch_wait) for name, size in declaring(jobs, "batch").items()},
         defaults=jobs.defaults(settings.default_queue),
+        unique=tuple(one for name in jobs.names() if (one := jobs.get(name).as_unique) is not None),
         recurring=tuple(prepare_recurring.declarations(client)) if recurring else (),
         modules=tuple(prepare_recurring.loaded(recurring)) if recurring else (),
         subscriptions=tuple(subscribe.subscriptions(jobs, settings.exchange, settings.prefix)),
