@@ -1,4 +1,4 @@
-"""The growth of costs with what is there: `python -m benchmarks.growth keys | start | doctor | overview | one`.
+"""The growth of costs with what is there: `python -m benchmarks.growth NAME`.
 
 Each is measured at three sizes. It prints the cost, the cost per unit, and by how much the cost grows from one size to
 the next: 0 is flat, 1 grows like the size, 2 like its square.
@@ -7,7 +7,8 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     start     queues: a worker on `*` from its start to its first job
     doctor    queues: `palermo doctor`
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
-    one       failed jobs: requeue the newest one, and discard the next, of a classic queue
+    one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
+    history   records of the journal: the newest page; what is told of the newest job and the oldest; a job's status
 """
 
 import argparse
@@ -31,6 +32,9 @@ from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
 from benchmarks.processes import cpu_seconds, family
 from benchmarks.watched import served
+from palermo.client.client import default_client
+from palermo.contract.broker import Broker
+from palermo.core.journal_records import RecordKind, encode
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
@@ -158,16 +162,50 @@ def overview(place: Ground, size: int) -> Figures:
 
 
 def one(place: Ground, size: int) -> Figures:
-    """Requeue and discard one of the newest failed jobs."""
+    """Look at failed jobs and take some out, each by its id."""
     fill(place, size)
-    *_, second, newest = (job.id for job in many_failed(size))
+    oldest, *_, second, newest = (job.id for job in many_failed(size))
     inspector = palermo.inspector()
+    return {
+        "show oldest s": seconds(lambda: inspector.failed_job(oldest)),
+        "show newest s": seconds(lambda: inspector.failed_job(newest)),
+        "newest page s": seconds(lambda: inspector.failed(newest=True, limit=50)),
+        "status s": seconds(lambda: default_client().job_by_id(newest).status()),
+        "requeue s": seconds(lambda: inspector.requeue(newest)),
+        "discard s": seconds(lambda: inspector.discard(second)),
+        "groups s": seconds(inspector.groups),
+    }
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long this takes."""
     began = time.perf_counter()
-    inspector.requeue(newest)
-    requeued = time.perf_counter()
-    inspector.discard(second)
-    discarded = time.perf_counter()
-    return {"requeue s": requeued - began, "discard s": discarded - requeued}
+    work()
+    return time.perf_counter() - began
+
+
+def history(place: Ground, size: int) -> Figures:
+    """Look into a journal of so many records about jobs that are done, 500 in a batch, as a busy worker writes them."""
+    ids = [f"{number:032x}" for number in range(size)]
+
+    async def write(broker: Broker) -> None:
+        for number, batch in enumerate(ids[first : first + 500] for first in range(0, size, 500)):
+            at = time.time() - (size - number * 500) / 500
+            done = {"kind": RecordKind.SUCCEEDED, "job": "bench", "queue": "jobs", "attempt": 1, "slot": 1}
+            records = [{**done, "at": at, "id": id, "wait": 0.001, "took": 0.002} for id in batch]
+            await broker.journal.append(encode("host:1:bench", records, source="bench", number=number + 1))
+
+    client = default_client()
+    client.run(write)
+    # A status decodes the last minute of the journal; in this one all records are from a few seconds.
+    time.sleep(75.0)
+    inspector = palermo.inspector()
+    return {
+        "newest page s": seconds(lambda: inspector.history(limit=100)),
+        "newest job s": seconds(lambda: inspector.life(ids[-1])),
+        "oldest job s": seconds(lambda: inspector.life(ids[0])),
+        "status s": seconds(lambda: client.job_by_id(ids[0]).status()),
+    }
 
 
 #: Of each: the sizes, and what is measured.
@@ -177,6 +215,7 @@ SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figu
     "doctor": ((30, 300, 1_000), doctor),
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
+    "history": ((10_000, 100_000, 1_000_000), history),
 }
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, TypeVar, cast
@@ -207,5 +207,11 @@ class BoundedInspector(Inspector):
 
         return super()._ask(bounded, again=again)
 
-    def _sweep_failed(self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None) -> None:
-        self._client.run(lambda broker: sweep_failed(broker, judge, progress))
+    def _sweep_failed(
+        self,
+        judge: Callable[[Message], SweepDecision],
+        progress: Progress | None = None,
+        *,
+        ids: Collection[str] = (),
+    ) -> None:
+        self._client.run(lambda broker: sweep_failed(broker, judge, progress, ids=ids))

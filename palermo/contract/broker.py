@@ -397,14 +397,16 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
 
         Messages that it keeps stay in their order. Memory is bounded. Interrupted at any instant, a sweep loses
         nothing, and at most the moves of the last moment are done twice when it is run again.
         `only_look` promises that `decide` keeps all: then a broker may show what it knows about a queue of failed
-        jobs that looking would harm, and may leave out messages with another id if `id` is given.
+        jobs that looking would harm. `ids` promises that `decide` keeps all messages that have other ids, in a queue
+        of failed jobs: then a broker need not ask about those. With `most` it need not look at more than so many.
         Raises NotFound for a queue that does not exist.
         """
 

@@ -1,6 +1,6 @@
 """The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,13 +63,23 @@ class Context:
         """Write an action into the journal; see palermo.client.actor.record_action."""
         record_action(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
 
-    def _sweep_failed(self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None) -> None:
-        self._ask(lambda broker: sweep_failed(broker, judge, progress))
+    def _sweep_failed(
+        self,
+        judge: Callable[[Message], SweepDecision],
+        progress: Progress | None = None,
+        *,
+        ids: Collection[str] = (),
+    ) -> None:
+        self._ask(lambda broker: sweep_failed(broker, judge, progress, ids=ids))
 
     def _read_failed(
-        self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None, *, id: str = ""
+        self,
+        judge: Callable[[Message], SweepDecision],
+        progress: Progress | None = None,
+        *,
+        ids: Collection[str] = (),
     ) -> SweepProgress:
-        return self._ask(lambda broker: read_failed(broker, judge, progress, id=id))
+        return self._ask(lambda broker: read_failed(broker, judge, progress, ids=ids))
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)

@@ -77,7 +77,7 @@ def failed(
 def failed_job(context: Context, id: str) -> Row:
     """One failed job. Raises NotFound."""
     finding = FindJudge(id)
-    context._read_failed(finding, id=id)
+    context._read_failed(finding, ids=(id,))
     if finding.message is None:
         raise not_found_error([id])
     return context._rows((finding.message,), JobState.FAILED)[0]
@@ -89,7 +89,7 @@ def count_failed(context: Context, which: Which = ALL) -> int:
     It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
     """
     counting = CountJudge(Selection(which, context._shown))
-    context._sweep_failed(counting)
+    context._sweep_failed(counting, ids=counting.selection.ids)
     return counting.count
 
 
@@ -131,7 +131,7 @@ def requeue(
     selection = Selection(which, context._shown)
     judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs))
     try:
-        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken))
+        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=selection.ids)
     finally:
         what = "with other arguments" if args is not None or kwargs is not None else None
         context._record("requeue", queue=queue, ids=[job.id for job in judge.taken], what=what)
@@ -154,7 +154,9 @@ def discard(
     """
     judge = DiscardJudge(Selection(which, context._shown))
     try:
-        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken))
+        context._sweep_failed(
+            stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=judge.selection.ids
+        )
     finally:
         context._record("discard", ids=[job.id for job in judge.taken])
     report_errors(on_error, judge.selection.missing_error)

@@ -321,7 +321,7 @@ class Inspector(Context):
     replay = events.replay
     unsubscribe = events.unsubscribe
 
-    # -- history: each call reads the journal to its end, some 100,000 records a second
+    # -- history: a call reads as much of the journal as it needs, some 100,000 records a second
 
     history = job_history.history
     life = job_history.life

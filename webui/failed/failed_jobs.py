@@ -45,7 +45,7 @@ class FailedJobs:
             return known[0]
         if known is not None or not state.ready or self._count() <= MAX_SEARCHED:
             found = FindJudge(id)
-            self._reader.read(found, stop=lambda: found.message is not None, id=id)
+            self._reader.read(found, stop=lambda: found.message is not None, ids=(id,))
             if found.message is not None:
                 return found.message
         raise not_found_error([id])

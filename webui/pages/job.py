@@ -1,5 +1,6 @@
 """The page of one job: its state, its history and the actions on it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlencode
@@ -8,7 +9,8 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from palermo.client.status import DEPTH
+from palermo.client.status import DEPTH, WAITING
+from palermo.contract.rows import Row
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.errors import PalermoError
 from palermo.history.journal_reader import Progress
@@ -49,16 +51,16 @@ def job(
     queue: Annotated[str, Query(max_length=500)] = "",
     result: Annotated[bool, Query()] = False,
 ) -> Response:
-    found = find_job(visit.site, id, queue)
     known = journal_views(visit.site)
     state = known.wait_until_read()
     told = [] if known.off else life(known.index, known.audit, id)
     last = next((row for row in reversed(told) if row["kind"] in RUN_ENDS), None)
-    named = next((row for row in reversed(told) if row.get("queue")), None)
-    if not found.queue and named:
-        found = replace(found, queue=named["queue"])
-    if not found.name and named:
-        found = replace(found, name=named.get("job"))
+    named: Row = next((row for row in reversed(told) if row.get("queue")), {"queue": ""})
+    found = find_job(visit.site, id, queue or named["queue"])
+    found = replace(found, queue=found.queue or named["queue"], name=found.name or named.get("job"))
+    unseen = not found.state and _waits(visit, told)
+    if unseen:
+        found = replace(found, state="pending")
     returned, no_result = _returned(visit, id) if result and not found.state else (None, "")
     if not (found.state or found.remembered or told or returned):
         return _not_found(request, found, known, state, no_result)
@@ -83,8 +85,18 @@ def job(
         folds=any(part.kind == "folded" for part in parts),
         events=timeline(found, told),
         depth=DEPTH,
+        unseen=unseen,
         wire=found.headers,
     )
+
+
+def _waits(visit: Visit, told: Sequence[Row]) -> bool:
+    """Whether the journal tells that the job waits, and its queue is so long that these pages do not see all of it."""
+    steps = [row for row in told if row["kind"] != "action"]
+    if not steps or steps[-1]["kind"] not in WAITING:
+        return False
+    queues = {row["name"]: row["pending"] for row in live_state(visit.site).snapshot().queues}
+    return bool(queues.get(steps[-1]["queue"], 0) > 2 * DEPTH)
 
 
 def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Progress, no_result: str) -> Response:

@@ -81,7 +81,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     found = _running(live, id) or _failed(site, id)
     if found is None:
         seen = live.recent_jobs.get(id)
-        row = waiting_job(site.inspector, id, queue or (seen.queue if seen else None) or "")
+        row = _waiting(site, id, queue or (seen.queue if seen else None) or "")
         found = _of_row(row) if row is not None else _scheduled(site, id)
         # A worker may have taken it from its queue since the first look.
         found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
@@ -143,6 +143,13 @@ def _failed(site: Site, id: str) -> FoundJob | None:
     except (NotFound, NotBrowsable):
         return None
     return replace(_of_row(known.unmasked_row(message)), headers=_headers(message, site.hidden))
+
+
+def _waiting(site: Site, id: str, queue: str) -> Row | None:
+    try:
+        return waiting_job(site.inspector, id, queue)
+    except BrokerUnavailable:
+        return None  # The queues are so long that reading them takes long.
 
 
 def _scheduled(site: Site, id: str) -> FoundJob | None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -270,7 +270,8 @@ class RabbitmqBroker:
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         connection = await self._consume_connection()
         reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
@@ -278,7 +279,7 @@ class RabbitmqBroker:
         tell = progress or (lambda _: None)
         logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
         if logged and only_look:
-            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, id=id)
+            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):
@@ -290,7 +291,9 @@ class RabbitmqBroker:
             return await self.keys.gate(queue, jobs)
 
         if logged:
-            return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate)
+            return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate, ids=ids)
+        if is_failed(queue):
+            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, ids=ids, most=most)
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:

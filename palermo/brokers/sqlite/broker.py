@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from palermo.brokers.sqlite import sweep, workers
@@ -213,7 +213,8 @@ class SqliteBroker:
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
         number = await self._store.read(lambda db: self._number(db, queue))
@@ -224,6 +225,7 @@ class SqliteBroker:
             decide=decide,
             progress=progress,
             moved=self._notifier.notify,
+            ids=ids,
         )
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:

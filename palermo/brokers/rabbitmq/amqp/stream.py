@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, delivered, read_json
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_json
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
@@ -310,15 +310,11 @@ class Stream:
         """The entries as they were delivered, perhaps with some that lie shortly before `start`; else as `read`."""
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
-
-        def on_entry(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-            come.put_nowait(delivered(method, properties, body))
-
         channel.on_close(lambda: come.put_nowait(None))
         channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
         try:
-            await channel.call(channel.raw.basic_qos, prefetch_count=_READ_CREDIT)
-            await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments={"x-stream-offset": start})
+            await channel.prefetch(_READ_CREDIT)
+            await channel.consume(self.name, come.put_nowait, arguments={"x-stream-offset": start}, late=True)
             while (entry := await self._next(come)) is not None:
                 offset = offset_of(entry.properties)
                 if offset <= last:
