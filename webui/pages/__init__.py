@@ -6,9 +6,11 @@ from palermo.webui.pages import (
     job,
     keys,
     live,
+    problems,
     queues,
     recurring,
     scheduled,
+    search,
     statistics,
     tenants,
     topics,
@@ -17,6 +19,7 @@ from palermo.webui.pages import (
 
 ROUTERS = (
     queues.router,
+    search.router,
     failures.router,
     scheduled.router,
     recurring.router,
@@ -25,6 +28,7 @@ ROUTERS = (
     history.router,
     job.router,
     workers.router,
+    problems.router,
     tenants.router,
     live.router,
     statistics.router,
