@@ -267,7 +267,9 @@ class Segment:
                 given.append(bound)
         if filter.worker is not None:
             # The writer of a batch is the worker.
-            parts.append("(select writer from batch where first <= n order by first desc limit 1) = ?")
+            writer = "(select writer from batch where first <= n order by first desc limit 1)"
+            # `fits` is Python's own and slow, and a name without wildcards fits only itself.
+            parts.append(f"fits({writer}, ?)" if set(filter.worker) & set("*?[") else f"{writer} = ?")
             given.append(filter.worker)
         if filter.text is not None:
             condition, wanted = self._saying(filter.text)
@@ -279,8 +281,18 @@ class Segment:
         """The numbers of the shapes that match the filter, as JSON."""
         states = (filter.state,) if filter.state else FINAL
         asked = [filter.queue or "*", filter.job or "*"]
-        rows = self._db.execute("select id, state, queue, job from shape")
-        return json.dumps([id for id, state, *names in rows if state in states and all(map(fits, names, asked))])
+        rows = self._db.execute("select id, state, error, queue, job from shape")
+        return json.dumps(
+            [
+                id
+                for id, state, error, *names in rows
+                if state in states
+                and all(map(fits, names, asked))
+                and (
+                    filter.error is None or any(fits(each, filter.error) for each in (error, error.rpartition(".")[2]))
+                )
+            ]
+        )
 
     def _saying(self, wanted: str) -> Where:
         """The condition that finds a text in ids, in messages and reasons, and in the names of jobs and errors."""

@@ -116,9 +116,9 @@ class Series:
             left += len(cells)
         return left
 
-    def total(self, window: Window, now: float) -> Tally:
-        """The sum of a window."""
-        first = self._grids[window].number(begin(window, now))
+    def total(self, window: Window, now: float, since: float | None = None) -> Tally:
+        """The sum of a window, or of its cells since an instant in it."""
+        first = self._grids[window].number(begin(window, now) if since is None else since)
         found = Tally()
         for number, tally in self._cells[window].items():
             if number >= first:
@@ -167,11 +167,14 @@ class Dimension:
         """The series of one name; None if there is none."""
         return self._series.get(name)
 
-    def totals(self, window: Window, now: float) -> Iterator[tuple[str | None, Tally]]:
-        """The sum of a window for each name that did something in it; None is the name of those put together."""
+    def totals(self, window: Window, now: float, since: float | None = None) -> Iterator[tuple[str | None, Tally]]:
+        """The sum of a window for each name that did something in it; None is the name of those put together.
+
+        `since` is as in Series.total.
+        """
         for name, series in (*self._series.items(), (None, self.others)):
             if series is not None:
-                tally = series.total(window, now)
+                tally = series.total(window, now, since)
                 if tally.numbers:
                     yield name, tally
 

@@ -151,6 +151,13 @@ class Statistics:
                 lost=sum(count for at, count in self._lost.items() if at >= since),
             )
 
+    def recent_jobs(self, seconds: float) -> list[Named]:
+        """The tally of each job over about the last so many seconds, an hour at most."""
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
+
     @property
     def begins(self) -> float | None:
         """The instant of the oldest record that was read; None where none was."""

@@ -115,6 +115,8 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
         "queue": "/queues/jobs",
         "failures": "/failures",
         "job": f"/jobs/{declined['id']}",
+        "search": "/search?q=insufficient+funds",
+        "problems": "/problems",
         "workers": "/workers",
         "scheduled": "/scheduled",
         "retries": "/retries",

@@ -6,9 +6,11 @@ from palermo.webui.pages import (
     job,
     keys,
     live,
+    problems,
     queues,
     recurring,
     scheduled,
+    search,
     sign_in,
     statistics,
     tenants,
@@ -18,6 +20,7 @@ from palermo.webui.pages import (
 
 ROUTERS = (
     queues.router,
+    search.router,
     failures.router,
     scheduled.router,
     recurring.router,
@@ -26,6 +29,7 @@ ROUTERS = (
     history.router,
     job.router,
     workers.router,
+    problems.router,
     tenants.router,
     live.router,
     statistics.router,

@@ -94,11 +94,11 @@ def page_of_failures(
         "groups": [],
         "total": 0,
         "kinds": 0,
-        "names": {},
+        "names": {"tenant": []},
     }
     if state.ready:
         context["total"] = index.count(wanted.filter)
-        context["names"] = {what: index.names(what) for what in ("queue", "job", "error")}
+        context["names"] = {what: index.names(what) for what in ("queue", "job", "error", "worker", "tenant")}
         if by == "groups":
             groups, kinds = index.groups(wanted.filter, offset=(number - 1) * GROUPS, limit=GROUPS, parts=PARTS)
             context |= {"kinds": kinds, "limit": GROUPS, "groups": [_line(found, wanted, each) for each in groups]}

@@ -19,6 +19,8 @@ from palermo.webui.security import tokens
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
+from palermo.webui.state.problems import problems
+from palermo.webui.state.search import suggestions
 
 _HERE = Path(__file__).parents[1]
 TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
@@ -71,6 +73,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
         "Operation",
         (
             Entry("workers", "Workers", "w"),
+            Entry("problems", "Problems", "p"),
             Entry("audit", "Audit", "a"),
         ),
     ),
@@ -83,8 +86,8 @@ def page(
     """A rendered template.
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
-    `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `here` (this page's
-    address) and `asked` (the dialog to open).
+    `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `problem_count`,
+    `suggestions` (for the search), `here` (this page's address) and `asked` (the dialog to open).
     """
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
@@ -95,6 +98,7 @@ def page(
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
+    known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
     known |= {"here": _here(request), "asked": "", "signs_out": _signs_out(request, visit)}
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")

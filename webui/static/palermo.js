@@ -91,7 +91,7 @@
   const every = () => Number(recall("every", "2"));
   const tellState = () => {
     const [state, text] =
-      every() === 0 ? ["off", "Not live"]
+      every() === 0 || !one("#live")?.dataset.events ? ["off", "Not live"]
       : failing ? ["lost", "Trying again"]
       : held() ? ["held", "Held"]
       : ["on", "Live"];
@@ -293,6 +293,19 @@
     leading = event.key === "g" ? Date.now() : 0;
     if (gone) { event.preventDefault(); gone.click(); return; }
     if (Object.hasOwn(KEYS, event.key)) { event.preventDefault(); KEYS[event.key](); }
+  });
+
+  // -- the search: what is offered goes on from the words that were typed before
+
+  const offer = (input) => {
+    const before = input.value.replace(/\S*$/, "");
+    for (const option of all("option", input.list)) {
+      option.dataset.chip ??= option.value;
+      option.value = before + option.dataset.chip;
+    }
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.matches("[data-search]")) offer(event.target);
   });
 
   // -- begin

@@ -12,7 +12,9 @@ from jinja2 import FileSystemLoader
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.broker import Finding
 from palermo.contract.rows import iso_instant
+from palermo.webui.pages.problems import ShownProblem
 from palermo.webui.render import rendering
 from palermo.webui.render.formats import pretty_json
 from palermo.webui.render.rendering import Message
@@ -93,6 +95,20 @@ def _values(now: datetime) -> dict[str, Any]:
         "states": _STATES,
         "running": [running, {**running, "progress": None, "text": "", "line": "wrote rows 100 to 199"}],
         "finished": [finished, {**finished, "state": "done", "error": None, "attempt": 1}],
+        "found": [
+            {**finished, "preview": "order 1786", "at": before(5), "run_at": None},
+            {**finished, "preview": None, "state": "scheduled", "error": None, "at": None, "run_at": before(-900)},
+        ],
+        "problems": [
+            ShownProblem(
+                Finding.problem("alarms", "a memory or disk alarm blocks publishers", "Free memory or disk space.")
+            ),
+            ShownProblem(
+                Finding.warning("queue mail", "12 jobs wait, and no worker takes jobs from it", "Start a worker."),
+                "Queue mail",
+                "#problems-title",
+            ),
+        ],
         "value": pretty_json({"id": 1786, "lines": [{"sku": "A-17", "count": 2}] * 3, "total": "41.90", "paid": None}),
         "parts": parts_of(_TRACEBACK),
         "events": [
