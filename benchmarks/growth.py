@@ -1,4 +1,4 @@
-"""The growth of costs with what is there: `python -m benchmarks.growth keys | start | doctor | overview | one`.
+"""The growth of costs with what is there: `python -m benchmarks.growth NAME`.
 
 Each is measured at three sizes. It prints the cost, the cost per unit, and by how much the cost grows from one size to
 the next: 0 is flat, 1 grows like the size, 2 like its square.
@@ -8,11 +8,16 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     doctor    queues: `palermo doctor`
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
     one       failed jobs: requeue the newest one, and discard the next, of a classic queue
+    page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
+    recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
 """
 
 import argparse
+import asyncio
 import itertools
 import math
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,8 +34,12 @@ from benchmarks.contest import machine, versions
 from benchmarks.drain import ROOT
 from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
-from benchmarks.processes import cpu_seconds, family
+from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.watched import served
+from palermo.client.prepare_recurring import entry
+from palermo.contract.broker import Broker
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import RUNTIME
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
@@ -170,6 +179,92 @@ def one(place: Ground, size: int) -> Figures:
     return {"requeue s": requeued - began, "discard s": discarded - requeued}
 
 
+class Embedded:
+    """An SQLite file to measure on."""
+
+    def __init__(self, folder: str) -> None:
+        self.url = f"sqlite:///{folder}/jobs.db"
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that uses it: only this, and no settings of the person who runs this."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+        return own | {"PALERMO_URL": self.url}
+
+
+def page(place: Ground, size: int) -> Figures:
+    """Read the page of a queue with 20 large jobs, three times, on both brokers."""
+    found = memory_of_page("RabbitMQ", place, size)
+    with tempfile.TemporaryDirectory() as folder:
+        embedded = Embedded(folder)
+        palermo.connect(embedded.url)
+        try:
+            return {**found, **memory_of_page("SQLite", embedded, size)}
+        finally:
+            place.connect()
+
+
+def memory_of_page(broker: str, place: Ground | Embedded, size: int) -> Figures:
+    """What the page takes of the memory of a new web process: at most, and five seconds later."""
+    jobs.noop.options(queue="small").enqueue(jobs.ORDER)
+    for _ in range(20):
+        jobs.noop.options(queue="large").enqueue({"text": "x" * (1_000 * size)})
+    with served(place) as (url, pid), httpx.Client(base_url=url, timeout=120) as http:
+        for _ in range(3):  # what any page takes is not counted
+            http.get("/queues/small").raise_for_status()
+        before = pss_bytes([pid])
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
+        began = time.perf_counter()
+        for _ in range(3):
+            http.get("/queues/large").raise_for_status()
+        took = (time.perf_counter() - began) / 3
+        [peak] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        time.sleep(5.0)
+        after = pss_bytes([pid])
+    return {
+        f"{broker}: page s": took,
+        f"{broker}: peak MB": int(peak.split()[1]) / 1e3,
+        f"{broker}: kept MB": (after - before) / 1e6,
+    }
+
+
+def recurring(place: Ground, size: int) -> Figures:
+    """Let recurring jobs be due together five times, and see when half of their jobs, and all, are in their queue."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("ticks")
+
+    def put(every: float, counted: str) -> None:
+        times = [RecurringJob(name=f"{counted} {n}", job="ticks", every=every, queue="ticks") for n in range(size)]
+        entries = [entry(client, one, origin=RUNTIME) for one in times]
+
+        async def store(broker: Broker) -> None:
+            for start in range(0, size, 100):
+                await asyncio.gather(*map(broker.put_recurring, entries[start : start + 100]))
+
+        client.run(store)
+
+    with worker(place, "keeper") as leader:
+        put(366 * 86_400.0, "far")
+        time.sleep(2.0)
+        idled = idle(leader.pid)
+        put(20.0, "near")
+        half, last = list[float](), list[float]()
+        place.purge("ticks")
+        for _ in range(5):
+            tick = 20.0 * (1 + time.time() // 20.0)
+            time.sleep(tick - time.time() - 0.1)
+            for reached, found in ((size / 2, half), (size, last)):
+                while place.waiting("ticks") < reached:
+                    time.sleep(0.001)
+                found.append(time.time() - tick)
+            time.sleep(3.0)
+            place.purge("ticks")
+    return {
+        "half ms late": 1e3 * statistics.median(half),
+        "last ms late": 1e3 * statistics.median(last),
+        "idle leader %": idled,
+    }
+
+
 #: Of each: the sizes, and what is measured.
 SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
@@ -177,6 +272,8 @@ SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figu
     "doctor": ((30, 300, 1_000), doctor),
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
+    "page": ((50, 500, 5_000), page),
+    "recurring": ((100, 1_000, 3_000), recurring),
 }
 
 

@@ -37,7 +37,7 @@ from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, Sche
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, internal, is_failed
@@ -243,9 +243,11 @@ class RabbitmqBroker:
     async def restore(self, ids: Iterable[str]) -> None:
         await self._pauses_and_cancels.restore(ids)
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         connection = await self._consume_connection()
-        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True)
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
         held = await reader.count()
         kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
