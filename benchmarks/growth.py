@@ -9,24 +9,29 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
     one       failed jobs: requeue the newest one, and discard the next, of a classic queue
     page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
+    scheduled jobs that are due in one minute of tomorrow: look at the first page, and again; cancel one
+    registry  queues that were made and deleted: list the queues in a new session, and again
     recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
 """
 
 import argparse
 import asyncio
 import itertools
+import json
 import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pika
 
 import palermo
 from benchmarks import jobs
@@ -40,6 +45,8 @@ from palermo.client.prepare_recurring import entry
 from palermo.contract.broker import Broker
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import RUNTIME
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.message import Message
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
@@ -265,6 +272,60 @@ def recurring(place: Ground, size: int) -> Figures:
     }
 
 
+def scheduled(place: Ground, size: int) -> Figures:
+    """Look at the first page, again, for one id, and after a cancel, while another job comes due."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("beside")
+    tomorrow = time.time() + 86_400.0
+    with worker(place, "keeper"):
+        body = b"[]" + b" " * 998
+        sent = (
+            Message(id=f"far-{n}", queue="crowd", job="crowd", body=body, run_at=tomorrow + n % 60) for n in range(size)
+        )
+        client.run(lambda broker: broker.publish_many(sent))
+        found: dict[str, float] = {}
+
+        def timed(name: str, work: Callable[[], object]) -> None:
+            began = time.perf_counter()
+            work()
+            found[name] = time.perf_counter() - began
+
+        inspector = palermo.inspector()
+        due = time.time() + 0.5
+        jobs.noop.options(queue="beside").enqueue_at(due, jobs.ORDER)
+        late = list[float]()
+        beside = threading.Thread(target=lambda: late.append(until(lambda: place.waiting("beside") > 0)))
+        beside.start()
+        timed("first page s", lambda: inspector.scheduled(limit=100))
+        timed("first page again s", lambda: inspector.scheduled(limit=100))
+        nobody = ScheduledFilter(ids=frozenset(["nobody"]))
+        timed("an id not there s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
+        timed("cancel one s", lambda: inspector.cancel_scheduled(f"far-{size // 2}"))
+        timed("first page then s", lambda: inspector.scheduled(limit=100))
+        beside.join()
+    return {**found, "late beside ms": 1e3 * (late[0] - 0.5)}
+
+
+def registry(place: Ground, size: int) -> Figures:
+    """List the queues, after so many were made and deleted, twice in one session."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("stays")
+    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+        channel = connection.channel()
+        for number in range(size // 2):
+            for record in ({"queue": f"gone-{number}"}, {"gone": f"gone-{number}"}):
+                channel.basic_publish("", f"{place.exchange}.~registry", json.dumps(record).encode())
+    time.sleep(1.0)
+    inspector = palermo.inspector()
+    took = list[float]()
+    for _ in range(6):
+        began = time.perf_counter()
+        inspector.queues()
+        took.append(time.perf_counter() - began)
+    client.close()
+    return {"first ms": 1e3 * took[0], "again ms": 1e3 * statistics.median(took[1:])}
+
+
 #: Of each: the sizes, and what is measured.
 SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
@@ -273,6 +334,8 @@ SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figu
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
     "page": ((50, 500, 5_000), page),
+    "scheduled": ((1_000, 10_000, 50_000), scheduled),
+    "registry": ((100, 1_000, 10_000), registry),
     "recurring": ((100, 1_000, 3_000), recurring),
 }
 

@@ -296,7 +296,12 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        await self._leader_client.lead_or_stand_by(fired)
+        shortening = asyncio.ensure_future(self._registry.keep_short(self._connection, lambda: self.is_leader))
+        try:
+            await self._leader_client.lead_or_stand_by(fired)
+        finally:
+            shortening.cancel()
+            await asyncio.wait({shortening})
 
     @property
     def is_leader(self) -> bool:
