@@ -9,20 +9,30 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
     one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
     history   records of the journal: the newest page; what is told of the newest job and the oldest; a job's status
+    page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
+    scheduled jobs that are due in one minute of tomorrow: look at the first page, and again; cancel one
+    registry  queues that were made and deleted: list the queues in a new session, and again
+    recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
 """
 
 import argparse
+import asyncio
 import itertools
+import json
 import math
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pika
 
 import palermo
 from benchmarks import jobs
@@ -30,11 +40,16 @@ from benchmarks.contest import machine, versions
 from benchmarks.drain import ROOT
 from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
-from benchmarks.processes import cpu_seconds, family
+from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.watched import served
 from palermo.client.client import default_client
+from palermo.client.prepare_recurring import entry
 from palermo.contract.broker import Broker
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import RUNTIME
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import RecordKind, encode
+from palermo.core.message import Message
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
@@ -208,6 +223,146 @@ def history(place: Ground, size: int) -> Figures:
     }
 
 
+class Embedded:
+    """An SQLite file to measure on."""
+
+    def __init__(self, folder: str) -> None:
+        self.url = f"sqlite:///{folder}/jobs.db"
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that uses it: only this, and no settings of the person who runs this."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+        return own | {"PALERMO_URL": self.url}
+
+
+def page(place: Ground, size: int) -> Figures:
+    """Read the page of a queue with 20 large jobs, three times, on both brokers."""
+    found = memory_of_page("RabbitMQ", place, size)
+    with tempfile.TemporaryDirectory() as folder:
+        embedded = Embedded(folder)
+        palermo.connect(embedded.url)
+        try:
+            return {**found, **memory_of_page("SQLite", embedded, size)}
+        finally:
+            place.connect()
+
+
+def memory_of_page(broker: str, place: Ground | Embedded, size: int) -> Figures:
+    """What the page takes of the memory of a new web process: at most, and five seconds later."""
+    jobs.noop.options(queue="small").enqueue(jobs.ORDER)
+    for _ in range(20):
+        jobs.noop.options(queue="large").enqueue({"text": "x" * (1_000 * size)})
+    with served(place) as (url, pid), httpx.Client(base_url=url, timeout=120) as http:
+        for _ in range(3):  # what any page takes is not counted
+            http.get("/queues/small").raise_for_status()
+        before = pss_bytes([pid])
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
+        began = time.perf_counter()
+        for _ in range(3):
+            http.get("/queues/large").raise_for_status()
+        took = (time.perf_counter() - began) / 3
+        [peak] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        time.sleep(5.0)
+        after = pss_bytes([pid])
+    return {
+        f"{broker}: page s": took,
+        f"{broker}: peak MB": int(peak.split()[1]) / 1e3,
+        f"{broker}: kept MB": (after - before) / 1e6,
+    }
+
+
+def recurring(place: Ground, size: int) -> Figures:
+    """Let recurring jobs be due together five times, and see when half of their jobs, and all, are in their queue."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("ticks")
+
+    def put(every: float, counted: str) -> None:
+        times = [RecurringJob(name=f"{counted} {n}", job="ticks", every=every, queue="ticks") for n in range(size)]
+        entries = [entry(client, one, origin=RUNTIME) for one in times]
+
+        async def store(broker: Broker) -> None:
+            for start in range(0, size, 100):
+                await asyncio.gather(*map(broker.put_recurring, entries[start : start + 100]))
+
+        client.run(store)
+
+    with worker(place, "keeper") as leader:
+        put(366 * 86_400.0, "far")
+        time.sleep(2.0)
+        idled = idle(leader.pid)
+        put(20.0, "near")
+        half, last = list[float](), list[float]()
+        place.purge("ticks")
+        for _ in range(5):
+            tick = 20.0 * (1 + time.time() // 20.0)
+            time.sleep(tick - time.time() - 0.1)
+            for reached, found in ((size / 2, half), (size, last)):
+                while place.waiting("ticks") < reached:
+                    time.sleep(0.001)
+                found.append(time.time() - tick)
+            time.sleep(3.0)
+            place.purge("ticks")
+    return {
+        "half ms late": 1e3 * statistics.median(half),
+        "last ms late": 1e3 * statistics.median(last),
+        "idle leader %": idled,
+    }
+
+
+def scheduled(place: Ground, size: int) -> Figures:
+    """Look at the first page, again, for one id, and after a cancel, while another job comes due."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("beside")
+    tomorrow = time.time() + 86_400.0
+    with worker(place, "keeper"):
+        body = b"[]" + b" " * 998
+        sent = (
+            Message(id=f"far-{n}", queue="crowd", job="crowd", body=body, run_at=tomorrow + n % 60) for n in range(size)
+        )
+        client.run(lambda broker: broker.publish_many(sent))
+        found: dict[str, float] = {}
+
+        def timed(name: str, work: Callable[[], object]) -> None:
+            began = time.perf_counter()
+            work()
+            found[name] = time.perf_counter() - began
+
+        inspector = palermo.inspector()
+        due = time.time() + 0.5
+        jobs.noop.options(queue="beside").enqueue_at(due, jobs.ORDER)
+        late = list[float]()
+        beside = threading.Thread(target=lambda: late.append(until(lambda: place.waiting("beside") > 0)))
+        beside.start()
+        timed("first page s", lambda: inspector.scheduled(limit=100))
+        timed("first page again s", lambda: inspector.scheduled(limit=100))
+        nobody = ScheduledFilter(ids=frozenset(["nobody"]))
+        timed("an id not there s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
+        timed("cancel one s", lambda: inspector.cancel_scheduled(f"far-{size // 2}"))
+        timed("first page then s", lambda: inspector.scheduled(limit=100))
+        beside.join()
+    return {**found, "late beside ms": 1e3 * (late[0] - 0.5)}
+
+
+def registry(place: Ground, size: int) -> Figures:
+    """List the queues, after so many were made and deleted, twice in one session."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("stays")
+    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+        channel = connection.channel()
+        for number in range(size // 2):
+            for record in ({"queue": f"gone-{number}"}, {"gone": f"gone-{number}"}):
+                channel.basic_publish("", f"{place.exchange}.~registry", json.dumps(record).encode())
+    time.sleep(1.0)
+    inspector = palermo.inspector()
+    took = list[float]()
+    for _ in range(6):
+        began = time.perf_counter()
+        inspector.queues()
+        took.append(time.perf_counter() - began)
+    client.close()
+    return {"first ms": 1e3 * took[0], "again ms": 1e3 * statistics.median(took[1:])}
+
+
 #: Of each: the sizes, and what is measured.
 SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
@@ -216,6 +371,10 @@ SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figu
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
     "history": ((10_000, 100_000, 1_000_000), history),
+    "page": ((50, 500, 5_000), page),
+    "scheduled": ((1_000, 10_000, 50_000), scheduled),
+    "registry": ((100, 1_000, 10_000), registry),
+    "recurring": ((100, 1_000, 3_000), recurring),
 }
 
 

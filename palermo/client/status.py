@@ -14,7 +14,7 @@ Promise:
 
 Cost of a look: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES
 queues, if none is named), one request to all workers, and at most FAILED failed jobs. A caller that learns of failures
-otherwise leaves the failed jobs out.
+otherwise leaves the failed jobs out. Of a longer body only what is shown is kept, MAX_SHOWN bytes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from typing import Any
 from palermo.client.failed_queues import read_failed
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page
-from palermo.contract.rows import CANCELLED, SCHEDULED, Row, as_json, iso_instant, running_row
+from palermo.contract.rows import CANCELLED, MAX_SHOWN, SCHEDULED, Row, as_json, iso_instant, running_row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
 from palermo.contract.sweep import Keep, Stop, SweepDecision
@@ -53,7 +53,7 @@ class JobLocation:
 
     #: A JobState, "scheduled" or "cancelled"; "" if it was not found.
     state: str = ""
-    #: The job's message, unless a worker has the job.
+    #: The job's message, unless a worker has the job. The body of a waiting one is cut behind MAX_SHOWN bytes.
     message: Message | None = None
     #: What the worker that runs the job reports of it; and the worker's id.
     running: RunningJob | None = None
@@ -167,7 +167,7 @@ async def _pages(broker: Broker, queue: str, unseen: list[str], *, only: bool = 
         for newest in (False, True) if sizes[name] > DEPTH else (False,):
             try:
                 async with asyncio.timeout(_LOOK_WITHIN if newest and sizes[name] > _LONG else None):
-                    page = await broker.browse(name, limit=DEPTH, newest=newest)
+                    page = await broker.browse(name, limit=DEPTH, newest=newest, max_body=MAX_SHOWN)
             except NotBrowsable:
                 unseen.append(f"queue {name!r}, a quorum queue")
                 break

@@ -21,7 +21,7 @@ from palermo.core.fair_scheduling import TURN
 from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
@@ -384,9 +384,13 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
     async def restore(self, ids: Iterable[str]) -> None:
         """Take the cancel marks of these jobs back."""
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         """Some of the messages that wait; their order and their delivery counts stay as they were.
 
+        Of a body of more than `max_body` bytes only the first `max_body` + 1 are kept, so that memory is bounded by
+        what is shown.
         Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm.
         """
 

@@ -35,12 +35,16 @@ class ScheduledFilter:
 
     def matches(self, message: Message) -> bool:
         """Whether this message meets the conditions."""
+        return self.fits(message.id, message.queue, message.job, message.run_at or 0.0, message.failure is not None)
+
+    def fits(self, id: str, queue: str, job: str, due: float, failed: bool) -> bool:
+        """Whether a job of which this is known meets the conditions; `failed` says that it waits to be tried again."""
         return (
-            (self.ids is None or message.id in self.ids)
-            and (self.queue is None or fits(message.queue, self.queue))
-            and (self.job is None or fits(message.job, self.job))
-            and (self.retries is None or self.retries is (message.failure is not None))
-            and (self.due is None or self.due[0] <= (message.run_at or 0.0) <= self.due[1])
+            (self.ids is None or id in self.ids)
+            and (self.queue is None or fits(queue, self.queue))
+            and (self.job is None or fits(job, self.job))
+            and (self.retries is None or self.retries is failed)
+            and (self.due is None or self.due[0] <= due <= self.due[1])
         )
 
     def to_plain(self) -> dict[str, Any]:

@@ -339,7 +339,10 @@ class Inspector(Context):
         return self.requeue(failed_jobs.ALL, progress=progress)
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        return self._ask(lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest), again=True)
+        most = self._max_shown_bytes
+        return self._ask(
+            lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest, max_body=most), again=True
+        )
 
 
 def _tenant_row(queue: str, one: Tenant) -> Row:

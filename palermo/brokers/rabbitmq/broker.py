@@ -37,7 +37,7 @@ from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, Sche
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, internal, is_failed
@@ -243,9 +243,11 @@ class RabbitmqBroker:
     async def restore(self, ids: Iterable[str]) -> None:
         await self._pauses_and_cancels.restore(ids)
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         connection = await self._consume_connection()
-        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True)
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
         held = await reader.count()
         kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
@@ -297,7 +299,12 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        await self._leader_client.lead_or_stand_by(fired)
+        shortening = asyncio.ensure_future(self._registry.keep_short(self._connection, lambda: self.is_leader))
+        try:
+            await self._leader_client.lead_or_stand_by(fired)
+        finally:
+            shortening.cancel()
+            await asyncio.wait({shortening})
 
     @property
     def is_leader(self) -> bool:

@@ -18,7 +18,7 @@ from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
-from palermo.brokers.sqlite.tables.jobs import COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.tables.jobs import SHOWN_COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.tenants import SqliteTenants
 from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
@@ -27,7 +27,7 @@ from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, Sche
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name
@@ -183,7 +183,9 @@ class SqliteBroker:
         chosen = list(ids)
         await self._store.write(lambda db: pauses_and_cancels.restore(db, self._exchange, chosen))
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         await self._sync()
         page = (min(limit, _MOST), min(offset, _MOST))
 
@@ -192,8 +194,8 @@ class SqliteBroker:
         def find(db: sqlite3.Connection) -> Page:
             number = self._number(db, queue)
             rows = db.execute(
-                f"select {COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
-                (number, *page),
+                f"select {SHOWN_COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
+                (max_body + 1, number, *page),
             ).fetchall()
             ((total,),) = db.execute(
                 "select count(*) from job where queue = ? and holder is null", (number,)

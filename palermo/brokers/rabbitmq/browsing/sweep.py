@@ -27,7 +27,14 @@ _SILENT = 20.0
 
 
 async def take(
-    channel: Channel, queue: str, count: int, *, cancel: bool = True, within: float | None = None, late: bool = False
+    channel: Channel,
+    queue: str,
+    count: int,
+    *,
+    cancel: bool = True,
+    within: float | None = None,
+    late: bool = False,
+    max_body: int | None = None,
 ) -> list[Got]:
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
 
@@ -37,11 +44,14 @@ async def take(
     With `within` also fewer if none comes for so many seconds, as other consumers get them.
     Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
     With `late` their properties are read only when somebody asks for them.
+    With `max_body` a body is cut as soon as it has come, to one byte more than that.
     """
     taken: list[Got] = []
     news = asyncio.Event()
 
     def on_message(got: Got) -> None:
+        if max_body is not None and len(got.body) > max_body:
+            got.body = got.body[: max_body + 1]
         taken.append(got)
         if len(taken) >= count:
             news.set()
@@ -116,15 +126,25 @@ class Reader:
     """Reads one queue once. All messages that it still holds go back when it is closed."""
 
     def __init__(
-        self, connection: Connection, exchange: str, queue: str = "", *, name: str = "", only_look: bool = False
+        self,
+        connection: Connection,
+        exchange: str,
+        queue: str = "",
+        *,
+        name: str = "",
+        only_look: bool = False,
+        max_body: int | None = None,
     ) -> None:
         """`name` is the AMQP queue's name, where it is not a job queue. With `only_look` no message may be settled.
+
+        With `max_body` a longer body is cut to one byte more; such a message is shown, and never published again.
 
         A reader that takes failed jobs waits for those that only look: what they hold is part of the queue. In other
         queues workers hold messages too, and cannot be told from them.
         """
         self.connection = connection
         self.only_look = only_look
+        self.max_body = max_body
         self._waits = not only_look and is_failed(queue)
         self._queue = queue or name
         self._name = name or amqp_queue(exchange, queue)
@@ -180,7 +200,15 @@ class Reader:
         while count > 0:
             channel = await self.connection.channel()
             self._held.append(channel)
-            page = await take(channel, self._name, min(size, count), cancel=not self.only_look, late=True)
+            page = await take(
+                channel,
+                self._name,
+                min(size, count),
+                cancel=not self.only_look,
+                # Properties that are read later keep all that came with them, bodies too.
+                late=self.max_body is None,
+                max_body=self.max_body,
+            )
             if not page:
                 if self._waits and await self.count_all():
                     continue

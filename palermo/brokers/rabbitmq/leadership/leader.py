@@ -192,6 +192,7 @@ class Leader:
             await self._slot_names.read()
             await self._look(self._now())
             await self._slot_names.tidy()
+            self._scheduled_listing.indexes.forget_unused()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._news.wait()
@@ -231,6 +232,7 @@ class Leader:
             reader = FarReader(self._exchange, self._connection, time_slot, self._delay_queues, self._outbox.open)
         self._readers[name] = reader
         self._seen.add(name)
+        self._scheduled_listing.indexes.forget(time_slot)
         await reader.open()
         if reader.closed:
             # Someone deleted its queue. A session that makes it again lists it again.
