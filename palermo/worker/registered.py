@@ -27,6 +27,8 @@ class Registered:
     batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     #: By queue, the job that takes its messages without a job's name.
     defaults: Mapping[str, str] = field(default_factory=dict)
+    #: By job, the names of its parameters, if the journal hides one of them.
+    parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: The recurring jobs, as they are put on the broker.
     recurring: tuple[RecurringEntry, ...] = ()
     #: The modules that may have declared recurring jobs.
@@ -45,6 +47,7 @@ class Registered:
             "prioritized": sorted(self.prioritized),
             "batches": self.batches,
             "defaults": self.defaults,
+            "parameters": self.parameters,
             "recurring": [entry.to_plain() for entry in self.recurring],
             "modules": self.modules,
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in self.subscriptions],
@@ -62,6 +65,7 @@ class Registered:
             prioritized=frozenset(_texts(plain["prioritized"])),
             batches={job: (most, wait) for job, (most, wait) in plain["batches"].items()},
             defaults={str(queue): str(job) for queue, job in plain["defaults"].items()},
+            parameters=plain["parameters"],
             recurring=tuple(map(RecurringEntry.from_plain, plain["recurring"])),
             modules=_texts(plain["modules"]),
             subscriptions=tuple(
