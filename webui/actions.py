@@ -346,10 +346,17 @@ def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
 
 
 def alter_scheduled(
-    visit: Visit, action: str, which: ScheduledWhich, *, at: float | None = None, wait: float = PATIENCE
+    visit: Visit,
+    action: str,
+    which: ScheduledWhich,
+    *,
+    at: float | None = None,
+    retries: bool | None = None,
+    wait: float = PATIENCE,
 ) -> list[Row] | None:
     """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of Inspector.cancel_scheduled.
 
+    With `retries` only jobs that wait for a retry are meant.
     Returns None if that takes longer than `wait` seconds; the command then goes on.
     """
     ids = (
@@ -370,7 +377,9 @@ def alter_scheduled(
         audit_done(visit, f"{name} ended", of=about, **came)
 
     with audited_action(visit, name, Role.OPERATOR, of=about, to=to) as facts:
-        work = scheduled_view(visit.site).alter(action, which if ids is None else ids, at=at, actor=visit.actor)
+        work = scheduled_view(visit.site).alter(
+            action, which if ids is None else ids, at=at, actor=visit.actor, retries=retries
+        )
         if not futures.wait([work], wait).done:
             facts["ended"] = False
             work.add_done_callback(on_end)

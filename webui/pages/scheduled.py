@@ -59,7 +59,7 @@ class JobList:
 
 
 SCHEDULED = JobList("scheduled", "Scheduled", "scheduled job", (RUN, MOVE, CANCEL))
-RETRIES = JobList("retries", "Retries", "retrying job", (RETRY, GIVE_UP))
+RETRIES = JobList("retries", "Retries", "retrying job", (RETRY, MOVE, GIVE_UP, CANCEL))
 JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
 
 
@@ -179,10 +179,11 @@ def act_on_retries(
     filter: Annotated[str, Form(max_length=10_000)] = "",
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
+    when: Annotated[str, Form(max_length=100)] = "",
     back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
-    """Try jobs again now, or give them up."""
-    return _act(request, visit, RETRIES, act, id, filter, number, typed, back)
+    """Try jobs again now or at another time, give them up, or cancel them."""
+    return _act(request, visit, RETRIES, act, id, filter, number, typed, back, when)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -254,7 +255,8 @@ def _act(
     except (Refused, OptionInvalid) as error:
         problem = error.detail if isinstance(error, Refused) else str(error)
         return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, problem)
-    rows = actions.alter_scheduled(visit, act, which, at=at, wait=PATIENCE)
+    retries = True if job_list is RETRIES else None
+    rows = actions.alter_scheduled(visit, act, which, at=at, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
     return redirect(request, _back(request, job_list, back), text, level=level)
 

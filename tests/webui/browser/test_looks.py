@@ -79,6 +79,7 @@ _PATHS = {
         "/scheduled/confirm?act=move&all=1",
         "/scheduled/confirm?act=cancel&id=later-1",
         "/retries/confirm?act=give+up&all=1",
+        "/retries/confirm?act=move&all=1",
         "/recurring?ask=add",
         "/workers?ask=stop-all",
         "/styleguide?ask=example",
