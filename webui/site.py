@@ -100,7 +100,7 @@ class Site:
     #: The key that signs form tokens and messages, which browsers carry.
     secret: bytes = field(repr=False)
     read_only: bool = False
-    #: Patterns for the names of arguments whose values are shown to nobody: see palermo.inspector.masking.
+    #: Patterns for the names of arguments whose values are shown to nobody: see palermo.jobs.redaction.
     hidden: tuple[str, ...] = ()
     #: The routes of the pages by name: links are made from them.
     routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)

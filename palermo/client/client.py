@@ -20,14 +20,27 @@ from palermo.client.announced_jobs import Announced, AnnouncedJobs
 from palermo.client.handle import Job
 from palermo.client.io_thread import IoThread
 from palermo.client.journal_watch import JournalWatch
-from palermo.client.prepare import BATCHES, Prepared, batches, many_ids, prepare, prepare_event, wait_for_oldest
+from palermo.client.prepare import (
+    BATCHES,
+    Prepared,
+    batches,
+    handle_for,
+    many_ids,
+    new_id,
+    prepare,
+    prepare_event,
+    wait_for_oldest,
+)
+from palermo.client.recorded_jobs import RecordedArguments
 from palermo.client.sender import PendingPublish
 from palermo.contract.broker import Broker, opener
 from palermo.contract.serialization import Serializers
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.journal_records import JournalLevel
+from palermo.core.message import Message
 from palermo.core.topology import check_id
-from palermo.core.unique_keys import KeyRequest
+from palermo.core.unique_keys import KeyRequest, lock_of
+from palermo.core.unique_rules import RAISE
 from palermo.errors import BrokerUnavailable, UrlInvalid
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
@@ -79,6 +92,19 @@ class Client:
                 io.wait(io.send(span.traced(prepared.message)))
                 prepared.run_after_hooks()
         return prepared.job
+
+    def enqueue_message(self, message: Message) -> Job:
+        """Store a job whose message is ready, for a caller that does not encode its arguments. See `enqueue`.
+
+        If another job has its unique key, nothing is stored. Raises DuplicateJob then.
+        """
+        io, lock = self._io(), lock_of(message)
+        job = Job(message.id, message.queue, message.job, True, "", message.created_at, message.keep_result, self)
+        if lock is None:
+            io.wait(io.send(message))
+            return job
+        request = KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=RAISE)
+        return handle_for(job, request, io.enqueue_unique(request))
 
     async def enqueue_async(
         self,
@@ -229,7 +255,8 @@ class Client:
         with forking.guard:
             if self._thread is None or not self._thread.alive:
                 self._import()
-                self._thread = IoThread(self._session, JournalLevel(self.settings.journal))
+                arguments = RecordedArguments(self.settings).fields
+                self._thread = IoThread(self._session, JournalLevel(self.settings.journal), arguments)
                 forking.running.add(self._thread)
             return self._thread
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from palermo.core.job_edit import JobEdit
 from palermo.core.message import Message
 from palermo.core.text import fits
 
@@ -130,6 +131,13 @@ class ScheduledJobs(Protocol):
         for "give up": the failed jobs of every queue lie apart. "give up" leaves alone jobs that do not wait to be
         tried again. Returns once all is stored. If interrupted, each job has been altered or not, or at most is
         there twice.
+        """
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        """Change the scheduled job with this id, and have it run at `edit.run_at`, which must be given.
+
+        Returns the job as it was; nothing if it was not there, or came due before. Returns once all is stored. If
+        interrupted, the job has been changed or not, or at most is there twice.
         """
 
 

@@ -1,4 +1,4 @@
-"""The announcements of workers about the jobs that are declared unique, for programs that enqueue them without their code.
+"""The announcements of workers about their unique jobs, for programs that enqueue these jobs without their code.
 
 A worker announces its unique jobs when it starts, and the broker keeps that for good: it holds also while no worker
 runs. So a program that knows only the name of such a job makes the same key of its arguments as one with the code.

@@ -31,6 +31,9 @@ _NAMES = 500
 #: The most records in a segment, and about the most bytes of them.
 MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
+#: The most characters of a job's result that is kept.
+MAX_RESULT = 2_000
+
 #: How many counts of filters are remembered, and how many pages and jobs of a full segment.
 _REMEMBERED = 64
 
@@ -426,11 +429,19 @@ def _found(keys: bytes, key: bytes) -> list[int]:
 
 def _packed(records: list[Record]) -> bytes:
     """The records as bytes, without what is too large or too deep for an index."""
-    bare = [record if "result" not in record else {**record, "result": True} for record in records]
+    bare = [record if "result" not in record else _without_long_result(record) for record in records]
     try:
         return marshal.dumps(bare)
     except ValueError:  # nested too deep
         return marshal.dumps([{name: value for name, value in record.items() if _is_flat(value)} for record in bare])
+
+
+def _without_long_result(record: Record) -> Record:
+    """The record; a result that is long is only said to be there."""
+    result = record["result"]
+    texts = [value for value in result.values() if isinstance(value, str)] if isinstance(result, dict) else []
+    short = len(texts) == 2 and len(result) == 2 and sum(map(len, texts)) <= MAX_RESULT
+    return record if short else {**record, "result": True}
 
 
 def _is_flat(value: object) -> bool:

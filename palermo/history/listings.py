@@ -1,11 +1,14 @@
 """Listings for a single request: the journal is read for one page, and nothing of it is kept. And the life of a job."""
 
 import sys
+from dataclasses import replace
 
+from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client
+from palermo.client.recorded_jobs import EDITED, RecordedJob, read_recorded, tells_arguments
 from palermo.contract.journal import FROM_START, ReadFrom
 from palermo.contract.rows import Listing, Row
-from palermo.core.journal_records import RecordBatch, names_any
+from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
 from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.history.index import Index
@@ -90,6 +93,36 @@ def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> l
     finally:
         index.close()
         actions.close()
+
+
+def recorded_of(client: Client, id: str, *, progress: OnProgress | None = None) -> RecordedJob | None:
+    """`recorded`, for a single request."""
+    index, actions = Index(), AuditLog()
+    try:
+        read_to_end(client, [index, actions], progress=progress)
+        return recorded(index, actions, id)
+    finally:
+        index.close()
+        actions.close()
+
+
+def kept_result(index: Index, id: str) -> Record | None:
+    """The record of a job's end with the result that it kept; None if it has none, or one that is too long to keep."""
+    for entry in reversed(index.of(id, limit=_MOST_STEPS)):
+        if isinstance(result := entry.more.get("result"), dict):
+            return {"kind": entry.kind, "id": entry.id, "job": entry.job, "result": result}
+    return None
+
+
+def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
+    """The job with its arguments and options, as the newest record holds them; None if no record does."""
+    entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if tells_arguments(entry.more)), None)
+    if entry is None:
+        return None
+    found = read_recorded(entry.id, entry.job, entry.queue, entry.more)
+    # A requeue with other arguments is followed by a record of the new run's end, which has those.
+    edited = any(at > entry.at and row["what"] == OTHER_ARGUMENTS for at, row in audit.of(id))
+    return replace(found, inexact=EDITED) if edited else found
 
 
 def audit(

@@ -89,9 +89,12 @@ class Context:
         return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
 
 
-def waiting_job(context: Context, id: str, queue: str = "") -> Row | None:
-    """The row of a job that `locate` sees in a queue; `queue` is the one to look in, "" if that is not known."""
+def waiting_job(context: Context, id: str, queue: str = "") -> tuple[Row, Message] | None:
+    """A job that `locate` sees in a queue, its row and its message.
+
+    `queue` is the one to look in, "" if that is not known.
+    """
     place = context._ask(lambda broker: locate_waiting(broker, id, queue), again=True)
     if place is None or place.message is None:
         return None
-    return {**context._rows((place.message,), JobState.PENDING)[0], "state": place.state}
+    return {**context._rows((place.message,), JobState.PENDING)[0], "state": place.state}, place.message

@@ -23,7 +23,7 @@ from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
-from palermo.inspector import events, keys
+from palermo.inspector import again, events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
 from palermo.inspector import recurring as recurring_jobs
@@ -85,6 +85,12 @@ class Inspector(Context):
     requeue = failed_jobs.requeue
     discard = failed_jobs.discard
     trim_failed = failed_jobs.trim_failed
+
+    # -- jobs that have ended, and jobs that wait
+
+    recorded = again.recorded
+    run_again = again.run_again
+    edit = again.edit
 
     # -- queues, and the tenants that share them
 

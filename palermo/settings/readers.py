@@ -232,6 +232,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_max_count": _optional(_count),
     "max_deaths": _optional(_some),
     "journal": _level,
+    "journal_arguments": _size(0, 65_536),
     "journal_max_size": _size(1_000_000, 2**62),
     "journal_max_age": _seconds,
     "events_prefix": _events_prefix,

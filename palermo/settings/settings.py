@@ -83,6 +83,8 @@ class Settings:
     max_deaths: int | None = 3
     #: What the journal records: "off" nothing, "failures" what goes wrong and how many jobs did what, "all" every job.
     journal: str = "all"
+    #: The most bytes of a job's arguments that the journal records at level "all"; 0 for no arguments.
+    journal_arguments: int = 2_000
     #: The journal's size limit on the broker, in bytes, and for how many seconds it is kept. RabbitMQ learns
     #: both when the journal is made.
     journal_max_size: int = JOURNAL_BYTES
@@ -131,7 +133,8 @@ class Settings:
     web_prefix: str = ""
     #: Whether X-Forwarded-For, -Host, -Prefix and -Proto are believed, because a proxy of ours writes them.
     web_trust_proxy: bool = False
-    #: Names of arguments, and of keys in them, whose values the web hides from everybody; letter case does not matter.
+    #: Names of arguments, and of keys in them, whose values the web hides from everybody, and
+    #: the journal does not record; letter case does not matter.
     web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
     #: The key that signs forms and sessions, the same in all processes that serve one site. Without it each start makes
     #: its own.

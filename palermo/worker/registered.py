@@ -30,6 +30,8 @@ class Registered:
     defaults: Mapping[str, str] = field(default_factory=dict)
     #: The jobs that are declared unique, for programs that enqueue them without their code.
     unique: tuple[UniqueJob, ...] = ()
+    #: By job, the names of its parameters, if the journal hides one of them.
+    parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: The recurring jobs, as they are put on the broker.
     recurring: tuple[RecurringEntry, ...] = ()
     #: The modules that may have declared recurring jobs.
@@ -49,6 +51,7 @@ class Registered:
             "batches": self.batches,
             "defaults": self.defaults,
             "unique": [one.to_plain() for one in self.unique],
+            "parameters": self.parameters,
             "recurring": [entry.to_plain() for entry in self.recurring],
             "modules": self.modules,
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in self.subscriptions],
@@ -67,6 +70,7 @@ class Registered:
             batches={job: (most, wait) for job, (most, wait) in plain["batches"].items()},
             defaults={str(queue): str(job) for queue, job in plain["defaults"].items()},
             unique=tuple(map(UniqueJob.from_plain, plain["unique"])),
+            parameters=plain["parameters"],
             recurring=tuple(map(RecurringEntry.from_plain, plain["recurring"])),
             modules=_texts(plain["modules"]),
             subscriptions=tuple(

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 import palermo
 from palermo.cli import main
 from palermo.contract.unique_jobs import UniqueJob
-from palermo.inspector.masking import MASK, masked_row, unmasked
+from palermo.inspector.masking import unmasked
+from palermo.jobs.redaction import MASK, masked_row
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.webui.conftest import Serve

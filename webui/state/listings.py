@@ -12,7 +12,7 @@ from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector import keys as inspector_keys
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.masking import masked_arguments, masked_row
+from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.scheduled_view import scheduled_view
 

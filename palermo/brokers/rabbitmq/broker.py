@@ -36,6 +36,7 @@ from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryCh
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
@@ -323,6 +324,9 @@ class RabbitmqBroker:
         return await self._leader_client.ask(
             operations.AlterScheduled(filter_for(chosen, action), action, at, apart=failed_per_queue)
         )
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        return await self._leader_client.ask(operations.EditScheduled(id, edit))
 
     async def recurring(self) -> list[RecurringEntry]:
         if not (await self._connection.probe(internal(self._exchange, "recurring"))).exists:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.client.failed_queues import FailedRetention
+from palermo.client.recorded_jobs import RecordedArguments
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
@@ -97,7 +98,8 @@ class Worker:
         if "queue_size" in registered.hooks:
             self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, hook=self._on_queue_sizes)
         self._stall_watchdog = StallWatchdog(self)
-        recorder = Recorder(JournalLevel(options.settings.journal), self._id, now=now)
+        arguments = RecordedArguments(options.settings, lambda job: registered.parameters.get(job, ()))
+        recorder = Recorder(JournalLevel(options.settings.journal), self._id, arguments=arguments.fields, now=now)
         self.job_events = JobEvents(recorder, release=options.settings.release)
         self.pool = pool
         self.taking = True

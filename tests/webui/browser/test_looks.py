@@ -46,6 +46,8 @@ _PATHS = {
         "/jobs/nowhere",
         "/jobs/told",
         "/jobs/later-1",
+        "/jobs/later-1/edit",
+        "/jobs/told/again",
         "/scheduled",
         "/scheduled?queue=nothing",
         "/retries",
@@ -83,6 +85,7 @@ _PATHS = {
         "/scheduled/confirm?act=move&all=1",
         "/scheduled/confirm?act=cancel&id=later-1",
         "/retries/confirm?act=give+up&all=1",
+        "/retries/confirm?act=move&all=1",
         "/recurring?ask=add",
         "/workers?ask=stop-all",
         "/styleguide?ask=example",
@@ -114,8 +117,11 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     counted = encode("w", [{"kind": "worker_up", "at": at, "release": "1.4.2"}])
     web.client.run(lambda broker: broker.journal.append(counted))
     lines = [{**ended("told", "log", at=at), "text": f"line {nth} of its log"} for nth in range(3)]
+    steps = [{**ended("told", "progress", at=at), "fraction": part, "text": f"{part:.0%}"} for part in (0.25, 0.75)]
+    tried = failed_run("told", "retried", at=at, delay=5)
+    told = ended("told", at=at, attempt=2, body='["cat.png", 640]', headers={"timeout": 30, "recurring": "nightly"})
     over = [ended(f"done-{nth}", at=at, job="shop.mail.SendReceipt") for nth in range(20)]
-    write(web.client, [enqueued("told", at=at), *lines, ended("told", at=at), failed_run("lost", at=at), *over])
+    write(web.client, [enqueued("told", at=at), *lines, *steps, tried, told, failed_run("lost", at=at), *over])
     write(web.client, [done_by("anna", "requeue", at=at, ids=["bad-7", "bad-8"], count=2, queue="orders")])
     for name in ("one", "two"):
         web.client.enqueue("browser.wait", [str(tmp_path / name)], queue="slow")

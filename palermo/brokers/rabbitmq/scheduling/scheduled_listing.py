@@ -19,6 +19,7 @@ from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, HeldJob
 from palermo.brokers.rabbitmq.scheduling.slot_index import CROWDED, SlotIndex, SlotIndexes, due_of
 from palermo.contract.scheduled import CANCEL, GIVE_UP, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot, in_order, moved_to
@@ -128,13 +129,15 @@ class ScheduledListing:
         held: DueJobs,
         lying: Mapping[TimeSlot, int],
         apart: bool = False,
+        edit: JobEdit | None = None,
     ) -> list[AlteredJob]:
         """Do this to the chosen jobs and return them; `at` is the instant at which moved jobs are to run.
 
-        `apart` is for jobs that are given up: it puts the failed jobs of every queue into a queue of their own.
+        `apart` is for jobs that are given up: it puts the failed jobs of every queue into a queue of their own. `edit`
+        is for jobs that are moved: it changes more of them than their instant.
         """
         lying = _overlapping(chosen, lying)
-        judge = _Judge(chosen, action, at)
+        judge = _Judge(chosen, action, at, edit)
         publish: Publish = self._outbox.publish_many
         if action == GIVE_UP:
             publish = partial(
@@ -200,8 +203,9 @@ class ScheduledListing:
 class _Judge:
     """Decides what becomes of each scheduled job."""
 
-    def __init__(self, chosen: ScheduledFilter, action: str, at: float) -> None:
+    def __init__(self, chosen: ScheduledFilter, action: str, at: float, edit: JobEdit | None) -> None:
         self._chosen = chosen
+        self._edit = edit
         self._action = action
         self._at = at
         self.altered: dict[str, AlteredJob] = {}
@@ -220,7 +224,9 @@ class _Judge:
             return Remove()  # A second copy, left by a crash.
         if self._action == CANCEL:
             return Remove()
-        return Move(give_up(message) if self._action == GIVE_UP else moved_to(message, self._at))
+        if self._action == GIVE_UP:
+            return Move(give_up(message))
+        return Move(moved_to(message, self._at) if self._edit is None else self._edit.applied_to(message))
 
 
 class _Soonest:
