@@ -300,12 +300,7 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        shortening = asyncio.ensure_future(self._registry.keep_short(self._connection, lambda: self.is_leader))
-        try:
-            await self._leader_client.lead_or_stand_by(fired)
-        finally:
-            shortening.cancel()
-            await asyncio.wait({shortening})
+        await self._leader_client.lead_or_stand_by(fired)
 
     @property
     def is_leader(self) -> bool:

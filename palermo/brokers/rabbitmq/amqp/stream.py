@@ -13,10 +13,6 @@ node is down" (up to 4.2), or closes the connection of each session that uses th
 kept in a stream alone that must not be lost (StreamCopy), and a stream that stays broken is made anew by the
 session that finds it so (stream_repair.py). Up to 4.2 it cannot be deleted either: the new one has the next name,
 `<stream>.2` and so on, and of several that exist the last one counts.
-
-A stream with a copy is also made anew to be short again (`shorten`): the records that count no more are taken out of
-the copy, and the stream is deleted and filled from it. A session that reads it meanwhile waits for the mark, and reads
-it again.
 """
 
 import asyncio
@@ -34,15 +30,7 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_json
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
-from palermo.brokers.rabbitmq.amqp.stream_repair import (
-    BREAKING,
-    BROKEN_FOR,
-    IsOver,
-    StreamCopy,
-    Suspect,
-    suspect_of,
-    suspected,
-)
+from palermo.brokers.rabbitmq.amqp.stream_repair import BREAKING, BROKEN_FOR, StreamCopy, Suspect, suspect_of, suspected
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -71,12 +59,6 @@ _LOOK_EVERY = 0.02
 
 #: Seconds without a record after which a stream counts as empty.
 _EMPTY_AFTER = 2.0
-
-#: Seconds without a record after which a reader that has not caught up gives up.
-_SILENT = 10.0
-
-#: How often the end of a stream is looked for, if another session makes it anew meanwhile.
-_LOOKS = 3
 
 
 class Stream:
@@ -257,27 +239,6 @@ class Stream:
         finally:
             await worker.close()
 
-    async def shorten(self, connection: Connection, is_over: IsOver) -> bool:
-        """Make the stream anew without the records that count no more. Returns False if another session makes it.
-
-        Killed at any instant it loses nothing: what is missing of the stream is made from the copy, by the next session
-        that needs it.
-        """
-        if self._copy is None:
-            return False
-        # On a connection of its own: with it ends the mark, and RabbitMQ may close it because of the stream.
-        worker = await connection.another("making a stream anew")
-        try:
-            async with self._mark.held(worker, patience=0) as held:
-                if not held or not (await worker.probe(self.name)).exists or not await self._copy.exists(worker):
-                    return False
-                await self._copy.drop(worker, is_over)
-                await worker.delete(self.name)
-                await self._complete(worker)
-                return True
-        finally:
-            await worker.close()
-
     async def write(self, record: Record) -> None:
         """Add a record, and make the stream first if need be; returns once the record is stored."""
         await self._append([record_entry(record)], record)
@@ -393,24 +354,16 @@ class Stream:
             await asyncio.sleep(_AGAIN)
 
     async def _find_last(self, connection: Connection) -> tuple[int, float] | None:
-        for _ in range(_LOOKS):
-            known = self._whole
-            if not known:
-                self._whole = await self._exists(connection)
-                if not self._whole and self._copy is not None and await self._copy.exists(connection):
-                    await self._make(connection)  # somebody deleted the stream alone
-                    self._whole = True
-                if not self._whole:
-                    await _check_access(connection, self._mark.queue)
-            last = await _last_entry(connection, self.name) if self._whole else None
-            # While another session makes the stream anew, it is gone, or lacks records.
-            if last is not None and not (self._copy is not None and (await connection.probe(self._mark.queue)).locked):
-                return last
-            if last is None:
-                self.made = self._located = False
-            self._whole = False
-            if not known:
-                break
+        if not self._whole:
+            self._whole = await self._exists(connection)
+            if not self._whole and self._copy is not None and await self._copy.exists(connection):
+                await self._make(connection)  # somebody deleted the stream alone
+                self._whole = True
+            if not self._whole:
+                await _check_access(connection, self._mark.queue)
+        last = await _last_entry(connection, self.name) if self._whole else None
+        if last is None:
+            self._whole = self.made = self._located = False
         return last
 
     async def _follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
@@ -420,9 +373,10 @@ class Stream:
         channel = await connection.channel()
         follower = Follower(channel, on_record)
         try:
-            await follower.start(self.name, last[0], within=max(self._patience, _SILENT))
-        except (asyncio.CancelledError, PalermoError):
-            channel.abandon()
+            await follower.start(self.name, last[0])
+        except asyncio.CancelledError:
+            if channel.is_open:
+                channel.raw.close()
             raise
         return follower
 
@@ -456,25 +410,13 @@ class Follower:
         """Whether it still reads."""
         return self._channel.is_open
 
-    async def start(self, stream: str, end: int, *, within: float) -> None:
-        """Read all up to the entry at this offset. Raises BrokerUnavailable if for `within` seconds none comes.
-
-        Then the stream was deleted, and perhaps made anew with fewer entries.
-        """
+    async def start(self, stream: str, end: int) -> None:
         self._end = end
         self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
-        while not self._caught_up.is_set():
-            before = self._read
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within):
-                    await self._caught_up.wait()
-            if self._read == before:
-                break
+        await self._caught_up.wait()
         if self._channel.error is not None:
             raise self._channel.error
-        if self._read < end:
-            raise BrokerUnavailable(f"the stream {stream!r} ended while it was being read.")
 
     async def has_come_to(self, end: int, *, within: float) -> bool:
         """Wait until it has read the entry at this offset, at most so many seconds. False if it has not, or has ended.

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
@@ -20,7 +20,6 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import INTERNAL_ERROR, RESOURCE_ERROR
-from palermo.brokers.rabbitmq.amqp.state_log import Record as HeldRecord
 from palermo.brokers.rabbitmq.amqp.state_log import StateLog
 from palermo.core.topology import CLASSIC
 from palermo.errors import BrokerUnavailable, PalermoError
@@ -121,9 +120,6 @@ _BOUND = "x-max-length-bytes"
 
 Record = Mapping[str, Any]
 
-#: Says of each of a stream's records, oldest first, whether it counts no more.
-IsOver = Callable[[Sequence[Record]], Sequence[bool]]
-
 
 class StreamCopy:
     """A copy of a stream's records in a classic queue: RabbitMQ may lose a stream for good, and keeps a queue.
@@ -165,38 +161,17 @@ class StreamCopy:
 
     async def read(self, connection: Connection) -> list[Record]:
         """All records, oldest first. Nobody else may read them at the same time."""
-        held: list[tuple[HeldRecord, Record]] = []
-        (await self._opened(connection, held)).close()
-        return [record for _, record in held]
-
-    async def drop(self, connection: Connection, is_over: IsOver) -> None:
-        """Take out the records that count no more. Nobody else may read them at the same time.
-
-        The others stay, and records may come meanwhile. The oldest go first: after a kill of RabbitMQ, which may forget
-        some acknowledgements, a record that counts no more may be there again, and none is missing that counts.
-        """
-        held: list[tuple[HeldRecord, Record]] = []
-        state = await self._opened(connection, held)
-        try:
-            # Behind so many records that RabbitMQ sends no more of them, the next ones come as some are taken out.
-            while any(over := is_over([record for _, record in held])):
-                state.forget(*(one for (one, _), gone in zip(held, over, strict=True) if gone))
-                held[:] = [one for one, gone in zip(held, over, strict=True) if not gone]
-                await state.catch_up()
-        finally:
-            state.close()
-
-    async def _opened(self, connection: Connection, held: list[tuple[HeldRecord, Record]]) -> StateLog:
-        """The queue, of which all records are read into `held`."""
+        found: list[Record] = []
         state = StateLog(
             self.name,
             connection,
             lambda: Publisher.open(connection),
             prepare=_nothing,
-            on_record=lambda record, value: held.append((record, value)) if isinstance(value, dict) else None,
+            on_record=lambda _, value: found.append(value) if isinstance(value, dict) else None,
         )
         await state.open()
-        return state
+        state.close()
+        return found
 
     async def _store(self, publisher: Publisher, records: Sequence[Record]) -> None:
         sent = [publisher.send("", self.name, PERSISTENT_JSON, json.dumps(record).encode()) for record in records]

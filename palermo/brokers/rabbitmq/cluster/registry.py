@@ -1,12 +1,11 @@
 """The names of all queues, kept in a stream, because AMQP itself cannot list them.
 
-One record is written before a queue is made, and one when it is deleted. When most of the records count no more, the
-leader makes the stream anew with one record for each queue.
+One record is written before a queue is made, and one when it is deleted. So the stream is no longer
+than the number of queues that ever existed.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
@@ -14,14 +13,6 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.core.topology import internal, is_queue_name
 from palermo.errors import PalermoError
-
-log = logging.getLogger("palermo.rabbitmq")
-
-#: The stream is made anew when it has so many records, and so many more for each queue.
-_LONG, _PER_QUEUE = 2_000, 3
-
-#: Seconds between two looks at how long it is.
-_LOOK_EVERY = 60.0
 
 
 class Registry:
@@ -68,26 +59,6 @@ class Registry:
                 self._read, self._read_from = names, self._stream.name
             return set(names.known)
 
-    async def keep_short(self, connection: Connection, leads: Callable[[], bool]) -> None:
-        """Make the stream anew whenever it is long and this session leads, until the call is cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY)
-            try:
-                if leads():
-                    await self.shorten(connection)
-            except PalermoError as error:
-                if connection.error is not None:
-                    return
-                log.warning("the names of the queues cannot be written anew now error=%r", str(error))
-
-    async def shorten(self, connection: Connection) -> bool:
-        """Make the stream anew if it is long; returns whether it was."""
-        end = await self._stream.end(connection)
-        if end is None or end < _LONG or end < _LONG + _PER_QUEUE * len(await self.names(connection)):
-            return False
-        log.info("most names of queues count no more, the others are written anew records=%d", end)
-        return await self._stream.shorten(connection, _are_over)
-
     async def follow(self, connection: Connection, changed: Callable[[set[str]], None]) -> "Names | None":
         """The names, kept up to date. Calls `changed` at every later change. None without a stream.
 
@@ -123,44 +94,22 @@ class Names:
         self.known: set[str] = set()
         self._changed = changed
         self._follower: Follower | None = None
-        self._on_lost: Callable[[], None] | None = None
-        self._again: asyncio.Task[None] | None = None
-        self._closed = False
 
     async def follow(self, stream: Stream, connection: Connection) -> bool:
         """Read all records; returns whether there is a stream."""
-        self._stream, self._connection = stream, connection
-        self._follower, self.known = None, set()
         self._follower = await stream.follow(connection, self._on_record)
-        if self._follower is not None:
-            self._follower.on_close(self._on_end)
         return self._follower is not None
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Keep the names up to date even if the stream is made anew. Call this once when that is not possible."""
-        self._on_lost = callback
-        if self._follower is not None and not self._follower.is_open:
-            self._on_end()
-
-    def _on_end(self) -> None:
-        if not self._closed and self._on_lost is not None:
-            self._again = asyncio.ensure_future(self._follow_again(self._on_lost))
-
-    async def _follow_again(self, lost: Callable[[], None]) -> None:
-        with suppress(PalermoError):
-            if await self.follow(self._stream, self._connection):
-                self._changed(self.known)
-                return
-        lost()
+        """Call this once when the names are no longer kept up to date, for whatever reason."""
+        assert self._follower is not None
+        self._follower.on_close(callback)
 
     async def has_come_to(self, end: int, *, within: float) -> bool:
         """Whether all records up to this offset are read, after at most so many seconds."""
         return self._follower is not None and await self._follower.has_come_to(end, within=within)
 
     async def close(self) -> None:
-        self._closed = True
-        if self._again is not None:
-            self._again.cancel()
         if self._follower is not None:
             await self._follower.close()
 
@@ -172,13 +121,3 @@ class Names:
         if self._follower is not None:
             # A known name written again means that the queue was made again, after it was deleted without a record.
             self._changed(self.known)
-
-
-def _are_over(records: Sequence[Record]) -> list[bool]:
-    """Of each record, whether a later one has the same name, or whether it only says that a queue is gone."""
-    names = [record.get("queue", record.get("gone")) for record in records]
-    last = {name: number for number, name in enumerate(names) if isinstance(name, str)}
-    return [
-        isinstance(name, str) and (last[name] != number or "gone" in record)
-        for number, (name, record) in enumerate(zip(names, records, strict=True))
-    ]
