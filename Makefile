@@ -17,7 +17,7 @@
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
-#   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, doctor, overview, one
+#   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, wake, tenants, doctor, …
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
 #   make release-check  what a release consists of, into release/, built from HEAD and tried; TAG=v1.2.0 compares the version

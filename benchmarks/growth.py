@@ -5,6 +5,8 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
 
     keys      unique keys: list them all; the slowest enqueue with a key meanwhile; an idle leader's processor time
     start     queues: a worker on `*` from its start to its first job
+    wake      queues: a spaced job for an idle worker on `*`: how late it starts, the broker's processor time
+    tenants   tenants: the first job of each, and the jobs a second that a worker of four slots runs
     doctor    queues: `palermo doctor`
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
     one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
@@ -27,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,6 +59,12 @@ Figures = Mapping[str, float]
 #: Seconds in which an idle leader's processor time is counted.
 _IDLE = 6.0
 
+#: How many spaced jobs are enqueued, and the seconds between the end of one and the next.
+_SPACED, _SPACE = 60, 0.3
+
+#: How many jobs of tenants are dealt, and how many tenants are new by themselves.
+_DEALT, _ALONE = 4_000, 21
+
 _numbers = itertools.count()
 
 
@@ -67,9 +75,10 @@ def keyed(queue: str, count: int) -> None:
 
 
 @contextmanager
-def worker(place: Ground, queues: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of one slot, as a process of its own."""
+def worker(place: Ground, queues: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of one slot, unless the options say otherwise, as a process of its own."""
     command = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "-q", queues, "--log-level", "warning"]
+    command += options
     process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
     try:
         yield process
@@ -142,6 +151,69 @@ def start(place: Ground, size: int) -> Figures:
             until(path.exists)
             took = time.perf_counter() - began
     return {"first job s": took}
+
+
+def wake(place: Ground, size: int) -> Figures:
+    """Enqueue jobs for an idle worker on all queues, each into another queue."""
+    queues(place, size)
+    latencies = list[float]()
+    with tempfile.TemporaryDirectory() as folder, worker(place, "*"):
+
+        def spaced(number: int) -> float:
+            path = Path(folder) / f"ran-{number}"
+            job = jobs.mark.options(queue=f"many-{number * 37 % size:05}")
+            began = time.monotonic()
+            job.enqueue(str(path))
+            until(lambda: path.exists() and bool(path.read_text()))
+            time.sleep(_SPACE)
+            return float(path.read_text()) - began
+
+        for number in range(5):
+            spaced(number)
+        idled = place.broker_seconds()
+        time.sleep(_IDLE)
+        idled, busy = (place.broker_seconds() - idled) / _IDLE, place.broker_seconds()
+        began = time.monotonic()
+        for number in range(5, 5 + _SPACED):
+            latencies.append(spaced(number))
+        busy = place.broker_seconds() - busy - idled * (time.monotonic() - began)
+    latencies.sort()
+    return {
+        "start p50 ms": latencies[_SPACED // 2] * 1e3,
+        "start p95 ms": latencies[_SPACED * 95 // 100] * 1e3,
+        "broker ms a job": 1e3 * busy / _SPACED,
+    }
+
+
+def tenants(place: Ground, size: int) -> Figures:
+    """Enqueue jobs of so many tenants, and then start a worker."""
+
+    def enqueue(numbers: Iterable[int], name: str) -> None:
+        dealt = jobs.noop.options(queue="dealt", tenant=lambda order: f"{name} {order['id'] % size}")
+        dealt.enqueue_many(({**jobs.ORDER, "id": number},) for number in numbers)
+
+    alone = list[float]()
+    for number in range(_ALONE):
+        began = time.perf_counter()
+        enqueue([0], f"alone {number}")
+        alone.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    enqueue(range(size), "one of many")
+    took = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        # The first is in the job queue already, and the last is dealt after all others.
+        paths = [Path(folder) / name for name in ("first", "last")]
+        jobs.mark.options(queue="dealt").enqueue(str(paths[0]))
+        enqueue(range(size, _DEALT), "one of many")
+        jobs.mark.options(queue="dealt", tenant="one of many 0").enqueue(str(paths[1]))
+        with worker(place, "dealt", "-c", "4"):
+            until(lambda: all(path.exists() and path.read_text() for path in paths))
+        first, last = (float(path.read_text()) for path in paths)
+    return {
+        "first job alone ms": sorted(alone)[_ALONE // 2] * 1e3,
+        "first job of many ms": 1e3 * took / size,
+        "us a dealt job": 1e6 * (last - first) / _DEALT,
+    }
 
 
 def doctor(place: Ground, size: int) -> Figures:
@@ -367,6 +439,8 @@ def registry(place: Ground, size: int) -> Figures:
 SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
     "start": ((100, 1_000, 3_000), start),
+    "wake": ((10, 100, 1_000), wake),
+    "tenants": ((10, 100, 1_000), tenants),
     "doctor": ((30, 300, 1_000), doctor),
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
