@@ -75,7 +75,7 @@ def _page(
         status=status,
         # Without a stream: a search reads many jobs, and is made again when somebody asks for it.
         watched=None,
-        searched=written,
+        search_text=written,
         search_problem=problem,
         query=query,
         parts=[*parts, *([(query.text, query.without())] if query.text and parts else [])],
