@@ -12,6 +12,7 @@ from starlette.responses import Response
 from palermo.client.prepare import plain_note
 from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound
+from palermo.history.series import Window
 from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.render.charts import throughput_chart
@@ -19,6 +20,7 @@ from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
+from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
 
@@ -42,6 +44,8 @@ Number = Annotated[int, Query(ge=1, le=400, alias="page")]
 def overview(request: Request, visit: Visiting) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
+    known = journal_views(visit.site)
+    report = known.report(Window.HOUR) if not known.off and known.progress.ready else None
     return page(
         request,
         "overview.html",
@@ -51,7 +55,7 @@ def overview(request: Request, visit: Visiting) -> Response:
         running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
-        chart=throughput_chart(live.sampler.samples(), snapshot.at),
+        chart=throughput_chart(live.sampler.samples(), snapshot.at, report=report, jobs=path(request, "history")),
     )
 
 
