@@ -59,29 +59,24 @@ def statistics(
         watched={"of": "history"},
         state=state,
         off=known.off,
-        window=window.value,
         windows=[(each.value, f"{here}?{urlencode({'window': each.value, **chosen})}") for each in Window],
         chosen=next(iter(chosen.items()), None),
         everything=f"{here}?{urlencode({'window': window.value})}",
-        report=report,
-        scale=(*_AGO[window], "now"),
         rows=_ROWS,
-        rate=rate,
-        times=times,
         waiting=None if waiting is None else charts.waiting_chart(waiting, report.deploys if report else ()),
-        **(_charts(report, jobs_address(request, **chosen)) if report is not None else {}),
+        **report_context(request, report, window, **chosen),
     )
 
 
-def jobs_address(request: Request, **chosen: str) -> str:
-    """The address of the finished jobs of one queue, job or worker, or of all."""
-    return path(request, "history") + (f"?{urlencode(chosen)}" if chosen else "")
-
-
-def _charts(report: Report, jobs: str) -> dict[str, Any]:
+def report_context(request: Request, report: Report | None, window: Window, **chosen: str) -> dict[str, Any]:
+    """The template values of a report (statistics_macros.html): of one queue, job or worker, or of all."""
+    known = {"report": report, "window": window.value, "scale": (*_AGO[window], "now"), "rate": rate, "times": times}
+    if report is None:
+        return known
+    jobs = path(request, "history") + (f"?{urlencode(chosen)}" if chosen else "")
     cells, deploys = report.cells, report.deploys
     waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]
-    return {
+    return known | {
         "cell": charts.in_short(cells[0].seconds),
         "bars": charts.bars(cells),
         "bars_plot": charts.bars_plot(cells, deploys, jobs=jobs),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordKind
@@ -242,7 +243,8 @@ def waiting_chart(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> Waiti
 def jobs_of(jobs: str, cell: Cell) -> str:
     """The address of the jobs that ended in a cell, from the address of all jobs."""
     # The end of a filter belongs to it, and the end of a cell to the next one.
-    return f"{jobs}{'&' if '?' in jobs else '?'}since=@{cell.start:.3f}&until=@{cell.start + cell.seconds - 0.001:.3f}"
+    since, until = iso_instant(cell.start), iso_instant(cell.start + cell.seconds - 0.001)
+    return f"{jobs}{'&' if '?' in jobs else '?'}since={since}&until={until}"
 
 
 def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:
@@ -308,6 +310,31 @@ def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> s
             tall = max(2.0, height * count / most)
             parts.append(f"M{place * step:.1f} {height}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
     return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small chart beside a name: the paths of its bars, and its numbers for people."""
+
+    done: str
+    failed: str
+    text: str
+
+
+def spark(counts: Sequence[tuple[int, int]], *, what: str = "runs", width: int = 96, height: int = 20) -> Spark:
+    """The small chart of how many runs succeeded and failed in each part of the time."""
+    most = max((good + bad for good, bad in counts), default=0)
+    step = width / max(1, len(counts))
+    done, failed = [], []
+    for nth, (good, bad) in enumerate(counts):
+        foot = 0.0
+        for number, steps in ((good, done), (bad, failed)):
+            if number:
+                tall = max(_LEAST, height * number / most)
+                steps.append(f"M{nth * step:.1f} {height - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+                foot += tall
+    good, bad = (sum(each[part] for each in counts) for part in (0, 1))
+    return Spark("".join(done), "".join(failed), f"{good + bad:,} {what}, {bad:,} failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@
     percent: (value) => `${count(Math.round(value))} %`,
   };
 
+  const iso = (seconds) => new Date(Math.round(seconds * 1000)).toISOString();
   const day = (at) => `${at.getDate()} ${MONTHS[at.getMonth()]}`;
   const clock = (at, step) => `${pad(at.getHours())}:${pad(at.getMinutes())}${step < 60 ? `:${pad(at.getSeconds())}` : ""}`;
   const tick = (seconds, step) => {
@@ -226,7 +227,7 @@
     }
     address(from, to) {
       // The end of a filter belongs to it, and the end of a part to the next part.
-      return `${this.told.jobs}${this.told.jobs.includes("?") ? "&" : "?"}since=@${from.toFixed(3)}&until=@${(to - 0.001).toFixed(3)}`;
+      return `${this.told.jobs}${this.told.jobs.includes("?") ? "&" : "?"}since=${iso(from)}&until=${iso(to - 0.001)}`;
     }
     open() { if (this.at != null && this.told.jobs && !touches.matches) location.assign(this.address(...this.part(this.at))); }
 
