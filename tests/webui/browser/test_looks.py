@@ -50,9 +50,12 @@ _PATHS = {
         "/scheduled?queue=nothing",
         "/retries",
         "/recurring",
+        "/recurring/monthly%20invoice%20run",
         "/history",
         "/statistics",
         "/statistics?window=month&queue=mail",
+        "/classes",
+        "/classes/shop.mail.SendReceipt",
         "/topics",
         "/tenants?queue=images",
         "/limits",
@@ -78,6 +81,8 @@ _PATHS = {
         "/scheduled/confirm?act=cancel&id=later-1",
         "/retries/confirm?act=give+up&all=1",
         "/recurring?ask=add",
+        "/recurring/stock%20levels?ask=edit",
+        "/recurring/stock%20levels?ask=run-with",
         "/workers?ask=stop-all",
         "/styleguide?ask=example",
     ),
@@ -109,6 +114,18 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     web.client.run(lambda broker: broker.journal.append(counted))
     lines = [{**ended("told", "log", at=at), "text": f"line {nth} of its log"} for nth in range(3)]
     over = [ended(f"done-{nth}", at=at, job="shop.mail.SendReceipt") for nth in range(20)]
+    over += [
+        ended(f"monthly invoice run@2026-{nth:02}-01T01:30:00Z", at=at, job="shop.reports.Monthly") for nth in (9, 10)
+    ]
+    counts = {
+        "kind": "counts",
+        "queue": "mail",
+        "job": "shop.mail.SendReceipt",
+        "succeeded": 20,
+        "failed": 1,
+        "enqueued": 21,
+    }
+    write(web.client, [{**counts, "run": {"40": 21}, "wait": {"20": 21}, "at": at - nth * 300} for nth in range(9)])
     write(web.client, [enqueued("told", at=at), *lines, ended("told", at=at), failed_run("lost", at=at), *over])
     write(web.client, [done_by("anna", "requeue", at=at, ids=["bad-7", "bad-8"], count=2, queue="orders")])
     for name in ("one", "two"):
