@@ -321,11 +321,12 @@ class Spark:
     text: str
 
 
-def spark(counts: Sequence[tuple[int, int]], *, what: str = "runs", width: int = 96, height: int = 20) -> Spark:
+def spark(counts: Sequence[tuple[int, int]], *, width: int = 96, height: int = 20) -> Spark:
     """The small chart of how many runs succeeded and failed in each part of the time."""
     most = max((good + bad for good, bad in counts), default=0)
     step = width / max(1, len(counts))
-    done, failed = [], []
+    done: list[str] = []
+    failed: list[str] = []
     for nth, (good, bad) in enumerate(counts):
         foot = 0.0
         for number, steps in ((good, done), (bad, failed)):
@@ -334,7 +335,7 @@ def spark(counts: Sequence[tuple[int, int]], *, what: str = "runs", width: int =
                 steps.append(f"M{nth * step:.1f} {height - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
                 foot += tall
     good, bad = (sum(each[part] for each in counts) for part in (0, 1))
-    return Spark("".join(done), "".join(failed), f"{good + bad:,} {what}, {bad:,} failed")
+    return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
