@@ -3,7 +3,6 @@
 import html
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -44,14 +43,8 @@ def send() -> Iterator[str]:
         def process(self, to: str, *, copies: int = 1) -> None: ...
 
     name = "classes.letters.Send"
-    palermo.job(
-        name=name,
-        queue="letters",
-        retries=3,
-        timeout=timedelta(minutes=5),
-        retry_on=(OSError,),
-        limit_key=lambda to: to,
-    )(Letters)
+    options: dict[str, Any] = {"retries": 3, "timeout": 300, "retry_on": (OSError,)}
+    palermo.job(name=name, queue="letters", limit=2, limit_key=lambda to: to, **options)(Letters)
     yield name
     registry.unregister(name)
 

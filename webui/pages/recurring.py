@@ -25,7 +25,7 @@ from palermo.inspector.masking import unmasked
 from palermo.webui import actions
 from palermo.webui.pages.queues import read_json
 from palermo.webui.render.charts import Spark, spark
-from palermo.webui.render.formats import element_key, plural
+from palermo.webui.render.formats import element_key, moment, plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -182,6 +182,7 @@ def run_with(request: Request, visit: Visiting, name: str, args: Long = "[]", kw
 def _own_page(
     request: Request, visit: Visit, row: Row, fields: dict[str, str], *, asked: str = "", problem: str = ""
 ) -> Response:
+    failing: dict[str, Any] = {"asked": asked} if problem else {}
     known = journal_views(visit.site)
     state = known.wait_until_read()
     snapshot = live_state(visit.site).snapshot()
@@ -208,7 +209,7 @@ def _own_page(
         missed=MISSED,
         watched={"of": "history"},
         here=path(request, "recurring_job", name=name),
-        **({"asked": asked} if problem else {}),
+        **failing,
     )
 
 
@@ -252,11 +253,11 @@ def _run(entry: Entry, name: str) -> Row:
     """A run that ended, with the instant at which it was due, and how many seconds later it started."""
     row = entry.row()
     found = _TICK.fullmatch(entry.id.removeprefix(f"{name}@"))
-    due = found[1] if found and not found[2] else None
+    due = moment(found[1]) if found and not found[2] else None
     late = None
-    if due is not None and entry.at is not None and entry.attempt in (None, 1):
-        late = max(0.0, entry.at - (entry.took or 0.0) - datetime.fromisoformat(due).timestamp())
-    return {**row, "due": due, "late": late}
+    if due is not None and entry.attempt in (None, 1):
+        late = max(0.0, entry.at - (entry.took or 0.0) - due.timestamp())
+    return {**row, "due": found[1] if found and due else None, "late": late}
 
 
 def _spark(runs: Sequence[Row]) -> Spark:

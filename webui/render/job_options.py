@@ -1,6 +1,5 @@
 """What a job declares, as pages show it: its options by name, with the values as text."""
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from palermo.contract.recurring import RecurringJob
@@ -29,18 +28,12 @@ def job_options(definition: JobDefinition, settings: Settings) -> list[tuple[str
 
 
 def _text(value: Any) -> str:
-    match value:
-        case type():
-            return value.__name__
-        case RecurringJob():
-            return value.in_words()
-        case JobSubscription():
-            return f"{', '.join(value.topics)} as {value.group}"
-        case str():
-            return value
-        case Sequence():
-            return ", ".join(_text(each) for each in value)
-        case Callable():  # type: ignore[misc]
-            return f"by {getattr(value, '__qualname__', type(value).__name__)}()"
-        case _:
-            return str(value)
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, RecurringJob):
+        return value.in_words()
+    if isinstance(value, JobSubscription):
+        return f"{', '.join(value.topics)} as {value.group}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(each) for each in value)
+    return f"by {getattr(value, '__qualname__', type(value).__name__)}()" if callable(value) else str(value)
