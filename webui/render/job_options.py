@@ -1,4 +1,4 @@
-"""What a job declares, as pages show it: its options by name, with the values as text."""
+"""The options that a job declares, as pages show them: by name, with the values as text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who paused a queue, when and why: the last such action in the journal."""
+"""The pause of a queue as the journal knows it: the last such action, with its user, time and reason."""
 
 from palermo.contract.rows import Row
 from palermo.history.filters import AuditFilter

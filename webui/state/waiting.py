@@ -1,4 +1,4 @@
-"""How many jobs waited in each queue in the last hour and day, as this web process has seen it.
+"""The number of jobs that waited in each queue in the last hour and day, as this web process has seen it.
 
 The journal counts what came and what ended, and not what waits. So this begins with the process, and is in its memory.
 """
