@@ -309,9 +309,9 @@ def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
     return removed
 
 
-def pause(visit: Visit, queue: str) -> Row:
+def pause(visit: Visit, queue: str, *, reason: str = "") -> Row:
     """Pause a queue: no worker takes jobs from it. Returns its row. Raises NotFound."""
-    return _paused(visit, queue, paused=True)
+    return _paused(visit, queue, paused=True, reason=reason)
 
 
 def resume(visit: Visit, queue: str) -> Row:
@@ -319,10 +319,10 @@ def resume(visit: Visit, queue: str) -> Row:
     return _paused(visit, queue, paused=False)
 
 
-def pause_all(visit: Visit) -> None:
+def pause_all(visit: Visit, *, reason: str = "") -> None:
     """Pause all queues, and those that are made later."""
-    with audited_action(visit, "pause all", Role.OPERATOR):
-        visit.inspector.pause_all()
+    with audited_action(visit, "pause all", Role.OPERATOR, **_because(reason)):
+        visit.inspector.pause_all(reason=reason)
 
 
 def resume_all(visit: Visit) -> None:
@@ -331,15 +331,21 @@ def resume_all(visit: Visit) -> None:
         visit.inspector.resume_all()
 
 
-def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
-    with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue):
+def _paused(visit: Visit, queue: str, *, paused: bool, reason: str = "") -> Row:
+    with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue, **_because(reason)):
         check_job_queue(queue)
         known = {row["name"]: row for row in visit.inspector.queues()}
         if queue not in known:
             raise NotFound(f"there is no queue {queue!r}.")
-        change = visit.inspector.pause if paused else visit.inspector.resume
-        change(queue)
+        if paused:
+            visit.inspector.pause(queue, reason=reason)
+        else:
+            visit.inspector.resume(queue)
     return {**known[queue], "paused": paused or visit.inspector.all_paused()}
+
+
+def _because(reason: str) -> dict[str, object]:
+    return {"reason": reason} if reason else {}
 
 
 # -- scheduled jobs and retries

@@ -125,6 +125,16 @@ class Series:
                 found.merge(tally)
         return found
 
+    def counts(self, window: Window, now: float) -> list[tuple[int, int]]:
+        """How many runs of each cell of a window succeeded and failed, oldest first."""
+        grid, known = self._grids[window], self._cells[window]
+        found = []
+        for number in range(grid.number(begin(window, now)), grid.number(now) + 1):
+            tally = known.get(number)
+            failed = 0 if tally is None else tally.failed
+            found.append((0, 0) if tally is None else (tally.processed - failed, failed))
+        return found
+
     def cells(self, window: Window, now: float) -> list[Cell]:
         """All cells of a window, empty ones too, oldest first."""
         grid, known = self._grids[window], self._cells[window]

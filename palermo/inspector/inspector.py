@@ -122,10 +122,11 @@ class Inspector(Context):
 
     clear_client = clear_tenant
 
-    def pause(self, queue: str, *, by: str = "") -> None:
+    def pause(self, queue: str, *, by: str = "", reason: str = "") -> None:
         """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
 
-        Running jobs go on. `by` says who did it. Raises QueueNameInvalid for "*": `pause_all` is meant.
+        Running jobs go on. `by` says who did it, and `reason` why: the journal keeps it, and the pages show it to all.
+        Raises QueueNameInvalid for "*": `pause_all` is meant.
         """
         check_job_queue(queue)
         if queue == "*":
@@ -134,7 +135,7 @@ class Inspector(Context):
             )
         by = by or self._actor.name
         self._ask(lambda broker: broker.pause(queue, by=by))
-        self._record("pause", by=by, queue=queue)
+        self._record("pause", by=by, queue=queue, **({"what": reason} if reason else {}))
 
     def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause; does nothing to a queue that is not paused."""
@@ -143,15 +144,15 @@ class Inspector(Context):
         self._ask(lambda broker: broker.resume(queue, by=by))
         self._record("resume", by=by, queue=queue)
 
-    def pause_all(self, *, by: str = "") -> None:
+    def pause_all(self, *, by: str = "", reason: str = "") -> None:
         """Let no worker take jobs from any queue until `resume_all`, across restarts.
 
         It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
-        enqueued. `by` says who did it.
+        enqueued. `by` says who did it, and `reason` why, as for `pause`.
         """
         by = by or self._actor.name
         self._ask(lambda broker: broker.pause_all(by=by))
-        self._record("pause all", by=by)
+        self._record("pause all", by=by, **({"what": reason} if reason else {}))
 
     def resume_all(self, *, by: str = "") -> None:
         """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""

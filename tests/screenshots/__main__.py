@@ -123,8 +123,10 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
         "scheduled": "/scheduled",
         "retries": "/retries",
         "recurring": "/recurring",
+        "recurring_job": "/recurring/daily%20digest",
         "history": "/history",
         "statistics": "/statistics",
+        "job_class": "/classes/shop.payments.Charge",
         "audit": "/audit",
     }
     for title, path in pages.items():

@@ -52,6 +52,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
         (
             Entry("overview", "Overview", "o"),
             Entry("queues", "Queues", "q"),
+            Entry("job_classes", "Job classes", "j"),
             Entry("failures", "Failures", "f"),
             Entry("scheduled", "Scheduled", "s"),
             Entry("retries", "Retries", "r"),

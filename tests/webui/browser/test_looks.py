@@ -52,9 +52,12 @@ _PATHS = {
         "/scheduled?queue=nothing",
         "/retries",
         "/recurring",
+        "/recurring/monthly%20invoice%20run",
         "/history",
         "/statistics",
         "/statistics?window=month&queue=mail",
+        "/classes",
+        "/classes/shop.mail.SendReceipt",
         "/topics",
         "/tenants?queue=images",
         "/limits",
@@ -87,6 +90,8 @@ _PATHS = {
         "/retries/confirm?act=give+up&all=1",
         "/retries/confirm?act=move&all=1",
         "/recurring?ask=add",
+        "/recurring/stock%20levels?ask=edit",
+        "/recurring/stock%20levels?ask=run-with",
         "/workers?ask=stop-all",
         "/styleguide?ask=example",
     ),
@@ -121,6 +126,18 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     tried = failed_run("told", "retried", at=at, delay=5)
     told = ended("told", at=at, attempt=2, body='["cat.png", 640]', headers={"timeout": 30, "recurring": "nightly"})
     over = [ended(f"done-{nth}", at=at, job="shop.mail.SendReceipt") for nth in range(20)]
+    over += [
+        ended(f"monthly invoice run@2026-{nth:02}-01T01:30:00Z", at=at, job="shop.reports.Monthly") for nth in (9, 10)
+    ]
+    counts = {
+        "kind": "counts",
+        "queue": "mail",
+        "job": "shop.mail.SendReceipt",
+        "succeeded": 20,
+        "failed": 1,
+        "enqueued": 21,
+    }
+    write(web.client, [{**counts, "run": {"40": 21}, "wait": {"20": 21}, "at": at - nth * 300} for nth in range(9)])
     write(web.client, [enqueued("told", at=at), *lines, *steps, tried, told, failed_run("lost", at=at), *over])
     write(web.client, [done_by("anna", "requeue", at=at, ids=["bad-7", "bad-8"], count=2, queue="orders")])
     for name in ("one", "two"):
