@@ -47,6 +47,10 @@ class AnnouncedJobs:
                 raise BrokerUnavailable(
                     f"{broker.describe()} did not say within {timeout:g} s which jobs are unique."
                 ) from None
+            except BrokerRefused as error:
+                # The user of a program that only publishes may be allowed nothing else.
+                log.info("cannot see which jobs are unique, so jobs enqueued by name are not error=%r", str(error))
+                return {}
 
         return ask
 
@@ -54,11 +58,6 @@ class AnnouncedJobs:
         """Take the answer. If there is none, the one before holds on; without one before, raises BrokerUnavailable."""
         try:
             self._found = answer()
-        except BrokerRefused as error:
-            # The user of a program that only publishes may be allowed nothing else.
-            if self._found is None:
-                log.info("cannot see which jobs are unique, so jobs enqueued by name are not error=%r", str(error))
-            self._found = self._found or {}
         except BrokerUnavailable:
             if self._found is None:
                 raise

@@ -139,11 +139,13 @@ class LookingContract:
 
     async def test_browsing_keeps_no_more_of_a_body_than_is_asked_for(self, broker: Broker, another: Open) -> None:
         large, small = message("large", body=b"x" * 300_000), message("small", body=b"[1]")
-        await broker.publish_many([large, small, replace(large, id="apart", tenant="a")])
+        empty = message("empty", body=b"")
+        await broker.publish_many([large, small, empty, replace(large, id="apart", tenant="a")])
 
         for newest in (False, True):
             page = await broker.browse("jobs", newest=newest, max_body=1_000)
-            assert {one.id: len(one.body) for one in page.messages} == {"large": 1_001, "small": 3, "apart": 1_001}
+            found = {one.id: len(one.body) for one in page.messages}
+            assert found == {"large": 1_001, "small": 3, "empty": 0, "apart": 1_001}
 
         consumer = await consume(await another())
         assert len((await take(consumer)).message.body) == 300_000

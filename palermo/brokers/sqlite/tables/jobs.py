@@ -16,7 +16,7 @@ from palermo.core.topology import MAX_PRIORITY, is_failed
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
 #: The same for a message that is only shown: of its body only so many bytes.
-SHOWN_COLUMNS = COLUMNS.replace("body", "substr(body, 1, ?)")
+SHOWN_COLUMNS = COLUMNS.replace("body", "coalesce(substr(body, 1, ?), x'')")
 
 #: How many values of a Row are in COLUMNS: all but the instant when it is due, its wire name, its priority, its tenant
 #: and the tenant's share.
