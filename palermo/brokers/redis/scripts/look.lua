@@ -1,0 +1,106 @@
+-- Reads, and changes nothing. ARGV[1] says what:
+--   queues                                      names, with how many jobs wait; and of each worker what it serves and holds
+--   page QUEUE OFFSET LIMIT NEWEST              the jobs of a queue, and their cancel marks
+--   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
+--   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
+--   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
+--   limits                                      all limited keys with their states, and how many run, are called and wait
+--   workers                                     all workers, with what they report and when their leases end
+
+local what, queue = ARGV[1], ARGV[2]
+
+local function count(name)
+  return call('ZCARD', key('queue:' .. name)) + tonumber(call('HGET', key('tenant-jobs'), name) or 0)
+end
+
+local function workers()
+  local found, leases = {}, call('ZRANGE', key('leases'), 0, -1, 'WITHSCORES')
+  for index = 1, #leases, 2 do
+    local worker = call('HMGET', key('worker:' .. leases[index]), 'tag', 'selection', 'report')
+    local held = {}
+    for _, packed in ipairs(call('HVALS', key('held:' .. leases[index]))) do
+      held[#held + 1] = cmsgpack.unpack(packed)[3]
+    end
+    found[#found + 1] = { leases[index + 1], worker[1], worker[2], worker[3], held }
+  end
+  return found
+end
+
+local looks = {
+  queues = function()
+    local names = {}
+    for _, name in ipairs(call('HKEYS', key('queues'))) do
+      names[#names + 1] = { name, count(name) }
+    end
+    return { tostring(server_time()), names, call('HKEYS', key('pauses')), workers() }
+  end,
+  workers = function()
+    local time = call('TIME')
+    return { time[1] .. '.' .. string.format('%06d', time[2]), workers() }
+  end,
+  page = function()
+    local offset, limit, newest = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
+    local places = { key('queue:' .. queue) }
+    if call('EXISTS', key('turns:' .. queue)) == 1 and offset + limit > call('ZCARD', places[1]) or newest then
+      for _, tenant in ipairs(call('ZRANGE', key('turns:' .. queue), 0, -1)) do
+        table.insert(places, newest and 1 or #places + 1, place_of(queue, tenant))
+      end
+    end
+    local jobs = {}
+    for _, place in ipairs(places) do
+      local size = call('ZCARD', place)
+      if offset >= size then
+        offset = offset - size
+      elseif #jobs < limit then
+        local numbers = call(newest and 'ZREVRANGE' or 'ZRANGE', place, offset, offset + limit - #jobs - 1)
+        offset = 0
+        for _, number in ipairs(numbers) do
+          local blob = call('HGET', key('jobs'), number)
+          if blob then
+            jobs[#jobs + 1] = { call('HGET', key('cancels'), id_of(number)) or '', blob }
+          end
+        end
+      end
+    end
+    return { call('HEXISTS', key('queues'), queue), count(queue), jobs }
+  end,
+  step = function()
+    local after, last, most, bytes = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+    local jobs, size, reached = {}, 0, after
+    local found = call('ZRANGEBYSCORE', place_of(queue, ARGV[3]), '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+    for index = 1, #found, 2 do
+      reached = found[index + 1]
+      local blob = call('HGET', key('jobs'), found[index])
+      if blob and tonumber(found[index]) <= last then
+        jobs[#jobs + 1] = { found[index], blob }
+        size = size + #blob
+      end
+      if size > bytes then
+        break
+      end
+    end
+    return { #found, reached, jobs }
+  end,
+  extent = function()
+    local tenants = call('ZRANGE', key('turns:' .. queue), 0, -1)
+    return { call('HEXISTS', key('queues'), queue), call('GET', key('number')) or '0', count(queue), tenants }
+  end,
+  tenants = function()
+    local found = {}
+    for _, tenant in ipairs(call('ZRANGE', key('turns:' .. queue), 0, -1)) do
+      local share = call('HGET', key('shares:' .. queue), tenant) or '1'
+      found[#found + 1] = { tenant, call('ZCARD', place_of(queue, tenant)), share }
+    end
+    return found
+  end,
+  limits = function()
+    local found, states = {}, call('HGETALL', key('limits'))
+    for index = 1, #states, 2 do
+      local name = states[index]
+      local permits, called = call('SCARD', key('permit:' .. name)), call('SCARD', key('called:' .. name))
+      found[#found + 1] = { name, states[index + 1], permits - called, called, call('ZCARD', key('waiting:' .. name)) }
+    end
+    return found
+  end,
+}
+return looks[what]()
